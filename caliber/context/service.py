@@ -30,7 +30,9 @@ from caliber.context.record.record import principal_of
 from caliber.context.rules import OneShot
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import embedding_share_s
+from caliber.engine.deferred_reads import FromRead
 from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import check_erasures
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -95,7 +97,7 @@ class Reader:
         consistency: ReadConsistency | str | None = None,
     ) -> ContextWindow:
         """Assemble a window, persist it as configured, and count the records it used."""
-        engine = self._engine
+        engine, erased = self._engine, self._engine.memory.erasures
         engine.check_open()
         config = engine.config
         if query is not None:
@@ -126,7 +128,7 @@ class Reader:
                     snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
                 )
                 check("the window was assembled")
-                if self._left_behind(assembled, trajectory_id, claim):
+                if self._left_behind(assembled, trajectory_id, claim, erased):
                     return assembled.window
                 # Another process consumed its injections: the next attempt must know.
                 engine.snapshot(ReadConsistency.LATEST)
@@ -216,8 +218,8 @@ class Reader:
             now_us=now,
         )
 
-    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> bool:
-        """Store a window and its side effects; return False if its injections were consumed by another process."""
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim, erased: int) -> bool:
+        """Store a window and its side effects; return False if others consumed its injections."""
         engine = self._engine
         config = engine.config
         window = assembled.window
@@ -228,6 +230,7 @@ class Reader:
                 stored = build()
 
                 def work(uow: UnitOfWork) -> bool:
+                    check_erasures(uow, erased)
                     if not consume_all(uow, claim):
                         return False
                     uow.insert_new(CONTEXT_WINDOW, stored)
@@ -238,7 +241,7 @@ class Reader:
                 self._pending.committed(claim)
             else:
                 deferred = ((self._pending, None, claim),) if claim.rows else ()
-                engine.behind.put((self._windows, window.window_id, build), *deferred)
+                engine.behind.put((self._windows, window.window_id, FromRead(erased, build)), *deferred)
         elif claim.rows:
             engine.behind.put((self._pending, None, claim))
         at_us = to_us(window.assembled_at)
@@ -254,7 +257,8 @@ class Reader:
                 subject=(EntityType.CONTEXT_WINDOW, window.window_id),
                 payload={"used_tokens": window.used_tokens, "max_tokens": window.max_tokens},
                 at_us=at_us,
-            )
+            ),
+            erased,
         )
         return True
 

@@ -67,7 +67,7 @@ class Embedder:
         *,
         write: Callable[[Callable[[UnitOfWork], Any]], Any],
         event: MakeEvent,
-        failed: Callable[[str, CaliberError], None],
+        failed: Callable[..., None],
         has_vector: Callable[[str, uuid.UUID, bytes], bool],
     ) -> None:
         settings = config.embedding
@@ -164,14 +164,14 @@ class Embedder:
         if not self._kinds.commits(kind) or not texts or not targets:
             return [None] * len(texts)
         # The last one is the active space: a record that it cannot embed is not stored.
-        out: list[Vectors] = [[] for _ in texts]
+        erased, out = self._memory.erasures, list[Vectors]([] for _ in texts)
         for target in reversed(targets):
             try:
                 results = self._each(target, kind, texts) if apart else target.whole(kind, texts)
             except CaliberError as error:
                 if target is targets[-1]:
                     raise
-                self._failed(kind, error)  # the vectors that are not searched yet follow behind
+                self._failed(kind, error, erased)  # the vectors that are not searched yet follow behind
                 continue
             for prepared, rows in zip(out, results, strict=True):
                 if rows is not None:
@@ -180,11 +180,12 @@ class Embedder:
 
     def _each(self, target: EmbeddingTarget, kind: str, texts: Sequence[str]) -> list[Rows | None]:
         out: list[Rows | None] = []
+        erased = self._memory.erasures
         for result in target.embedded(kind, texts, apart=True):
             if isinstance(result, CaliberError):
                 if result.retryable:
                     raise result
-                self._failed(kind, result)
+                self._failed(kind, result, erased)
             out.append(result.rows if isinstance(result, Embedded) else None)
         return out
 
@@ -278,10 +279,14 @@ class Embedder:
     def _embed(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> None:
         """Store the vectors of a batch. Raises: LlmError kinds of an outage; the remaining records are queued."""
         left: Sequence[MissingVector] = batch
+        erased = self._memory.erasures
         try:
             _, left, outage = self._embedded(target, batch)
         finally:
-            target.queue.extendleft(reversed(left))
+            if self._memory.erasures == erased:
+                target.queue.extendleft(reversed(left))
+            else:  # texts may be forgotten: those that are still stored are looked for
+                self._missing_scan.now()
             target.asking = 0
         if outage is not None:
             raise outage
@@ -309,7 +314,9 @@ class Embedder:
                 outage = outage or result
             elif result is not None:
                 target.refused.add(item.owner)
-                self._failed(item.kind, result)
+                erased = self._memory.erasures
+                if self._is_stored(item):  # the error may quote the text
+                    self._failed(item.kind, result, erased)
 
         def work(uow: UnitOfWork) -> int:
             if not target.is_open(uow):
@@ -329,6 +336,19 @@ class Embedder:
         if entity is None:
             return False
         return self._kinds.text_of(item.kind, codec_of(relation).encode(entity)) == item.text
+
+    def _is_stored(self, item: MissingVector) -> bool:
+        plans = self._store.plans[item.kind]
+        with self._store.read() as session:
+            found = [plans.codec.encode(plans.codec.decode(row)) for row in session.run(plans.get, (item.owner,))]
+        return any(self._kinds.text_of(item.kind, row) == item.text for row in found)
+
+    def forget_texts(self) -> None:
+        """Drop the texts that wait for vectors, and find those that are still stored."""
+        for target in self._targets:
+            target.clear()
+            target.queue.clear()
+        self.loaded()
 
     def waiting(self) -> int:
         """Return the number of records of this process that wait for a vector, those being embedded included."""
@@ -405,6 +425,7 @@ class Embedder:
 
     def _attempt(self, target: EmbeddingTarget, work: Callable[[EmbeddingTarget], bool]) -> bool:
         """Return the result of ``work``, False if it did nothing; an outage is reported once and retried ever later."""
+        erased = self._memory.erasures
         try:
             done = work(target)
         except Exception as error:
@@ -412,7 +433,7 @@ class Embedder:
             if self._stopped.is_set():
                 return False
             if not target.failures:
-                self._failed("worker", _as_caliber(error))
+                self._failed("worker", _as_caliber(error), erased)
             target.not_before_s = time.monotonic() + pacing.retry_wait_s(
                 target.failures, self._idle_s, self._longest_idle_s
             )

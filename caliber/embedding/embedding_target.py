@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.engine.stale_inputs import check_erasures
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.embedding import Embedded, batch_error, embed_records
 from caliber.llm.protocols import EmbeddingProvider
@@ -24,6 +25,7 @@ from caliber.model.errors import CaliberError
 from caliber.model.references import kind_named
 from caliber.model.time import from_us
 from caliber.resident.documents import headed
+from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -44,8 +46,9 @@ class MissingVector(NamedTuple):
 class StoreVectorCache:
     """The durable side of the embedding cache: relation ``embedding_cache``."""
 
-    def __init__(self, store: Store, clock_us: Callable[[], int]) -> None:
+    def __init__(self, store: Store, memory: ResidentMemory, clock_us: Callable[[], int]) -> None:
         self._store = store
+        self._memory = memory
         self._clock_us = clock_us
 
     def get_many(self, keys: Sequence[EmbeddingKey]) -> Mapping[EmbeddingKey, Vector]:
@@ -58,10 +61,14 @@ class StoreVectorCache:
                     out[key] = np.frombuffer(plans.codec.decode(rows[0]).vector, "<f4").astype(np.float32)
         return out
 
-    def put_many(self, items: Sequence[tuple[EmbeddingKey, Vector]]) -> None:
+    def mark(self) -> int:
+        return self._memory.erasures
+
+    def put_many(self, items: Sequence[tuple[EmbeddingKey, Vector]], mark: int) -> None:
         now = from_us(self._clock_us())
 
         def work(uow: UnitOfWork) -> None:
+            check_erasures(uow, mark)
             for key, vector in items:
                 raw = np.asarray(vector, "<f4").tobytes()
                 uow.upsert(EMBEDDING_CACHE, CachedEmbedding(key.content_hash, key.model_id, key.dimensions, raw, now))

@@ -65,8 +65,8 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
     """Embed with ``provider``, and with the previous one while its space is the one that is searched."""
     config, store, memory = engine.config, engine.store, engine.memory
 
-    def failed(kind: str, error: CaliberError) -> None:
-        engine.record_error(f"embedding {kind}", error)
+    def failed(kind: str, error: CaliberError, erased: int | None = None) -> None:
+        engine.record_error(f"embedding {kind}", error, erased)
 
     metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
     jobs = engine.part(JobQueue)
@@ -111,7 +111,7 @@ def _target(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, 
         long_text=long_text_rule(engine.config, provider, engine.count_text),
         batch_size=settings.batch_size,
         cache_entries=settings.cache_entries,
-        backing=StoreVectorCache(engine.store, engine.clock.now_us) if durable else None,
+        backing=StoreVectorCache(engine.store, engine.memory, engine.clock.now_us) if durable else None,
         truncated=truncated,
     )
 

@@ -20,6 +20,7 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.engine import fork_imports
 from caliber.engine.background import DelayedTask, PeriodicTask
+from caliber.engine.deferred_reads import FromRead
 from caliber.engine.event_log import EventLog
 from caliber.engine.leases import LockService
 from caliber.engine.providers import Providers
@@ -320,6 +321,7 @@ class Engine:
         self.check_open()
         check("the write was prepared; nothing was written")
         units: list[UnitOfWork] = []
+        erased = self.memory.erasures
 
         def run(uow: UnitOfWork) -> T:
             units[:] = (uow,)  # work that lost a race is done again
@@ -332,25 +334,28 @@ class Engine:
             raise
         for event in units[0].events:
             try:
-                self.publish(event)
+                self.publish(event, erased)
             except Unavailable:  # closed meanwhile, or its log is full: the write stands all the same
                 self.unrecorded_errors += 1
                 self.bus.publish(event)
         return result
 
-    def publish(self, event: Event) -> None:
-        """Notify subscribers, and queue a trace event for the log; audit events are in the log already."""
+    def publish(self, event: Event, erased: int) -> None:
+        """Notify subscribers, and queue a trace event for the log; audit events are in the log already.
+
+        ``erased`` is the number of erasures when the call that it is of began.
+        """
         if event.family is not EventFamily.AUDIT and self.config.write_behind.trace_enabled:
-            self.behind.put((self.log, None, event))
+            self.behind.put((self.log, None, FromRead(erased, event)))
         if not self.bus.idle:
             self.bus.publish(event)
 
-    def publish_later(self, build: Callable[[], Event]) -> None:
+    def publish_later(self, build: Callable[[], Event], erased: int) -> None:
         """As ``publish`` for a trace event of a read; without listeners it is made by the thread that writes it."""
         if not self.bus.idle:
-            self.publish(build())
+            self.publish(build(), erased)
         elif self.config.write_behind.trace_enabled:
-            self.behind.put((self.log, None, build))
+            self.behind.put((self.log, None, FromRead(erased, build)))
 
     def event(
         self,
@@ -391,17 +396,21 @@ class Engine:
 
     # --- failures behind the caller's back: recorded, never silent --------------------------------
 
-    def record_error(self, where: str, error: BaseException) -> None:
-        """Log an error that no caller receives, or receives in other words."""
+    def record_error(self, where: str, error: BaseException, erased: int | None = None) -> None:
+        """Log an error that no caller receives, or receives in other words.
+
+        ``erased`` is the number of erasures before the records were read that the error may quote.
+        """
         if self._state != "open":
             return
         try:
-            self.record(self.event(EventType.ERROR, payload={"where": where, **error_fields(error)}))
+            event = self.event(EventType.ERROR, payload={"where": where, **error_fields(error)})
+            self.record(event if erased is None else FromRead(erased, event))
         except Exception as failure:  # a clock that cannot be read ends neither the thread nor the call that failed
             let_through(failure)
             self.unrecorded_errors += 1
 
-    def record(self, event: Event) -> None:
+    def record(self, event: Event | FromRead) -> None:
         """Queue an event for the log without ever waiting."""
         if not self.behind.offer((self.log, None, event)):
             # The log itself is full or closed, and its own callers get that error; here it can only be counted.

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from caliber.engine.write_behind import Deferred
+from caliber.engine.deferred_reads import DeferredReads, row_of
 from caliber.model.events import Event, EventType
 from caliber.schema.relations import EVENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
-class EventLog(Deferred):
-    """Items are events, or functions without arguments that make one."""
+class EventLog(DeferredReads):
+    """Rows are events."""
 
     rank = 2
 
-    def make(self, items: dict[Hashable, Any]) -> None:
-        for key, event in items.items():
-            if not isinstance(event, Event):
-                items[key] = event()
-
-    def write(self, uow: UnitOfWork, items: Iterable[Event]) -> None:
-        for event in items:
+    def insert(self, uow: UnitOfWork, rows: Sequence[Event]) -> None:
+        for event in rows:
             uow.insert_new(EVENT, event)
+
+    def forgotten(self, row: Event) -> Event | None:
+        """Return an error without its message, which may quote a record; nothing of other events."""
+        if row.event_type != EventType.ERROR:
+            return None
+        payload = {name: row.payload[name] for name in ("where", "error")} | {"message": "[forgotten]"}
+        return dataclasses.replace(row, payload=payload)
 
     def reports(self, item: Any) -> bool:
         # An error that cannot be recorded is not recorded as another.
-        return not (isinstance(item, Event) and item.event_type == EventType.ERROR)
+        event = row_of(item)
+        return not (isinstance(event, Event) and event.event_type == EventType.ERROR)

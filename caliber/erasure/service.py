@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from caliber.access.identities import current, entity_of, merged_into, names_of
 from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import ERASING
 from caliber.erasure.erasing import Outcome, Walk, Wanted
 from caliber.erasure.proving import Proof
 from caliber.erasure.subject import Subject
@@ -26,7 +27,7 @@ from caliber.erasure.unfinished import (
     unfinished_erasures,
 )
 from caliber.events import event_log
-from caliber.jobs.claims import Claim, Superseded
+from caliber.jobs.claims import Claim, Superseded, take_back
 from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
 from caliber.model import arguments
@@ -182,9 +183,14 @@ class Forgetting:
 
     def _walk(self, uow: UnitOfWork, wanted: Wanted) -> Outcome:
         engine = self._engine
+        uow.serialize(ERASING)  # before the tables: those who write rows of reads have it then
         if engine.store.eraser.hold is not None:
             uow.run(engine.store.eraser.hold)
-        return Walk(uow, wanted, engine.estimator).run()
+        outcome = Walk(uow, wanted, engine.estimator).run()
+        # Workers have read the subject's records already: their results and errors may hold the subject's words.
+        take_back(uow, besides=ERASURE_JOB)
+        uow.on_commit.append(lambda: engine.part(JobQueue).on_enqueued(0.0))
+        return outcome
 
     def _rehearse(self, wanted: Wanted) -> Outcome:
         def work(uow: UnitOfWork) -> None:

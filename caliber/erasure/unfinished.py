@@ -66,5 +66,5 @@ def forget_words(engine: Engine) -> None:
     """Clear this process's caches of texts: words and stems, filters, vectors of queries and contents."""
     engine.part(SearchEngine).forget_words()
     embedder = engine.part(Embeddings).embedder
-    for target in () if embedder is None else embedder.targets:
-        target.clear()
+    if embedder is not None:
+        embedder.forget_texts()

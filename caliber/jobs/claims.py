@@ -7,15 +7,16 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from caliber.jobs.states import rescheduled
-from caliber.model.jobs import Job, JobOutcome
+from caliber.jobs.states import released, rescheduled
+from caliber.model.jobs import Job, JobOutcome, JobState
 from caliber.model.process.interrupts import suppress
 from caliber.model.time import to_us
 from caliber.schema.relations import JOB, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+_ALL: Final = 2**31 - 1
 _in_progress: dict[int, Claim] = {}
 """Claims that threads of this process are working on, by identity."""
 if hasattr(os, "register_at_fork"):
@@ -45,7 +46,17 @@ def extend_all(jobs: Lessor) -> float:
 
 
 class Superseded(Exception):
-    """Another process claimed the job, ended it, or deleted its subject: nothing of the work may be written."""
+    """Others claimed the job, ended it, deleted its subject or forgot records: nothing of the work may be written."""
+
+
+def take_back(uow: UnitOfWork, *, besides: str) -> None:
+    """Take all running jobs from their workers, but those of one kind: none writes what it read before this commit.
+
+    They wait again, due at once.
+    """
+    for job in uow.select_entities(JOB, "job.list_open", "", JobState.RUNNING.value, _ALL):
+        if job.kind != besides:
+            uow.update(JOB, released(job, uow.now_us))
 
 
 class Lessor(Protocol):

@@ -45,8 +45,12 @@ class VectorStore(Protocol):
         """Return the vectors it has; keys it does not have are absent."""
         ...
 
-    def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]]) -> None:
-        """Store the vectors; an existing key stays or gets the same vector again."""
+    def mark(self) -> int:
+        """Return a mark of the present state, asked before vectors are computed."""
+        ...
+
+    def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]], mark: int) -> None:
+        """Store the vectors, unless contents were forgotten since ``mark``; an existing key may keep its vector."""
         ...
 
 
@@ -98,6 +102,8 @@ class EmbeddingCache:
             raise InvalidValue(field="max_entries", reason="must not be negative")
         self._max_entries = max_entries
         self._store = store
+        self.mark: Callable[[], int] = int if store is None else store.mark
+        """Returns a mark of the present state, asked before texts are embedded."""
         self._entries: OrderedDict[EmbeddingKey, FloatVector] = OrderedDict()
         self._flights: dict[EmbeddingKey, _Flight] = {}
         self._lock = threading.Lock()
@@ -118,9 +124,11 @@ class EmbeddingCache:
         self,
         keys: Sequence[EmbeddingKey],
         compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
+        mark: int = 0,
     ) -> list[FloatVector | CaliberError]:
         """Return a vector per key: from memory, from the store, from a thread computing it, or from ``compute``.
 
+        ``mark`` is from before the texts were embedded.
         ``compute`` takes positions in ``keys`` (each key once) and returns a vector or an error for each. What has a
         vector is kept, whatever became of the rest. Only its caller sees an error; threads that waited for the same
         keys compute for themselves.
@@ -137,7 +145,7 @@ class EmbeddingCache:
                 others = self._claim(unique, found, flights)
                 # Own work first: two threads that wait for each other's keys would wait for ever.
                 if flights:
-                    self._fill(flights, position, compute, found)
+                    self._fill(flights, position, compute, found, mark)
             finally:
                 try:
                     self._land(flights)
@@ -227,6 +235,7 @@ class EmbeddingCache:
         position: Mapping[EmbeddingKey, int],
         compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
         found: dict[EmbeddingKey, FloatVector | CaliberError],
+        mark: int,
     ) -> None:
         stored = self._from_store(list(flights))
         missing = [key for key in flights if key not in stored]
@@ -247,7 +256,7 @@ class EmbeddingCache:
         self._land(flights)
         if fresh and self._store is not None:
             try:
-                self._store.put_many(fresh)
+                self._store.put_many(fresh, mark)
             except StorageError:
                 # The vectors are right and in use; only storing them failed. The failure is counted in stats.
                 self._count_store_error()

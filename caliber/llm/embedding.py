@@ -65,9 +65,10 @@ def embed_records(
     pieces = [piece for plan in plans if isinstance(plan, Chunks) for piece in plan.texts]
     step = len(pieces) or 1 if batch_size is None else batch_size
     vectors: list[FloatVector | CaliberError] = []
+    mark = 0 if cache is None else cache.mark()
     for first in range(0, len(pieces), step):
         ask = _told_apart if apart else _vectors
-        vectors += ask(provider, cache, pieces[first : first + step])
+        vectors += ask(provider, cache, pieces[first : first + step], mark)
         last = vectors[-1]
         if isinstance(last, CaliberError) and last.retryable:
             vectors += [last] * (len(pieces) - len(vectors))
@@ -97,8 +98,9 @@ def embed_texts(
     pieces = [piece for plan in plans for piece in plan.texts]
     step = len(pieces) or 1 if batch_size is None else batch_size
     vectors: list[FloatVector | CaliberError] = []
+    mark = 0 if cache is None else cache.mark()
     for first in range(0, len(pieces), step):
-        vectors += _vectors(provider, cache, pieces[first : first + step])
+        vectors += _vectors(provider, cache, pieces[first : first + step], mark)
     out = np.empty((len(texts), provider.dimensions), dtype=np.float32)
     failed: dict[int, CaliberError] = {}
     for index, result in enumerate(_gathered(plans, vectors, keep_chunks=False)):
@@ -214,30 +216,30 @@ def _embedded(plan: Chunks, rows: Sequence[FloatVector], *, keep_chunks: bool) -
 
 
 def _told_apart(
-    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str]
+    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str], mark: int
 ) -> list[FloatVector | CaliberError]:
     try:
-        return _vectors(provider, cache, texts)
+        return _vectors(provider, cache, texts, mark)
     except CaliberError as error:
         if error.retryable or len(texts) == 1:
             return [error] * len(texts)
     out: list[FloatVector | CaliberError] = []
     for text in texts:
         try:
-            out += _vectors(provider, cache, [text])
+            out += _vectors(provider, cache, [text], mark)
         except CaliberError as error:
             out.append(error)
     return out
 
 
 def _vectors(
-    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str]
+    provider: EmbeddingProvider, cache: EmbeddingCache | None, texts: list[str], mark: int
 ) -> list[FloatVector | CaliberError]:
     if cache is None:
         return _asked(provider, texts)
     model_id, dimensions = provider.model_id, provider.dimensions
     keys = [EmbeddingKey(content_hash(text), model_id, dimensions) for text in texts]
-    return cache.get_or_compute(keys, lambda places: _asked(provider, [texts[place] for place in places]))
+    return cache.get_or_compute(keys, lambda places: _asked(provider, [texts[place] for place in places]), mark)
 
 
 def _asked(provider: EmbeddingProvider, texts: list[str]) -> list[FloatVector | CaliberError]:

@@ -137,6 +137,7 @@ class PolicyEngine:
         def work(uow: UnitOfWork) -> None:
             if prepared.claim is not None:
                 prepared.claim.ack(uow)
+            check_erasures(uow, subject.erased)  # the error may quote a record
             self._record(uow, prepared, step, subject, skipped=skipped)
 
         try:

@@ -104,6 +104,8 @@ class ResidentMemory:
         self._waiting = False
         """Whether the next reader has something to do first."""
         self._published: ResidentSnapshot
+        self.erasures = 0
+        """The number of erasures of the store, at most those before the present snapshot."""
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
         self.on_missed: Callable[[], None] | None = None
         self.on_erased: Callable[[], None] | None = None
@@ -124,6 +126,8 @@ class ResidentMemory:
     def _load(self, session: StatementSession) -> None:
         """Load everything in one session, hence at one commit boundary."""
         self._sequence = self._store.feed.bound(session)
+        counts = [self._store.plans[each.name].count for each in self._store.catalog.relations if each.purges]
+        self.erasures = sum(session.run(count, ())[0][0] for count in counts)
         self._let_go(session)
         self.mirrors.load(session, self._store, embeddings=self._holds_vectors)
         self._stale = False

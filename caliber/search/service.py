@@ -283,20 +283,21 @@ class Searching:
             return [(None, _not_ours(snapshot, embedder.space))] * len(queries)
         spoken = [query for query in queries if query.strip()]
         found: list[Embedded] = []
+        erased = self._engine.memory.erasures
         try:
-            found = [self._vector_or_why(vector) for vector in target.queries(spoken)] if spoken else []
+            found = [self._vector_or_why(vector, erased) for vector in target.queries(spoken)] if spoken else []
         except (LlmError, VectorError, Unavailable) as error:
-            found = [self._vector_or_why(error)] * len(spoken)
+            found = [self._vector_or_why(error, erased)] * len(spoken)
         remaining = iter(found)
         return [next(remaining) if query.strip() else (None, None) for query in queries]
 
-    def _vector_or_why(self, answer: NDArray[np.float32] | CaliberError) -> Embedded:
+    def _vector_or_why(self, answer: NDArray[np.float32] | CaliberError, erased: int) -> Embedded:
         if not isinstance(answer, CaliberError):
             return answer, None
         timed_out = isinstance(answer, Unavailable) and answer.reason == TIMEOUT
         if not timed_out and not isinstance(answer, LlmError | VectorError):
             raise answer
-        self._engine.record_error("embedding of a query", answer)
+        self._engine.record_error("embedding of a query", answer, erased)
         return None, f"{NO_VECTOR}: {TIMEOUT if timed_out else answer.kind}"
 
     def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
@@ -352,7 +353,7 @@ class Searching:
 
     def get(self, record_id: uuid.UUID, only: str | None = None) -> Any:
         """Return one record, of relation ``only`` if that is given, counting its use."""
-        engine = self._engine
+        engine, erased = self._engine, self._engine.memory.erasures
         _, relation, row = self.locate(record_id)
         if only is not None and relation.relation.name != only:
             raise NotFound(entity_type=only, id=record_id)
@@ -366,7 +367,8 @@ class Searching:
                 used = (relation.relation.name, record_id, 1, now)
                 engine.behind.put((self._shared.usage, record_id, used))
             about = (EntityType(relation.relation.name), record_id)
-            engine.publish_later(functools.partial(engine.event, kind, principal=self._label, subject=about, at_us=now))
+            build = functools.partial(engine.event, kind, principal=self._label, subject=about, at_us=now)
+            engine.publish_later(build, erased)
         return entity
 
     def similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:

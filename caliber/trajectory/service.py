@@ -70,7 +70,8 @@ class Tasks(Generic[P]):
 
     def _erased(self, trigger: Trigger) -> int | None:
         """Return the number of erasures so far, where actions of a trigger will derive data from what is read."""
-        return erasures(self._engine) if self.policies.actions(trigger) else None
+        checkpoints = trigger is Trigger.SCOPE_CLOSE and self._frequency is RecoveryFrequency.PER_SCOPE
+        return erasures(self._engine) if checkpoints or self.policies.actions(trigger) else None
 
     def find(self, snapshot: ResidentSnapshot, relation: str, record_id: uuid.UUID) -> object:
         """Return an entity of one relation. Raises: NotFound."""
@@ -240,6 +241,7 @@ class Tasks(Generic[P]):
 
         An outage of the store is retried once; providers have been retried already.
         """
+        erased = self._engine.memory.erasures
         try:
             try:
                 task()
@@ -248,7 +250,7 @@ class Tasks(Generic[P]):
                     raise
                 task()
         except CaliberError as error:
-            self._engine.record_error(what, error)
+            self._engine.record_error(what, error, erased)
 
     def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> list[Callable[[], None]]:
         """Add the jobs of a turn to the transaction that appends: its policies, and a checkpoint if each turn has one.

@@ -291,6 +291,7 @@ class TurnSummarizer:
         if task.is_outdated:
             self._drop(task)
             return None
+        erased = self._engine.memory.erasures
         rows = self._rows(task)
         turns = [codec_of(TURN).decode(row) for row in rows]
         said = [turn for turn in turns if turn.text.strip()]
@@ -303,7 +304,7 @@ class TurnSummarizer:
             if is_outage(error):
                 raise
             self._refuse(task)
-            self._engine.record_error("summarizing turns", error)
+            self._engine.record_error("summarizing turns", error, erased)
             return None
         except Exception as error:
             let_through(error)

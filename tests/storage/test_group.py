@@ -501,7 +501,7 @@ def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: p
     """It keeps a record locked until its commit: who waits for that record must not wait for a whole batch."""
     inside, go = threading.Event(), threading.Event()
 
-    def held(self: StoreVectorCache, items: object) -> None:
+    def held(self: StoreVectorCache, items: object, mark: int) -> None:
         inside.set()
         go.wait(30)
 

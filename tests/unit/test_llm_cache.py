@@ -39,7 +39,10 @@ class Store:
             raise Unavailable(reason="disk full")
         return {key: self.rows[key] for key in keys if key in self.rows}
 
-    def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]]) -> None:
+    def mark(self) -> int:
+        return 0
+
+    def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]], mark: int) -> None:
         if self.broken:
             raise Unavailable(reason="disk full")
         self.rows.update(items)

@@ -1,0 +1,63 @@
+"""Deferred rows of reads, which are not written after an erasure that the read came before.
+
+A read finds records, the subject of an erasure among them, and queues a row about them: a window, an event, an error.
+The transaction that writes the row counts the erasures first, under a lock that the erasing transaction takes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from caliber.engine.stale_inputs import ERASING
+from caliber.engine.write_behind import Deferred
+from caliber.schema.relations import ERASURE
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+
+class FromRead:
+    """A row, or a function without arguments that makes it, and the number of erasures before the read."""
+
+    __slots__ = ("erased", "row")
+
+    def __init__(self, erased: int, row: Any) -> None:
+        self.erased = erased
+        self.row = row
+
+    def __call__(self) -> FromRead:
+        """Return itself with its row made."""
+        if callable(self.row):
+            self.row = self.row()
+        return self
+
+
+def row_of(item: Any) -> Any:
+    """Return the row of an item that was made."""
+    return item.row if isinstance(item, FromRead) else item
+
+
+class DeferredReads(Deferred):
+    """A kind of deferred writes: its items are rows, functions without arguments that make one, or ``FromRead``."""
+
+    def make(self, items: dict[Hashable, Any]) -> None:
+        for key, item in items.items():
+            if callable(item):
+                items[key] = item()
+
+    def write(self, uow: UnitOfWork, items: Iterable[Any]) -> None:
+        items = list(items)
+        erasures = 0
+        if any(isinstance(item, FromRead) for item in items):
+            uow.serialize(ERASING)
+            erasures = uow.count(ERASURE)
+        stale = [isinstance(item, FromRead) and item.erased < erasures for item in items]
+        rows = [self.forgotten(row_of(item)) if old else row_of(item) for item, old in zip(items, stale, strict=True)]
+        self.insert(uow, [row for row in rows if row is not None])
+
+    def insert(self, uow: UnitOfWork, rows: Sequence[Any]) -> None:
+        """Write rows in a transaction that they share with other kinds."""
+        raise NotImplementedError
+
+    def forgotten(self, row: Any) -> Any | None:  # noqa: ARG002
+        """Return what may be written of a row whose read came before an erasure; None for nothing."""
+        return None
