@@ -7,12 +7,14 @@ The transaction that writes the row counts the erasures first, under a lock that
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from caliber.engine.stale_inputs import ERASING
 from caliber.engine.write_behind import Deferred
 from caliber.schema.relations import ERASURE
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+ERASING: Final = "erasing"
+"""The lock of transactions that erase, and of those that write rows of earlier reads."""
 
 
 class FromRead:

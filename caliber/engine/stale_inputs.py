@@ -6,18 +6,10 @@ were read; if so, the summary is made again from the remaining sources. Source: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
+from caliber.engine.engine import Engine
 from caliber.model.errors import Conflict
 from caliber.schema.relations import ERASURE
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-if TYPE_CHECKING:
-    from caliber.engine.engine import Engine
-
-
-ERASING: Final = "erasing"
-"""The lock of transactions that erase, and of those that write rows of earlier reads."""
 
 
 class StaleInputs(Conflict):

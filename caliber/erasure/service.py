@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from caliber.access.identities import current, entity_of, merged_into, names_of
+from caliber.engine.deferred_reads import ERASING
 from caliber.engine.engine import Engine
-from caliber.engine.stale_inputs import ERASING
 from caliber.erasure.erasing import Outcome, Walk, Wanted
 from caliber.erasure.proving import Proof
 from caliber.erasure.subject import Subject
