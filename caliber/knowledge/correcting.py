@@ -19,6 +19,7 @@ from caliber.engine.engine import Engine
 from caliber.knowledge.notes import NewNote, add_note, check_validity
 from caliber.model import arguments
 from caliber.model.access import Principal
+from caliber.model.agents import AgentRole
 from caliber.model.errors import InvalidValue
 from caliber.model.events import EventType
 from caliber.model.knowledge import Note, NoteType
@@ -28,12 +29,18 @@ from caliber.schema.relations import NOTE
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+_ROLES: Final = tuple(role.value for role in AgentRole)
+
 
 def as_readers(value: Any, field: str) -> tuple[str, ...]:
-    """Return a list of roles and principals. Raises: InvalidValue for an empty one; DTypeError."""
+    """Return a list of roles and principals. Raises: InvalidValue for an empty one, or an unknown role; DTypeError."""
     names = arguments.as_names(value, field)
     if not names:
         raise InvalidValue(field=field, reason="must name somebody, or be left out")
+    for name in names:
+        if ":" not in name and name not in _ROLES:
+            reason = f"{name!r} is no role; give one of {', '.join(_ROLES)}, or a principal such as agent:planner"
+            raise InvalidValue(field=field, reason=reason)
     return names
 
 

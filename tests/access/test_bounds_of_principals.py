@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from caliber.model import AgentRole, LockToken, Principal, PrincipalKind
-from caliber.model.errors import LockAcquisitionFailed, PermissionDenied
+from caliber.model import AgentRole, EntityRef, LockToken, Principal, PrincipalKind
+from caliber.model.errors import InvalidValue, LockAcquisitionFailed, NotFound, PermissionDenied
 
 pytestmark = pytest.mark.databases("one")
 
@@ -57,6 +57,48 @@ def test_figures_count_no_hidden_record(backend: Any) -> None:
     memory.flush()
     assert planner.admin.stats()["records"] == before["records"]
     assert memory.admin.stats()["records"]["note"] == 2
+
+
+@pytest.mark.databases("all")
+@pytest.mark.parametrize("readers", [["admiral"], ["executor", "admiral"], ["Executor"], ["ana"]])
+def test_a_role_that_does_not_exist_is_refused(backend: Any, readers: list[str]) -> None:
+    memory = backend.open(policies=[])
+    with pytest.raises(InvalidValue, match="is no role"):
+        memory.add_note(**NOTE, content="hidden from all", visible_to=readers)
+    note = memory.add_note(**NOTE, content="for all")
+    with pytest.raises(InvalidValue, match="is no role"):
+        memory.update_note(note.note_id, visible_to=readers)
+    with pytest.raises(InvalidValue, match="role"):
+        memory.acting_as(Principal.agent("helper", "admiral"))  # type: ignore[arg-type]
+    assert memory.get(note.note_id).visible_to is None
+
+
+@pytest.mark.databases("all")
+def test_a_name_that_looks_like_another_reads_nothing_of_it(backend: Any) -> None:
+    memory = backend.open(policies=[])
+    note = memory.acting_as(Principal.user("ana")).add_note(**NOTE, content="the blue door")
+    for name in ("\u0430na", "Ana", "ana\u200b", "ana ana", str(EntityRef.user("ana").id), "human:ana"):
+        other = memory.acting_as(Principal.user(name))
+        assert other.search("blue door", kinds=["note"]).hits == ()
+        with pytest.raises(NotFound):
+            other.get(note.note_id)
+
+
+@pytest.mark.databases("all")
+def test_an_owner_who_was_forgotten_begins_anew(backend: Any) -> None:
+    memory = backend.open(policies=[])
+    ana = memory.acting_as(Principal.user("ana@example.com"))
+    note = ana.add_note(**NOTE, content="the blue door")
+    task = ana.start_trajectory("paint the door").trajectory_id
+    assert memory.forget(user="ana@example.com").proven
+    for gone in (lambda: ana.get(note.note_id), lambda: ana.get(task), lambda: ana.trace(task)):
+        with pytest.raises(NotFound):
+            gone()
+    assert ana.search("door").hits == ()
+    again = ana.add_note(**NOTE, content="the red door")
+    assert [hit.id for hit in ana.search("door").hits] == [again.note_id]
+    assert memory.search("door", user="ana@example.com").hits[0].content == "the red door"
+    assert memory.acting_as(Principal.user("ben")).search("door").hits == ()
 
 
 def test_a_lock_is_its_principals(backend: Any) -> None:
