@@ -6,11 +6,13 @@ Source: design section 4, C-135.
 from __future__ import annotations
 
 from caliber.config import CaliberConfig
-from caliber.embedding.embedding_target import says_something
+from caliber.embedding.embedding_target import MissingVector, says_something
 from caliber.model.embedding import EmbedMode
 from caliber.resident.documents import document_of
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.protocol import Store
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class EmbeddedKinds:
@@ -66,3 +68,16 @@ class EmbeddedKinds:
             return text
         # The text that is indexed for keywords, too: a record has one text.
         return document_of(self._relations[kind], row, text).decode("utf-8", "surrogatepass")
+
+    def still_says(self, uow: UnitOfWork, item: MissingVector) -> bool:
+        """Return whether a record is still there with the content its vector was made from."""
+        relation = self._relations[item.kind]
+        entity = uow.find(relation, item.owner)
+        return entity is not None and self.text_of(item.kind, codec_of(relation).encode(entity)) == item.text
+
+    def is_stored(self, store: Store, item: MissingVector) -> bool:
+        """Return the same as ``still_says``, outside of a transaction."""
+        plans = store.plans[item.kind]
+        with store.read() as session:
+            found = [plans.codec.encode(plans.codec.decode(row)) for row in session.run(plans.get, (item.owner,))]
+        return any(self.text_of(item.kind, row) == item.text for row in found)

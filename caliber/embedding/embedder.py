@@ -18,7 +18,16 @@ from typing import Any
 from caliber.config import CaliberConfig
 from caliber.embedding.backfill import Backfiller
 from caliber.embedding.embedded_kinds import EmbeddedKinds
-from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, Rows, Vector, Vectors, says_something
+from caliber.embedding.embedding_target import (
+    EmbeddingTarget,
+    MissingVector,
+    Rows,
+    Vector,
+    Vectors,
+    as_failure,
+    retired_elsewhere,
+    says_something,
+)
 from caliber.embedding.missing_vectors import MissingVectorScan
 from caliber.embedding.reembedding import MakeEvent
 from caliber.engine import pacing
@@ -28,7 +37,7 @@ from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import is_outage
 from caliber.model.embedding import EmbeddingSpace, SpaceState
-from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed, Unavailable
+from caliber.model.errors import CaliberError, Unavailable
 from caliber.model.process.interrupts import let_through
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
@@ -139,7 +148,7 @@ class Embedder:
             space = snapshot.spaces.get(target.space.space_id)
             if space is None or space.state is SpaceState.RETIRED:
                 if target is self.configured:
-                    self._failed("worker", _retired_elsewhere(target))
+                    self._failed("worker", retired_elsewhere(target))
                 continue
             if target is self.configured or snapshot.space_in_use == space.space_id:
                 kept.append(target)
@@ -315,7 +324,7 @@ class Embedder:
             elif result is not None:
                 target.refused.add(item.owner)
                 erased = self._memory.erasures
-                if self._is_stored(item):  # the error may quote the text
+                if self._kinds.is_stored(self._store, item):  # the error may quote the text
                     self._failed(item.kind, result, erased)
 
         def work(uow: UnitOfWork) -> int:
@@ -323,25 +332,11 @@ class Embedder:
                 return 0
             uow.lock_reads()  # a deletion comes before us, or after: no vector of a deleted record is left
             in_order = sorted(ready, key=lambda made: made[0].owner)
-            return sum(self._still_says(uow, item) and target.add(uow, item, rows) for item, rows in in_order)
+            return sum(self._kinds.still_says(uow, item) and target.add(uow, item, rows) for item, rows in in_order)
 
         # In a separate transaction: holding the record's lock it must not wait for a task whose deletion waits for the
         # record.
         return (self._store.write(work, exclusive=True) if ready else 0), left, outage
-
-    def _still_says(self, uow: UnitOfWork, item: MissingVector) -> bool:
-        """Return whether a record is still there with the content its vector was made from."""
-        relation = self._store.catalog.by_name[item.kind]
-        entity = uow.find(relation, item.owner)
-        if entity is None:
-            return False
-        return self._kinds.text_of(item.kind, codec_of(relation).encode(entity)) == item.text
-
-    def _is_stored(self, item: MissingVector) -> bool:
-        plans = self._store.plans[item.kind]
-        with self._store.read() as session:
-            found = [plans.codec.encode(plans.codec.decode(row)) for row in session.run(plans.get, (item.owner,))]
-        return any(self._kinds.text_of(item.kind, row) == item.text for row in found)
 
     def forget_texts(self) -> None:
         """Drop the texts that wait for vectors, and find those that are still stored."""
@@ -391,7 +386,7 @@ class Embedder:
             # An error of the store, perhaps; those of a provider belong to its target. The worker continues.
             if self._stopped.is_set():
                 return None, True
-            self._failed("worker", _as_caliber(error))
+            self._failed("worker", as_failure(error))
             wait_s = self._longest_idle_s
         if wait_s is None or wait_s > 0:
             return wait_s, True
@@ -433,7 +428,7 @@ class Embedder:
             if self._stopped.is_set():
                 return False
             if not target.failures:
-                self._failed("worker", _as_caliber(error), erased)
+                self._failed("worker", as_failure(error), erased)
             target.not_before_s = time.monotonic() + pacing.retry_wait_s(
                 target.failures, self._idle_s, self._longest_idle_s
             )
@@ -466,7 +461,7 @@ class Embedder:
                 raise store_closed()
             self._review()
             if target not in self._targets:
-                raise _retired_elsewhere(target)
+                raise retired_elsewhere(target)
             # The new space first: at the switch, nothing may have a vector in the old one alone.
             self._embed_queued(target)
             for other in self._targets:
@@ -502,17 +497,3 @@ class _Turns(BackgroundTask):
         self._due_s = math.inf if wait_s is None else time.monotonic() + wait_s
         self._resting = not wakes
         return True
-
-
-def _retired_elsewhere(target: EmbeddingTarget) -> Conflict:
-    return Conflict(
-        f"the embedding space {target.space.name} was retired or dropped by another program; nothing is embedded in it "
-        "until the store is opened again",
-        entity_type="embedding_space",
-        id=str(target.space.space_id),
-        reason="retired elsewhere",
-    )
-
-
-def _as_caliber(error: Exception) -> CaliberError:
-    return error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)

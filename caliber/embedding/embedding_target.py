@@ -21,7 +21,7 @@ from caliber.llm.embedding import Embedded, batch_error, embed_records
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.texts import LongText, LongTextMode
 from caliber.model.embedding import CachedEmbedding, Embedding, EmbeddingSpace, SpaceState
-from caliber.model.errors import CaliberError
+from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
 from caliber.model.references import kind_named
 from caliber.model.time import from_us
 from caliber.resident.documents import headed
@@ -252,3 +252,19 @@ def attach(uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vec
     """Write a record's vectors, if it has some by now, in the record's own transaction, replacing older ones."""
     for target, rows in vectors or ():
         target.replace(uow, kind, owner, text, rows)
+
+
+def retired_elsewhere(target: EmbeddingTarget) -> Conflict:
+    """Return the error of a target whose space another program retired or dropped."""
+    return Conflict(
+        f"the embedding space {target.space.name} was retired or dropped by another program; nothing is embedded in it "
+        "until the store is opened again",
+        entity_type="embedding_space",
+        id=str(target.space.space_id),
+        reason="retired elsewhere",
+    )
+
+
+def as_failure(error: Exception) -> CaliberError:
+    """Return an error of ours, or that of a provider's own code by its type alone."""
+    return error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)
