@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import threading
 import time
@@ -199,7 +200,8 @@ class Timer:
         with self._condition:
             if task not in self._running:  # that one is put back after its turn
                 self._push(task)
-            missing = self._starting or len(self._threads) == len(self._busy)
+            # A task that runs alone needs no other thread.
+            missing = self._entries and (self._starting or len(self._threads) == len(self._busy))
             error = self._have_leader() if missing else None
             if error is not None and not self._threads:
                 raise error
@@ -216,7 +218,10 @@ class Timer:
         if task.stopped:
             return
         self._cancel(task)
-        entry = _Entry(task.next_s(), next(self._numbers), task)
+        due_s = task.next_s()
+        if due_s == math.inf:
+            return  # it needs no thread until it is woken
+        entry = _Entry(due_s, next(self._numbers), task)
         self._entries[task] = entry
         heapq.heappush(self._due, entry)
         if self._due[0] is entry:
