@@ -12,14 +12,14 @@ Source: design, section 5.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, repeat, starmap
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.deadline import deadline_passed, remaining_s
@@ -42,7 +42,6 @@ from caliber.storage.compile.session import GRACE_S, StatementSession
 from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
-from caliber.storage.waiting import managed
 from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.write.feed import ChangeBatch
@@ -53,6 +52,33 @@ _PENDING_ROWS = 4_096
 
 _ORDER = (Mirror.SPACES, Mirror.ROWS, Mirror.VECTORS)
 """Spaces and records before their vectors, which may come in the same batch."""
+
+
+_HELD = nullcontext()
+
+
+class _Lock(_thread.RLock):  # type: ignore[misc]
+    """Waited for within the deadline of the call: its holder may be reading from a silent server. Never taken twice.
+
+    Handlers of signals run between steps of Python alone. The lock is taken by the last step before the block, and is
+    given back by C code: no step of Python lies between the block and that.
+    """
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        remaining = remaining_s()
+        patience = -1 if remaining is None else min(remaining + GRACE_S, threading.TIMEOUT_MAX)
+        try:
+            return self.acquire(timeout=patience) or _refuse()
+        except BaseException:  # interrupted before it was taken, or just after
+            try:
+                self.release()
+            except RuntimeError as error:
+                let_through(error)
+            raise
+
+
+def _refuse() -> NoReturn:
+    raise deadline_passed("another thread was reading what others wrote")
 
 
 class ResidentMemory:
@@ -72,7 +98,7 @@ class ResidentMemory:
         """``session`` is the one to load from; None means another one of the store."""
         self._store = store
         self._evaluator = evaluator
-        self._lock = threading.RLock()
+        self._lock = _Lock()
         self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         if relations is None:
             relations = store.catalog.mirrored
@@ -290,27 +316,9 @@ class ResidentMemory:
         with self._mine():
             pass
 
-    @managed
-    def _mine(self) -> Iterator[None]:
-        """Hold the lock, within the deadline of the call: its holder may be reading from a silent server."""
-        remaining = remaining_s()
-        if remaining is None or self._is_mine():
-            with self._lock:
-                yield
-            return
-        try:
-            if not self._lock.acquire(timeout=min(remaining + GRACE_S, threading.TIMEOUT_MAX)):
-                raise deadline_passed("another thread was reading what others wrote")
-            yield
-        finally:
-            # In calls of C, between whose steps no handler runs: it is given up while this thread has it.
-            try:
-                deque(starmap(self._lock.release, compress(repeat(()), iter(self._is_owned, False))), 0)
-            finally:
-                deque(starmap(self._lock.release, compress(repeat(()), iter(self._is_owned, False))), 0)
-
-    def _is_mine(self) -> bool:
-        return bool(self._is_owned())
+    def _mine(self) -> AbstractContextManager[object]:
+        """Hold the lock, within the deadline of the call; a thread that holds it needs no more."""
+        return _HELD if self._is_owned() else self._lock
 
     def lost(self, error: BaseException) -> None:
         """Record that a commit of another process could not be followed: everything must be reloaded."""
@@ -364,7 +372,7 @@ class ResidentMemory:
 
     def compact(self) -> None:
         """Drop dead rows of every mirror now; snapshots already out stay as they are."""
-        with self._lock:
+        with self._mine():
             self._apply_pending()
             self._torn = True
             vectors = self.mirrors.compact()
@@ -373,7 +381,7 @@ class ResidentMemory:
 
     def reload(self) -> None:
         """Read everything from the store again."""
-        with self._lock:
+        with self._mine():
             # Before the boundary is read: changes missed from here on are within it, or cause another reload.
             self._again, self._stale = False, True
             self._read_anew()
@@ -388,7 +396,7 @@ class ResidentMemory:
 
     def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Return whether a record has a vector in a space, as of now."""
-        with self._lock:
+        with self._mine():
             index = self.mirrors.indexes.get((owner_type, space_id))
             return index is not None and index.has_owner(owner)
 
@@ -413,14 +421,14 @@ class ResidentMemory:
 
     def held(self) -> Iterator[str | bytes]:
         """Yield every text and every string of every row in memory, deleted rows included."""
-        with self._lock:
+        with self._mine():
             yield from self.mirrors.strings()
 
     # --- verifying -------------------------------------------------------------------------------
 
     def verify(self) -> list[Difference]:
         """Compare every mirror with the store, row by row; return the differences, empty when all is well."""
-        with self._lock, self._store.read() as session:
+        with self._mine(), self._store.read() as session:
             self.follow(session)  # others may have committed in between: compare at the store's boundary
             self._torn = True
             self._apply_waiting()

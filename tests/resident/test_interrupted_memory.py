@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import signal
+import threading
 from typing import Any
 
 import pytest
-from support.configs import USER
+from support.configs import USER, config
 from support.drawn import needs
-from support.interrupted import every_line, in_files
+from support.evidence import scale, seed
+from support.interrupted import Late, every_line, in_files
 from support.providers import CountingEmbeddings
 from support.waits import until
 
+import caliber
+from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 from caliber.testing.world import count
+
+INTERRUPTS = scale(2_000, 20_000)
 
 
 def _open(backend: Any, **overrides: Any) -> tuple[Any, Any]:
@@ -130,6 +139,37 @@ def test_a_commit_that_was_not_taken_over_is_read_anew(backend: Any, error: Base
             _note(memory, "it stands")
     assert resident.snapshot["note"].count() == 1
     assert memory.admin.verify() == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
+@pytest.mark.parametrize("limit", [None, 60], ids=["unbounded", "bounded"])
+def test_the_lock_of_memory_is_free_after_an_interrupt_anywhere(limit: float | None) -> None:
+    """Signals come at any step of taking and giving back; the program keeps the errors, and with them their frames."""
+    chance, errors = random.Random(seed()), []
+
+    def handler(*_: Any) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, handler)
+    gc.disable()  # an interrupt in a callback of the collector, Hypothesis has one, is a warning that fails the test
+    try:
+        with caliber.open(config(":memory:", embedding_provider=None)) as memory, within(limit):
+            resident = inspect(memory).resident
+            for _ in range(INTERRUPTS):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-6, 4e-5))
+                    while True:
+                        resident.settle()
+                except Late as error:
+                    errors.append(error)
+                other = threading.Thread(target=resident.settle, daemon=True)
+                other.start()
+                other.join(60)
+                assert not other.is_alive(), "the lock is held by nobody who would give it back"
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGALRM, before)
+    assert len(errors) == INTERRUPTS
 
 
 def test_indexing_words_that_is_interrupted_keeps_nobody_waiting(backend: Any) -> None:
