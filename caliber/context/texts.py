@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from datetime import date, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from caliber.context.conversation import TURNS
@@ -19,24 +19,14 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of
-from caliber.storage.compile.damage import UNREADABLE, damaged
+from caliber.storage.compile.damage import UNREADABLE, damaged, stored_instant
 
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
-_EPOCH: Final = date(1970, 1, 1)
+_DAY_US: Final = 86_400_000_000
 _MONTHS: Final = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +211,7 @@ def _plain(column: Column, stored: Any) -> str:
 
 def day_text(day: int) -> str:
     """Return a day, counted from 1970, as passages name it: 8 May 2023."""
-    when = _EPOCH + timedelta(days=day)
+    when = stored_instant(day * _DAY_US)
     return f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
 
 

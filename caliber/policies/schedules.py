@@ -35,6 +35,7 @@ from caliber.policies.steps import kind_of
 from caliber.retention.compressing import Compression, Compressor, Group, compressions
 from caliber.retention.pruning import prune_everywhere
 from caliber.retention.retaining import record_taken
+from caliber.storage.compile.damage import stored_instant
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PRINCIPAL: Final = "system:schedule"
@@ -121,8 +122,8 @@ class Schedules:
             next_at=from_us(next_due(rule.cron, self._zone, now_us if covered is None else covered)).astimezone(
                 self._zone
             ),
-            covered_at=None if job is None else from_us(job.payload[_COVERED]).astimezone(self._zone),
-            running_since=None if run_us is None else from_us(run_us).astimezone(self._zone),
+            covered_at=None if job is None else stored_instant(job.payload[_COVERED]).astimezone(self._zone),
+            running_since=None if run_us is None else stored_instant(run_us).astimezone(self._zone),
         )
 
     # --- running -----------------------------------------------------------------------------------

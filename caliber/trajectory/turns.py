@@ -20,7 +20,7 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
-from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.codec import codec_of, decoder_of
 from caliber.storage.compile.damage import damaged
 from caliber.storage.write.pipelined import Pipelined
 from caliber.storage.write.unit_of_work import Query, UnitOfWork
@@ -31,6 +31,7 @@ LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 _BY_KEY = ("trajectory_id", "idempotency_key")
 _SCOPE_OWNER = codec_of(SCOPE).index("trajectory_id")
 _SCOPE_TRUST = codec_of(SCOPE).index("trust")
+_label_of: Callable[[str], TrustLabel] = decoder_of(SCOPE.column("trust"))  # type: ignore[assignment]
 _NEXT_SEQUENCE = codec_of(SCOPE).index("next_sequence")
 _TURN_COUNT = codec_of(TRAJECTORY).index("turn_count")
 _STATUS = codec_of(TRAJECTORY).index("status")
@@ -173,7 +174,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
         sequence = scopes[0][_NEXT_SEQUENCE] - len(fresh)
         number = above[_TURN_COUNT] - len(fresh)
         now = from_us(uow.now_us)
-        before = least = TrustLabel(scopes[0][_SCOPE_TRUST])
+        before = least = _label_of(scopes[0][_SCOPE_TRUST])
         for turn in fresh:
             # A model's output derives from its input: all earlier turns of this scope.
             inherits = turn.role is TurnRole.ASSISTANT and not turn.labelled

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support import damage, evidence
 from support.cli_runs import caliber as command
+from support.configs import USER
 
 import caliber
 from caliber.admin.backup import backup
@@ -155,6 +156,53 @@ def test_what_is_damaged_is_named(
     said = command("db", "check", "-c", settings, code=1).stdout
     assert f"{relation}: " in said
     assert column in said
+
+
+_LAST = 9_223_372_036_854_775_807
+
+
+def _append(memory: caliber.Caliber, scope: uuid.UUID, _: uuid.UUID) -> None:
+    memory.append_turn(scope, role="user", content="again")
+
+
+def _recall(memory: caliber.Caliber, _: uuid.UUID, task: uuid.UUID) -> None:
+    memory.assemble_context(task, query="where is the fault in the cellar")
+
+
+RAW = {
+    "a label, under an open handle": ("UPDATE scope SET trust = 'nobody'", _append, True),
+    "an instant after any day": (f"UPDATE turn SET created_at = {_LAST}, occurred_at = {_LAST}", _recall, False),
+    "an instant before any day": (f"UPDATE turn SET created_at = -{_LAST}, occurred_at = -{_LAST}", _recall, False),
+}
+
+
+@pytest.mark.parametrize(("statement", "call", "is_open"), RAW.values(), ids=RAW.keys())
+def test_values_that_no_codec_reads_are_typed_errors(
+    sound: tuple[Path, uuid.UUID],
+    tmp_path: Path,
+    statement: str,
+    call: Callable[[caliber.Caliber, uuid.UUID, uuid.UUID], None],
+    is_open: bool,
+) -> None:
+    """Appending reads fields of a row, and recall the times in memory, without making records of them."""
+    path, _ = sound
+    copied = _fresh(path, tmp_path)
+    with caliber.open(damage.settings(copied)) as memory:
+        scope = next(each.scope_id for each in memory.storage.scopes.all() if each.closed_at is None)
+        task = memory.start_trajectory("look again", initiator=USER).trajectory_id
+        if is_open:
+            assert damage.tell_wrong(copied, statement)
+            _assert_damaged(lambda: call(memory, scope, task))
+    if not is_open:
+        assert damage.tell_wrong(copied, statement)
+        with caliber.open(damage.settings(copied)) as memory:
+            _assert_damaged(lambda: call(memory, scope, task))
+
+
+def _assert_damaged(call: Callable[[], None]) -> None:
+    with pytest.raises(StorageError, match="caliber db check") as caught:
+        call()
+    assert caught.value.context["reason"] == "damaged"
 
 
 def test_text_that_is_not_utf8_is_named(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:

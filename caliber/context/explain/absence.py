@@ -24,6 +24,7 @@ from caliber.model.windows import CutOff
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us, why_not
+from caliber.storage.compile.damage import stored_instant
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
 """Limits that exclude records where a search decides on relevance."""
@@ -411,7 +412,7 @@ def _cut(value: datetime | int, cuts: list[CutOff]) -> Absence | None:
         if cut.cutoff_score is None:
             return Absence("cut_off", reason, cut.filter, numbers)
         if isinstance(value, datetime):
-            oldest = from_us(int(cut.cutoff_score))
+            oldest = stored_instant(int(cut.cutoff_score))
             if value <= oldest:
                 reason += f": the oldest of them is from {oldest.isoformat()}, this is from {value.isoformat()}"
                 return Absence("cut_off", reason, cut.filter, {**numbers, "oldest": oldest.isoformat()})

@@ -11,9 +11,11 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from caliber.model.errors import StorageError
+from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.decoding import raw_decoder_of
 
@@ -165,6 +167,14 @@ def _named(relation: Relation, key: str, wrong: Sequence[str]) -> StorageError:
 def damaged_column(column: Column) -> StorageError:
     """Return the error of a value that is read alone."""
     return damaged(f"a stored {column.name} is damaged: it is no value of its type", columns=(column.name,))
+
+
+def stored_instant(value: Any) -> datetime:
+    """Return an instant that memory keeps as it is stored. Raises: StorageError for one that no calendar has."""
+    try:
+        return from_us(value)
+    except UNREADABLE:
+        raise damaged("a stored instant is damaged: no calendar has it") from None
 
 
 @contextmanager
