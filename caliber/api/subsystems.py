@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from caliber.access.event_filter import event_filter
 from caliber.access.grants import Access
 from caliber.access.identities import Identities
@@ -18,13 +20,16 @@ from caliber.jobs.facet import Jobs
 from caliber.jobs.queue import JobQueue
 from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
+from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
+from caliber.pcp.facet import Pcp
 from caliber.policies.schedules import Schedules
 from caliber.policies.triggers import Triggers
 from caliber.retention.retaining import Retaining
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
 from caliber.trajectory.artifact_facet import Artifacts
+from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import open_summarizer
 
 
@@ -33,6 +38,8 @@ class Facets:
 
     _engine: Engine
     _principal: Principal
+    _searching: Searching
+    _tasks: Tasks[Any]
 
     @property
     def agents(self) -> Agents:
@@ -58,6 +65,12 @@ class Facets:
     def learning(self) -> Learning:
         """Facts learnt from messages by ``remember``: results, and undoing them."""
         return Learning(self._engine, self._principal)
+
+    @property
+    def pcp(self) -> Pcp:
+        """Checkpoints of tasks, and recovery from them."""
+        facts = RolledBack(self._engine, self._principal)
+        return Pcp(self._engine, self._principal, self._searching, self._tasks, facts)
 
     @property
     def admin(self) -> Admin:

@@ -15,21 +15,20 @@ from caliber.model.ids import ScopeId
 from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.relations import SCOPE, TRAJECTORY
-from caliber.schema.relations import TURN as TURN_RELATION
-from caliber.schema.relations import TURN_SUMMARY as BLOCK_RELATION
+from caliber.resident.validity import active_rows
+from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 
 TASKS: Final = TRAJECTORY.name
 SCOPES: Final = SCOPE.name
-TURNS: Final = TURN_RELATION.name
-BLOCKS: Final = BLOCK_RELATION.name
+TURNS: Final = TURN.name
+BLOCKS: Final = TURN_SUMMARY.name
 
 SPOKEN: Final = 2
 """The number of a turn as a part of the conversation; a recalled one is a line of a passage, and has another."""
-PASSAGE: Final = TURN_RELATION.in_windows.number
+PASSAGE: Final = TURN.in_windows.number
 SUMMARY: Final = SCOPE.in_windows.number
-BLOCK: Final = BLOCK_RELATION.in_windows.number
+BLOCK: Final = TURN_SUMMARY.in_windows.number
 
 
 def open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
@@ -51,8 +50,7 @@ def closed_scopes(scopes: RelationSnapshot, trajectory: bytes) -> NDArray[np.int
     """Return the rows of a trajectory's closed scopes that have a summary. Shapes: ``int64[n]``"""
     closed = scopes.group("trajectory_id", trajectory)
     closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
-    summed: NDArray[np.int64] = closed[scopes.column("summary_tokens")[closed] > 0]
-    return summed
+    return active_rows(scopes, closed[scopes.column("summary_tokens")[closed] > 0])
 
 
 def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import Any, Final
 from caliber.erasure import windows
 from caliber.erasure.subject import MARK, Subject
 from caliber.model.errors import StorageError
-from caliber.schema.erase import Layout
+from caliber.schema.erase import CHECKPOINT_HEAD, Layout
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.kept_content import unpack_content
 
@@ -19,6 +20,8 @@ _UNPACKED_MAX: Final = 1 << 26
 _ZLIB: Final = b"\x78"
 _WINDOW: Final = (b"CWR", 4)
 """The beginning of a window's record, and how long it is with its version."""
+_STATE: Final = len(CHECKPOINT_HEAD) + hashlib.sha256().digest_size
+"""The length of what stands before a checkpoint's JSON."""
 
 
 @dataclass
@@ -58,7 +61,8 @@ def _window(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
 def _checkpoint(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
     state = _json_of(raw)
     for section in (state.get("context_snapshot") or {}).get("sections", ()):
-        if any(source[1] in lost.records for source in section["sources"]):
+        gone = any(source[1] in lost.records for source in section["sources"])
+        if gone and "content" in section:  # of a version before schema 7; later ones hold no texts
             section["content"], section["token_count"] = MARK, 0
     return _json_again(raw, lost.words(state)), False
 
@@ -85,14 +89,22 @@ def _json_again(raw: bytes, value: Any) -> bytes:
     """Return a JSON value packed like ``raw``; ``raw`` itself if the value is equal."""
     if value == _json_of(raw):
         return raw
-    text = dump_json(value).encode()
-    return zlib.compress(text) if raw[:1] == _ZLIB else text
+    text, start = dump_json(value).encode(), _start(raw)
+    body = zlib.compress(text) if raw[start : start + 1] == _ZLIB else text
+    return CHECKPOINT_HEAD + hashlib.sha256(body).digest() + body if start else body
+
+
+def _start(raw: bytes) -> int:
+    """Return where packed JSON or a window's columns begin."""
+    if raw[: len(CHECKPOINT_HEAD)] == CHECKPOINT_HEAD:
+        return _STATE
+    return _WINDOW[1] if raw[: len(_WINDOW[0])] == _WINDOW[0] else 0
 
 
 def _unpacked(raw: bytes) -> bytes:
-    start = _WINDOW[1] if raw[:3] == _WINDOW[0] else 0
-    if not start and raw[:1] != _ZLIB:
-        return raw
+    start = _start(raw)
+    if raw[start : start + 1] != _ZLIB and raw[:3] != _WINDOW[0]:
+        return raw[start:]
     try:
         return zlib.decompressobj().decompress(raw[start:], _UNPACKED_MAX)
     except zlib.error as error:

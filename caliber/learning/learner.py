@@ -184,11 +184,12 @@ class Learner:
         return Asking(provider, self._config.max_facts)
 
     def _turns(self, keys: Iterable[uuid.UUID]) -> list[Turn]:
-        """Return the turns that are still there, and still teach."""
+        """Return the turns that still stand, and still teach."""
         plans = self._engine.store.plans[TURN.name]
         with self._engine.store.read() as session:
             rows = [row for key in keys for row in session.run(plans.get, (key.bytes,))]
-        return [turn for turn in map(plans.codec.decode, rows) if self._teaches(turn)]
+        turns: Iterable[Turn] = map(plans.codec.decode, rows)
+        return [turn for turn in turns if turn.rolled_back_at is None and self._teaches(turn)]
 
     def _read(
         self, turns: Sequence[Turn], owner: Owner, asking: Asking | None

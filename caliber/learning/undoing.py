@@ -1,27 +1,33 @@
-"""Undoing of one batch of learning: every note as it was before, in one transaction with its audit event."""
+"""Undoing of learnt facts, by batch or by turn: notes as they were before, in one transaction with its audit event."""
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
-from typing import Any
+from collections.abc import Iterable
+from collections.abc import Set as Collection
+from typing import Any, Final
 
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.knowledge.correcting import NoteCorrections
-from caliber.learning.learner import KIND
+from caliber.learning.learner import KIND, Learner
 from caliber.learning.owner import Owner, owner_of
 from caliber.learning.results import Results
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
 from caliber.model.references import EntityRef, EntityType
-from caliber.schema.relations import NOTE, PERSON_FACT
+from caliber.model.trajectory import Turn
+from caliber.schema.relations import EVENT, NOTE, PERSON_FACT
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+_MOST: Final = 1 << 20
+"""The most events of a kind that a task is looked through for."""
 
 
 def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
@@ -45,20 +51,81 @@ def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
         uow.serialize(f"learning {owner.entity.id}")
         for decision in reversed(event.payload["decisions"]):
             undoing.undo(uow, decision)
-        event_log.audit(
-            uow,
-            engine.event(
-                EventType.LEARN_UNDO,
-                principal=principal.label,
-                trajectory_id=event.trajectory_id,
-                subject=(EntityType.JOB, learned_id),
-                payload={"undone": str(event.event_id)},
-                family=EventFamily.AUDIT,
-                at_us=uow.now_us,
-            ),
-        )
+        event_log.audit(uow, _undone(engine, principal, event, uow))
 
     engine.write(work)
+
+
+class RolledBack:
+    """Facts learnt from turns that a recovery rolls back, or brings back, for one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def take_back(self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Iterable[Turn]) -> tuple[int, int]:
+        """Undo the decisions about turns that are rolled back; return the facts taken back, and those kept.
+
+        A fact that was corrected since stays. Where a batch has other turns too, their facts stay.
+        """
+        gone = {str(turn.turn_id) for turn in turns}
+        undone = kept = 0
+        for event in self._batches(uow, trajectory_id, gone):
+            owner = self._owner(event)
+            assert event.subject_id is not None  # the job
+            undoing = _Undoing(self._engine, owner, event.subject_id)
+            uow.serialize(f"learning {owner.entity.id}")
+            for decision in reversed(event.payload["decisions"]):
+                if decision["turn_id"] not in gone or decision["action"] == LearningAction.NOTHING:
+                    continue
+                try:
+                    undoing.undo(uow, decision)
+                    undone += 1
+                except Conflict:
+                    kept += 1
+            event_log.audit(uow, _undone(self._engine, self._principal, event, uow, turns=sorted(gone)))
+        return undone, kept
+
+    def learn_again(self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Iterable[Turn]) -> None:
+        """Add the jobs that learn from turns which are no longer rolled back."""
+        back = {str(turn.turn_id): turn for turn in turns}
+        for event in self._batches(uow, trajectory_id, back.keys(), undone=True):
+            again = [back[key] for key in event.payload["turns"] if key in back]
+            self._engine.part(Learner).enqueue(uow, again, self._owner(event).entity, self._principal, now=False)
+
+    def _batches(
+        self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Collection[str], *, undone: bool = False
+    ) -> list[Event]:
+        """Return what was learnt from some turns of a task and stands, or was undone; the newest first."""
+        if not turns:
+            return []
+        path, key = "list_by_trajectory_and_type", trajectory_id.bytes
+        taken = {
+            event.payload["undone"] for event in uow.select_path(EVENT, path, key, EventType.LEARN_UNDO.value, _MOST)
+        }
+        learnt: list[Event] = uow.select_path(EVENT, path, key, EventType.LEARN.value, _MOST)
+        return [
+            event
+            for event in learnt
+            if (str(event.event_id) in taken) is undone and not turns.isdisjoint(event.payload["turns"])
+        ]
+
+    def _owner(self, event: Event) -> Owner:
+        kind, key = event.payload["owner"]
+        return owner_of(self._engine, current(self._engine, EntityRef(EntityType(kind), uuid.UUID(key))))
+
+
+def _undone(engine: Engine, principal: Principal, event: Event, uow: UnitOfWork, **payload: Any) -> Event:
+    assert event.subject_id is not None  # the job
+    return engine.event(
+        EventType.LEARN_UNDO,
+        principal=principal.label,
+        trajectory_id=event.trajectory_id,
+        subject=(EntityType.JOB, event.subject_id),
+        payload={"undone": str(event.event_id), **payload},
+        family=EventFamily.AUDIT,
+        at_us=uow.now_us,
+    )
 
 
 class _Undoing:

@@ -1,4 +1,4 @@
-"""Row type of a task's checkpoint, and enums of checkpoint frequency, pruning and conflict resolution."""
+"""Row type of a task's checkpoint, the result of a recovery, and enums of the configuration of both."""
 
 from __future__ import annotations
 
@@ -21,6 +21,41 @@ class Checkpoint:
     recoverable: bool
     created_at: datetime
     scope_id: ScopeId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResult:
+    """What a recovery did to a task, or with ``preview`` would do. Source: C-285, C-485.
+
+    ``restored_to`` is when the checkpoint was made, and ``turn_number`` how many turns the task had then. Records are
+    counted that were rolled back, and ``turns_restored`` those that an earlier recovery had rolled back. Of the facts
+    learnt from rolled-back turns ``facts_undone`` were taken back; ``facts_kept`` were corrected since, and stay.
+    ``damaged`` are newer checkpoints that could not be read. ``before_id`` is a checkpoint of the task as it was just
+    before: recover from it to take the recovery back. None where nothing had to be done.
+    """
+
+    trajectory_id: TrajectoryId
+    checkpoint_id: CheckpointId
+    restored_to: datetime
+    turn_number: int
+    scopes_rolled_back: int = 0
+    turns_rolled_back: int = 0
+    artifacts_rolled_back: int = 0
+    facts_undone: int = 0
+    facts_kept: int = 0
+    turns_restored: int = 0
+    artifacts_restored: int = 0
+    new_scope_id: ScopeId | None = None
+    recovered_at: datetime | None = None
+    before_id: CheckpointId | None = None
+    damaged: tuple[CheckpointId, ...] = ()
+    preview: bool = False
+    reason: str | None = None
+
+    @property
+    def success(self) -> bool:
+        """True where the task is now as it was at the checkpoint."""
+        return not self.preview
 
 
 class PruneStrategy(StrEnum):

@@ -155,6 +155,8 @@ class Scope:
     turn_count: int = 0
     tokens_input: int = 0
     tokens_output: int = 0
+    rolled_back_at: datetime | None = None
+    """When a recovery took its summary out of use: it tells of turns after the checkpoint."""
     version: int = 1
 
     @property
@@ -187,6 +189,7 @@ class Turn:
     model_id: str | None = None
     idempotency_key: str | None = None
     trust: TrustLabel = TrustLabel.WEB
+    rolled_back_at: datetime | None = None
     version: int = 1
 
     @property

@@ -1,30 +1,67 @@
-"""Creation and reading of checkpoints of a task's state; nothing restores one yet. Source: C-266 to C-270, K-023."""
+"""Checkpoints: the packed state of a task at one moment, and reading it with a check of its hash.
+
+A state holds what restoring needs and no texts: records are marked when they are rolled back, never deleted, so their
+numbers and ids suffice. The assembled window is kept as its sections and the sources of each.
+
+Source: C-266 to C-270, K-023, K-089.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 import zlib
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
 from caliber.model.ids import CheckpointId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import Checkpoint
-from caliber.model.time import from_us
-from caliber.model.trajectory import Scope, Trajectory
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.model.windows import ContextWindow
+from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-CODEC_JSON = "json"
-CODEC_ZLIB = "json+zlib"
-_MAX_STATE_BYTES = 64 << 20
+CODEC_JSON = "sha256+json"
+CODEC_ZLIB = "sha256+json+zlib"
+_MAX_STATE_BYTES: Final = 64 << 20
+_HASH_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """The state of a task when a checkpoint was made. Source: C-268.
+
+    ``scope_count`` scopes existed, those numbered ``open_scopes`` were open. Turns below ``turn_number`` existed.
+    ``artifacts`` were in use. ``recovered_us`` is the newest recovery of the task until then, 0 without any.
+    """
+
+    trajectory_status: TrajectoryStatus
+    scope_count: int
+    open_scopes: tuple[int, ...]
+    turn_number: int
+    artifacts: frozenset[bytes]
+    recovered_us: int
+    context_snapshot: dict[str, Any]
+
+    @property
+    def active_scope_sequence(self) -> int | None:
+        """The number of the newest open scope."""
+        return max(self.open_scopes, default=None)
+
+    def had_open(self, scope: Scope) -> bool:
+        """Return whether a scope existed and was open."""
+        return scope.sequence_number in self.open_scopes
 
 
 def window_as_json(window: ContextWindow) -> dict[str, Any]:
-    """Return the part of a window that a checkpoint keeps: its sections, their sources and its figures."""
+    """Return the part of a window that a checkpoint keeps: its figures, its sections and their sources, no texts."""
     return {
         "window_id": str(window.window_id),
         "assembled_at": window.assembled_at.isoformat(),
@@ -36,7 +73,6 @@ def window_as_json(window: ContextWindow) -> dict[str, Any]:
             {
                 "type": section.section_type.value,
                 "name": section.name,
-                "content": section.content,
                 "token_count": section.token_count,
                 "priority": section.priority,
                 "sources": [
@@ -49,36 +85,62 @@ def window_as_json(window: ContextWindow) -> dict[str, Any]:
     }
 
 
+def recovered_us(scopes: Iterable[Scope]) -> int:
+    """Return the instant of the newest recovery of a task in microseconds, 0 without any: each marks a scope."""
+    return max((to_us(scope.rolled_back_at) for scope in scopes if scope.rolled_back_at is not None), default=0)
+
+
 def build_state(
-    trajectory: Trajectory, scopes: list[Scope], window: ContextWindow, *, compress: bool
+    trajectory: Trajectory,
+    scopes: Sequence[Scope],
+    artifacts: Iterable[bytes],
+    window: ContextWindow,
+    compress: bool,
 ) -> tuple[str, bytes]:
-    """Return codec and bytes of a checkpoint's state (C-268)."""
-    open_scopes = [scope for scope in scopes if scope.is_open]
+    """Return codec and bytes of a checkpoint's state (C-268); ``artifacts`` are the ids of those in use."""
     state = {
         "trajectory_status": trajectory.status.value,
-        "scope_count": len(scopes),
-        "active_scope_sequence": max((scope.sequence_number for scope in open_scopes), default=None),
+        "scope_count": 1 + max((scope.sequence_number for scope in scopes), default=-1),
+        "open_scopes": sorted(scope.sequence_number for scope in scopes if scope.is_open),
         "turn_number": trajectory.turn_count,
+        "artifacts": sorted(key.hex() for key in artifacts),
+        "recovered_us": recovered_us(scopes),
         "context_snapshot": window_as_json(window),
     }
     raw = dump_json(state).encode()
-    return (CODEC_ZLIB, zlib.compress(raw)) if compress else (CODEC_JSON, raw)
+    body = zlib.compress(raw) if compress else raw
+    return CODEC_ZLIB if compress else CODEC_JSON, CHECKPOINT_HEAD + hashlib.sha256(body).digest() + body
 
 
-def read_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return a checkpoint's state. Raises: StorageError when it is damaged or of an unknown codec."""
+def read_state(checkpoint: Checkpoint) -> CheckpointState:
+    """Return a checkpoint's state.
+
+    Raises: StorageError when it is damaged, or was written by another version in a form that restores nothing.
+    """
+    if checkpoint.codec not in (CODEC_JSON, CODEC_ZLIB):
+        raise StorageError(f"checkpoint {checkpoint.checkpoint_id} has the unknown codec {checkpoint.codec!r}")
+    start = len(CHECKPOINT_HEAD) + _HASH_BYTES
+    digest, body = checkpoint.state[len(CHECKPOINT_HEAD) : start], checkpoint.state[start:]
+    if checkpoint.state[: len(CHECKPOINT_HEAD)] != CHECKPOINT_HEAD or hashlib.sha256(body).digest() != digest:
+        raise _damaged(checkpoint)
     try:
-        if checkpoint.codec == CODEC_ZLIB:
-            unpacker = zlib.decompressobj()
-            raw = unpacker.decompress(checkpoint.state, _MAX_STATE_BYTES)
-        elif checkpoint.codec == CODEC_JSON:
-            raw = checkpoint.state
-        else:
-            raise StorageError(f"checkpoint {checkpoint.checkpoint_id} has the unknown codec {checkpoint.codec!r}")
-        state: dict[str, Any] = json.loads(raw)
-    except (zlib.error, ValueError) as error:
-        raise StorageError(f"the state of checkpoint {checkpoint.checkpoint_id} is damaged") from error
-    return state
+        raw = zlib.decompressobj().decompress(body, _MAX_STATE_BYTES) if checkpoint.codec == CODEC_ZLIB else body
+        state = json.loads(raw)
+        return CheckpointState(
+            trajectory_status=TrajectoryStatus(state["trajectory_status"]),
+            scope_count=int(state["scope_count"]),
+            open_scopes=tuple(state["open_scopes"]),
+            turn_number=int(state["turn_number"]),
+            artifacts=frozenset(map(bytes.fromhex, state["artifacts"])),
+            recovered_us=int(state["recovered_us"]),
+            context_snapshot=state["context_snapshot"],
+        )
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise _damaged(checkpoint) from error
+
+
+def _damaged(checkpoint: Checkpoint) -> StorageError:
+    return StorageError(f"the state of checkpoint {checkpoint.checkpoint_id} is damaged; recover from another one")
 
 
 def insert_checkpoint(

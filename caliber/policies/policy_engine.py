@@ -45,10 +45,11 @@ from caliber.policies.steps import (
     source_of,
 )
 from caliber.policies.trigger_jobs import cancel, enqueue, trigger_of
+from caliber.resident.validity import active_rows
 from caliber.retention.compressing import Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
-from caliber.schema.relations import TURN
+from caliber.schema.relations import ARTIFACT, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
@@ -236,7 +237,10 @@ class PolicyEngine:
         config = self._engine.config
         window = self._assemble(subject.trajectory.trajectory_id, config.pcp.dosage.max_context_tokens)
         compress = config.pcp.recovery_points.compression_enabled
-        return build_state(subject.trajectory, subject.scopes, window, compress=compress)
+        rows = subject.snapshot[ARTIFACT.name]
+        active = active_rows(rows, rows.group("trajectory_id", subject.trajectory.trajectory_id.bytes))
+        artifacts = [rows.entity_id(row).bytes for row in active.tolist()]
+        return build_state(subject.trajectory, subject.scopes, artifacts, window, compress)
 
     # --- applying --------------------------------------------------------------------------------
 
@@ -359,9 +363,11 @@ class PolicyEngine:
 
         return [self.notes.apply(uow, subject.trajectory, note, versions, told) for note in prepared]
 
-    def apply_checkpoint(self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes]) -> uuid.UUID:
-        """Store a prepared checkpoint."""
-        keep = self._engine.config.checkpoint_retention
+    def apply_checkpoint(
+        self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], *, spare: int = 0
+    ) -> uuid.UUID:
+        """Store a prepared checkpoint; ``spare`` more than the configuration says are kept."""
+        keep = self._engine.config.checkpoint_retention + spare
         scope_id = None if subject.scope is None else subject.scope.scope_id
         checkpoint = insert_checkpoint(uow, subject.trajectory, scope_id, *state, keep=keep)
         uow.emit(self._event(EventType.CHECKPOINT_CREATE, subject, (EntityType.CHECKPOINT, checkpoint.checkpoint_id)))

@@ -1,8 +1,8 @@
 """Neighbour lookup among turns: the previous and next turn of each turn in its scope.
 
 The reader that first needs it builds it, and it grows with the mirror. A changed turn takes the place of its older
-version; readers of an older boundary walk back to the row they know. A deleted turn leaves the chain: the turns before
-and after it become neighbours, before and after a compaction or a reopening alike.
+version; readers of an older boundary walk back to the row they know. A turn that was deleted or rolled back
+leaves the chain: the turns before and after it become neighbours, before and after a compaction or a reopening alike.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Neighbours:
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return before and after of every row; rows beyond the snapshot's length count as none."""
         length = self._snapshot.length
-        if not self._moved and self._snapshot.live_mask.all():
+        if not self._moved and self._snapshot.standing_mask.all():
             return self._before[:length], self._after[:length]
         rows = np.arange(length)
         return self._walked(self._before, rows), self._walked(self._after, rows)
@@ -54,7 +54,7 @@ class Neighbours:
             for at in np.flatnonzero(found >= snapshot.length).tolist():
                 found[at] = self._known(column, int(found[at]))
             gone = np.flatnonzero(found >= 0)
-            gone = gone[~snapshot.live_mask[found[gone]]]
+            gone = gone[~snapshot.standing_mask[found[gone]]]
             if not len(gone):
                 return found
             found[gone] = column[found[gone]]

@@ -45,6 +45,7 @@ class Layout:
         "row_bytes",
         "text_place",
         "version_place",
+        "withdrawn",
     )
 
     def __init__(self, relation: Relation) -> None:
@@ -82,6 +83,8 @@ class Layout:
         """How a column is queried: a key of one id is looked up, wherever it is stored."""
         if self.has_tie:
             self.residences[relation.key[0]] = Residence.COLUMN
+        # The flags of records that are no part of the sequence any more, where records follow each other.
+        self.withdrawn = () if relation.neighbours is None else relation.active
         self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))
 
     def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:

@@ -376,19 +376,35 @@ class RelationSnapshot:
         return number
 
     def group(self, name: str, key: bytes) -> NDArray[np.int64]:
-        """Return the live rows whose column ``name`` is ``key``, in the order they were written; read-only."""
+        """Return the live rows whose column ``name`` is ``key``, in the order they were written; read-only.
+
+        Of records that follow each other, those in use: a turn that was rolled back is no part of the conversation.
+        """
         cached = self._groups.get((name, key))
         if cached is not None:
             return cached
         rows = np.array(self.generation.groups[name].get(key, ()), np.int64)
         rows = rows[rows < self.length]
-        rows = rows[self.live_mask[rows]]
+        rows = rows[self.standing_mask[rows]]
         rows.flags.writeable = False
         # A boundary is read for a few tasks at a time: windows of one ask again and again.
         if len(self._groups) >= _GROUPS_KEPT:
             self._groups.clear()
         self._groups[(name, key)] = rows
         return rows
+
+    @property
+    def standing_mask(self) -> NDArray[np.bool_]:
+        """The live rows; of records that follow each other, those of them that are in use."""
+        if not self.layout.withdrawn:
+            return self.live_mask
+        cached = self._cache.get("\x00standing")
+        if cached is None:
+            cached = self.live_mask
+            for name in self.layout.withdrawn:
+                cached = cached & (self.column(name) == 0)
+            self._cache["\x00standing"] = cached
+        return cached
 
     def rows(self) -> NDArray[np.int64]:
         """Return the numbers of all live rows."""

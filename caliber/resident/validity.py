@@ -49,6 +49,17 @@ def visible_rows(
     return found
 
 
+def active_rows(snapshot: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of some rows that are active, valid or not. Shapes: ``int64[n]``"""
+    flags, instants = _columns_of(snapshot.relation)
+    found = np.ones(len(rows), np.bool_)
+    for name in flags:
+        found &= snapshot.column(name)[rows] == 0
+    for name, unset in instants:
+        found &= snapshot.column(name)[rows] == unset
+    return rows[found]
+
+
 @functools.lru_cache(maxsize=512)
 def _columns_of(relation: Relation) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
     """Return the columns that are empty in an active record: flags, and instants with their null."""

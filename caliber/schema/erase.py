@@ -44,6 +44,9 @@ class Layout(StrEnum):
     WINDOW = "window"
 
 
+CHECKPOINT_HEAD = b"CKP\x01"
+"""The beginning of a checkpoint's state; its SHA-256 and the JSON follow, compressed with zlib or not."""
+
 COPIES = frozenset({Layout.CHECKPOINT, Layout.WINDOW})
 """Layouts that quote other records: they are redacted after those."""
 

@@ -124,7 +124,7 @@ class Tasks(Generic[P]):
             turns = [turn for each in scopes for turn in self.turns_of(snapshot, each.scope_id)]
         else:
             turns = [] if scope is None else self.turns_of(snapshot, scope.scope_id)
-        return Subject(trajectory, scopes, scope, turns, erased=erased)
+        return Subject(trajectory, scopes, scope, turns, snapshot, erased=erased)
 
     def _retry(self, attempt: Callable[[], T]) -> T:
         """Repeat ``attempt`` while its prepared results are stale."""

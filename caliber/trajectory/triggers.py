@@ -15,6 +15,7 @@ from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.policies import Trigger
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -30,13 +31,15 @@ SCOPE_CLOSED: Final = "the scope was closed"
 class Subject:
     """The subject of a trigger: a trajectory, and the closing scope or the last one.
 
-    ``erased`` is the number of erasures before all this was read; None where it does not matter.
+    ``erased`` is the number of erasures before all this was read; None where it does not matter. ``snapshot`` is what
+    it was read from, with the task's artifacts.
     """
 
     trajectory: Trajectory
     scopes: list[Scope]
     scope: Scope | None
     turns: list[Turn]
+    snapshot: ResidentSnapshot
     outcome: OutcomeStatus | None = None
     outcome_summary: str | None = None
     erased: int | None = None
@@ -107,8 +110,10 @@ class Policies(Protocol[P]):
         """Return codec and state of a checkpoint of the trajectory as it is now."""
         ...
 
-    def apply_checkpoint(self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes]) -> uuid.UUID:
-        """Store a prepared checkpoint."""
+    def apply_checkpoint(
+        self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], *, spare: int = 0
+    ) -> uuid.UUID:
+        """Store a prepared checkpoint; ``spare`` more than the configuration says are kept."""
         ...
 
     def prepare_notes(self, subject: Subject) -> list[Any]:

@@ -73,8 +73,11 @@ def test_close_does_what_its_policies_say_and_each_once(opened: Any, summarizer:
     (checkpoint,) = agent.memory.storage.checkpoints.list_by_trajectory(agent.trajectory_id)
     assert closed.checkpoint_id == checkpoint.checkpoint_id
     state = read_state(checkpoint)
-    assert (state["turn_number"], state["active_scope_sequence"]) == (3, 0)
-    assert "KEEP this fact" in str(state["context_snapshot"])
+    assert (state.turn_number, state.active_scope_sequence) == (3, 0)
+    assert {str(turn.turn_id) for turn in turns} <= {
+        source[1] for section in state.context_snapshot["sections"] for source in section["sources"]
+    }
+    assert b"KEEP this fact" not in checkpoint.state, "a state holds no texts"
     assert len(events(agent, "scope_close")) == 1
     assert len(events(agent, "caliber_closed")) == 1
     assert len(events(agent, "artifact_create")) == 1
@@ -428,7 +431,7 @@ def test_checkpoint_with_every_turn(opened: Any) -> None:
     agent = opened(**{"pcp.recovery_points.frequency": "per_turn", "checkpoint_retention": 5})
     assert agent.memory.storage.checkpoints.count() == 3
     states = [read_state(item) for item in agent.memory.storage.checkpoints.list_by_trajectory(agent.trajectory_id)]
-    assert [state["turn_number"] for state in states] == [3, 2, 1]
+    assert [state.turn_number for state in states] == [3, 2, 1]
 
 
 def test_rules_run_in_the_order_they_are_declared(opened: Any) -> None:

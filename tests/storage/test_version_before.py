@@ -156,6 +156,8 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
     pg.tamper(None, "DROP TABLE job, identity, person_fact, access_grant")
     pg.tamper(None, "DROP INDEX ix_event_list_audit_by_subject")
     pg.tamper(None, "ALTER TABLE trajectory DROP COLUMN user_id, DROP COLUMN agent_id")
+    for name in ("turn", "scope"):
+        pg.tamper(None, f"ALTER TABLE {name} DROP COLUMN rolled_back_at")
     with pytest.raises(SchemaMismatch, match="run `caliber db migrate`"):
         caliber.open(settings)
     assert caliber.migrate(settings) == LATER

@@ -33,11 +33,14 @@ _TEXTS: Final = {
         " WHERE trajectory_id = (SELECT trajectory_id FROM {scope} WHERE scope_id = $5) RETURNING {trajectory_row}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
-    "turn.newest": "SELECT {turn_row} FROM {turn} WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint",
+    "turn.newest": (
+        "SELECT {turn_row} FROM {turn} WHERE scope_id = $1 AND rolled_back_at IS NULL"
+        " ORDER BY turn_number DESC LIMIT $2::bigint"
+    ),
     "turn.last_said": (
         "SELECT {turn_row} FROM {turn} WHERE ordinal = (SELECT t.ordinal FROM {scope} AS s"
         " JOIN {turn} AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user'"
-        " ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
+        " AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
     ),
     # Tasks started by the system belong to everybody.
     "trajectory.of_owner": (
@@ -50,15 +53,15 @@ _TEXTS: Final = {
     ),
     "turn.outline": (
         "SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM {turn} WHERE scope_id = $1"
-        " AND turn_number >= $2 ORDER BY turn_number"
+        " AND turn_number >= $2 AND rolled_back_at IS NULL ORDER BY turn_number"
     ),
     "turn.block": (
         "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND scope_id = $2"
-        " AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number"
+        " AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number"
     ),
     "turn.hold_block": (
         "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND scope_id = $2"
-        " AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number FOR SHARE"
+        " AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number FOR SHARE"
     ),
     # The task, then the scope, then turns: a deletion of the task locks them in this order, so no deadlock occurs.
     "turn_summary.hold_scope": (

@@ -28,11 +28,14 @@ _TEXTS = {
         f" RETURNING {ROW['trajectory']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
-    "turn.newest": f"SELECT {ROW['turn']} FROM turn WHERE scope_id = ?1 ORDER BY turn_number DESC LIMIT ?2",
+    "turn.newest": (
+        f"SELECT {ROW['turn']} FROM turn WHERE scope_id = ?1 AND rolled_back_at IS NULL"
+        " ORDER BY turn_number DESC LIMIT ?2"
+    ),
     "turn.last_said": (
         f"SELECT {ROW['turn']} FROM turn WHERE ordinal = (SELECT t.ordinal FROM scope AS s"
         " CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user'"
-        " ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
+        " AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
     ),
     # Tasks started by the system belong to everybody.
     "trajectory.of_owner": (
@@ -45,15 +48,18 @@ _TEXTS = {
     ),
     "turn.outline": (
         "SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2"
+        " AND rolled_back_at IS NULL"
         " ORDER BY turn_number"
     ),
     "turn.block": (
         f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4"
+        " AND rolled_back_at IS NULL"
         " ORDER BY turn_number"
     ),
     # BEGIN IMMEDIATE keeps others from changing them already.
     "turn.hold_block": (
         f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4"
+        " AND rolled_back_at IS NULL"
         " ORDER BY turn_number"
     ),
     "turn_summary.hold_scope": (

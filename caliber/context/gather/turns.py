@@ -139,7 +139,7 @@ class TurnReader:
         if not open_calls:
             return chosen[:0]
         tasks, number_of = self.turns.column("trajectory_id"), self.turns.column("turn_number")
-        others = self.turns.live_mask & (tasks == tasks[chosen[0]]) & (number_of < number_of[results].max())
+        others = self.turns.standing_mask & (tasks == tasks[chosen[0]]) & (number_of < number_of[results].max())
         others[chosen] = False
         rows = np.flatnonzero(others)
         rows = rows[self._measure(rows)[1]] if len(rows) else rows

@@ -255,8 +255,10 @@ SCOPE = Relation(
         integer("turn_count", check=(0, None)),
         integer("tokens_input", check=(0, None)),
         integer("tokens_output", check=(0, None)),
+        instant("rolled_back_at", nullable=True, residence=Residence.FLAG),
         version(),
     ),
+    active=("rolled_back_at",),  # its summary; turns from before the checkpoint stay
     text=Text(("summary",), embedded="summary", tokens="summary_tokens"),
     dates=Dates(happened=("opened_at",), entered="closed_at"),
     window=Window(
@@ -320,8 +322,10 @@ TURN = Relation(
         text("tool_call_id", nullable=True, content=True),
         text("model_id", nullable=True),
         text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
+        instant("rolled_back_at", nullable=True, residence=Residence.FLAG),
         version(),
     ),
+    active=("rolled_back_at",),
     uniques=(
         Unique(("scope_id", "sequence")),
         Unique(("trajectory_id", "turn_number")),
@@ -403,9 +407,7 @@ ARTIFACT = Relation(
     code=5,
     comment="A typed output kept beyond its scope; equal content of a label is kept once per trajectory and type.",
     derived=(Sha256("content_hash", ("content",)), Tokens("token_count", ("content",))),
-    erase=Erase(
-        made_from=(MadeFrom(("trajectory_id", "source_turn"), "turn", ("trajectory_id", "turn_number")),),
-    ),
+    erase=Erase(made_from=(MadeFrom(("trajectory_id", "source_turn"), "turn", ("trajectory_id", "turn_number")),)),
     rules=(OnlyWith("ttl_ms", "ttl_kind", TTLKind.DURATION),),
     ordinal=True,
     versioned=True,

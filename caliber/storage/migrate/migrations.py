@@ -40,7 +40,7 @@ from caliber.storage.migrate.schema_changes import (
     statements_between,
 )
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
@@ -123,6 +123,13 @@ MIGRATIONS: dict[int, MigrationStep] = {
             *(AddEnumMember(each) for each in _ROLE_TYPES),
             AddPath("event", "list_audit_by_subject"),
         ),
+    ),
+    # A process of schema 6 would show turns that a recovery took back.
+    7: MigrationStep(
+        "turns and summaries that were rolled back",
+        min_reader_version=7,
+        min_writer_version=7,
+        changes=(AddColumn("turn", "rolled_back_at"), AddColumn("scope", "rolled_back_at")),
     ),
 }
 

@@ -192,8 +192,9 @@ def _around(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     if relation.neighbours is None:
         return {}
     rows, by, order = dialect.table(relation.name), quote(relation.neighbours.by), quote(relation.neighbours.order)
+    standing = "".join(f" AND b.{quote(name)} IS NULL" for name in relation.active)
     beside = (
-        f"(SELECT b.ordinal FROM {rows} AS b WHERE b.{by} = s.{by} AND b.{order} {{0}} s.{order}"
+        f"(SELECT b.ordinal FROM {rows} AS b WHERE b.{by} = s.{by} AND b.{order} {{0}} s.{order}{standing}"
         f" ORDER BY b.{order} {{1}} LIMIT $2::bigint)"
     )
     sql = (

@@ -59,8 +59,9 @@ def _around(relation: Relation) -> dict[str, str]:
     if relation.neighbours is None:
         return {}
     rows, by, order = (quote(name) for name in (relation.name, relation.neighbours.by, relation.neighbours.order))
+    standing = "".join(f" AND b.{quote(name)} IS NULL" for name in relation.active)
     beside = (
-        f"SELECT b.ordinal FROM {rows} AS b WHERE b.{by} = s.{by} AND b.{order} {{0}} s.{order}"
+        f"SELECT b.ordinal FROM {rows} AS b WHERE b.{by} = s.{by} AND b.{order} {{0}} s.{order}{standing}"
         f" ORDER BY b.{order} {{1}} LIMIT ?2"
     )
     sql = (

@@ -1,0 +1,349 @@
+"""Recovery of a task from a checkpoint: what came after is marked as rolled back, nothing is deleted.
+
+Turns are told apart by their number, scopes by theirs, artifacts by the ids in the checkpoint, so clocks decide
+nothing. Each recovery of a task has an instant of its own, later than that of the one before, and marks at least one
+scope with it. So a checkpoint knows which marks are older than itself: recovering from it lifts the younger ones.
+
+Source: C-271, C-272, C-482 to C-486, K-088 to K-090.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from caliber.engine.engine import Engine
+from caliber.model import states
+from caliber.model.access import Principal
+from caliber.model.errors import (
+    InvalidStateTransition,
+    InvalidValue,
+    NoCheckpointAvailable,
+    NotFound,
+    StorageError,
+)
+from caliber.model.events import EventType
+from caliber.model.ids import CheckpointId, ScopeId, TrajectoryId
+from caliber.model.pcp import Checkpoint, RecoveryResult
+from caliber.model.references import EntityType
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Artifact, Scope, Trajectory, TrajectoryStatus, TTLKind, Turn
+from caliber.pcp.checkpoints import CheckpointState, read_state, recovered_us
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
+from caliber.schema.validity import is_active
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+from caliber.trajectory.service import Tasks
+
+CANCELLED = "the task was recovered from a checkpoint"
+
+
+class LearntFacts(Protocol):
+    """Facts that were learnt from turns; a recovery takes them back, or has them learnt again."""
+
+    def take_back(self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Iterable[Turn]) -> tuple[int, int]:
+        """Undo what was learnt from turns that are rolled back; return the facts taken back, and those kept.
+
+        A fact that was corrected since stays.
+        """
+        ...
+
+    def learn_again(self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Iterable[Turn]) -> None:
+        """Add the jobs that learn from turns which are no longer rolled back."""
+        ...
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The changes that a recovery makes: records to mark, and marks to lift."""
+
+    mark: list[tuple[Relation, Any]] = field(default_factory=list)
+    lift: list[tuple[Relation, Any]] = field(default_factory=list)
+    close: list[Scope] = field(default_factory=list)
+    empty: Scope | None = None
+    """The open scope, if it is newer than the checkpoint and nothing happened in it."""
+
+    def of(self, relation: Relation, changes: list[tuple[Relation, Any]]) -> list[Any]:
+        return [record for each, record in changes if each is relation]
+
+    @property
+    def is_done(self) -> bool:
+        """True where the records of the task are as they were at the checkpoint."""
+        return not (self.mark or self.lift or self.close)
+
+
+class Recovery:
+    """Makes checkpoints of tasks and recovers from them, for one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any], facts: LearntFacts) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._tasks = tasks
+        self._facts = facts
+
+    def checkpoint(self, trajectory_id: uuid.UUID) -> Checkpoint:
+        """Store a checkpoint of a task as it is now. Raises: NotFound, InvalidStateTransition for an ended task."""
+        subject, state = self._prepare(trajectory_id)
+
+        def work(uow: UnitOfWork) -> Checkpoint:
+            _check_going(uow.get(TRAJECTORY, trajectory_id.bytes), "checkpoint")
+            key = self._tasks.policies.apply_checkpoint(uow, subject, state)
+            made: Checkpoint = uow.get(CHECKPOINT, key.bytes)
+            return made
+
+        return self._engine.write(work)
+
+    def _prepare(self, trajectory_id: uuid.UUID) -> tuple[Any, tuple[str, bytes]]:
+        snapshot = self._engine.snapshot("latest")
+        scope = self._tasks.current_scope(snapshot, trajectory_id)
+        subject = self._tasks.subject(snapshot, trajectory_id, scope, all_turns=False)
+        _check_going(subject.trajectory, "checkpoint")
+        return subject, self._tasks.policies.prepare_checkpoint(subject)
+
+    def recover(self, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, *, preview: bool) -> RecoveryResult:
+        """Bring a task back to a checkpoint, by default the newest of its present course; with ``preview`` tell only.
+
+        Raises: as ``Pcp.recover``.
+        """
+
+        def looked(uow: UnitOfWork) -> RecoveryResult:
+            return self._recover(uow, trajectory_id, checkpoint_id, None)
+
+        found = self._engine.write(looked)
+        if preview or found.reason is not None:
+            return found
+        before = self._prepare(trajectory_id)
+        return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
+
+    def _recover(
+        self, uow: UnitOfWork, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, before: Any
+    ) -> RecoveryResult:
+        """Return what a recovery does; it is done if ``before``, the checkpoint of the task as it is, was prepared."""
+        uow.lock(TRAJECTORY, trajectory_id.bytes)
+        task: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+        _check_going(task, "recovery")
+        records = _Records(uow, trajectory_id)
+        checkpoint, state, damaged = self._choose(uow, records, checkpoint_id)
+        if task.status is not state.trajectory_status:
+            states.TRAJECTORY.check(task.status, state.trajectory_status)
+        plan = records.plan(state)
+        result = RecoveryResult(
+            trajectory_id=TrajectoryId(trajectory_id),
+            checkpoint_id=checkpoint.checkpoint_id,
+            restored_to=checkpoint.created_at,
+            turn_number=state.turn_number,
+            scopes_rolled_back=len(plan.of(SCOPE, plan.mark)),
+            turns_rolled_back=len(plan.of(TURN, plan.mark)),
+            artifacts_rolled_back=len(plan.of(ARTIFACT, plan.mark)),
+            turns_restored=len(plan.of(TURN, plan.lift)),
+            artifacts_restored=len(plan.of(ARTIFACT, plan.lift)),
+            damaged=damaged,
+            preview=before is None,
+        )
+        if plan.empty is not None and plan.is_done and task.status is state.trajectory_status:
+            reason = "the task is as it was at the checkpoint"
+            return dataclasses.replace(result, new_scope_id=plan.empty.scope_id, preview=False, reason=reason)
+        if before is None:
+            return result
+        return self._carry_out(uow, task, state, records, plan, result, before)
+
+    def _choose(
+        self, uow: UnitOfWork, records: _Records, checkpoint_id: uuid.UUID | None
+    ) -> tuple[Checkpoint, CheckpointState, tuple[CheckpointId, ...]]:
+        """Return the checkpoint to recover from, its state, and newer ones that are damaged.
+
+        Without an id it is the newest all of whose records still stand: not one of a course that was rolled back.
+        A damaged one falls back to the one before it.
+        """
+        found: list[Checkpoint] = list(
+            uow.select_path(CHECKPOINT, "list_by_trajectory", records.trajectory_id.bytes, _ALL)
+        )
+        named = next((at for at, each in enumerate(found) if each.checkpoint_id == checkpoint_id), None)
+        if checkpoint_id is not None:
+            if named is None:
+                raise NotFound(entity_type=CHECKPOINT.name, id=checkpoint_id)
+            if not found[named].recoverable:
+                raise InvalidValue(field="checkpoint", reason="is not recoverable; take another one, or none")
+        damaged: list[CheckpointId] = []
+        for at, each in enumerate(found):
+            if not each.recoverable or (named is not None and at < named):
+                continue
+            try:
+                state = read_state(each)
+            except StorageError:
+                damaged.append(each.checkpoint_id)
+                continue
+            if at == named or records.stand(state):
+                return each, state, tuple(damaged)
+        raise NoCheckpointAvailable(trajectory_id=records.trajectory_id)
+
+    def _carry_out(
+        self,
+        uow: UnitOfWork,
+        task: Trajectory,
+        state: CheckpointState,
+        records: _Records,
+        plan: _Plan,
+        result: RecoveryResult,
+        before: tuple[Any, tuple[str, bytes]],
+    ) -> RecoveryResult:
+        at = from_us(max(uow.now_us, recovered_us(records.scopes) + 1))
+        # One more than are kept: the checkpoint that the task returns to must not go for it.
+        before_id = self._tasks.policies.apply_checkpoint(uow, *before, spare=1)
+        for scope in plan.close:
+            self._tasks.policies.cancel(uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
+            lifecycle.close_scope(
+                uow, scope.scope_id, summary=None, estimator=self._engine.estimator, artifact_ids=(), checkpoint_id=None
+            )
+        for relation, record in (*plan.mark, *plan.lift):
+            _set(uow, relation, record, at if (relation, record) in plan.mark else None)
+        if task.status is not TrajectoryStatus.ACTIVE:
+            lifecycle.move_trajectory(uow, task.trajectory_id, TrajectoryStatus.ACTIVE)
+        opened = lifecycle.open_scope(uow, task.trajectory_id)
+        if state.trajectory_status is not TrajectoryStatus.ACTIVE:
+            lifecycle.move_trajectory(uow, task.trajectory_id, state.trajectory_status)
+        undone, kept = self._facts.take_back(uow, task.trajectory_id, plan.of(TURN, plan.mark))
+        self._facts.learn_again(uow, task.trajectory_id, plan.of(TURN, plan.lift))
+        done = dataclasses.replace(
+            result,
+            facts_undone=undone,
+            facts_kept=kept,
+            new_scope_id=opened.scope_id,
+            recovered_at=at,
+            before_id=CheckpointId(before_id),
+        )
+        self._emit(uow, EventType.SCOPE_OPEN, opened, {"id": str(opened.scope_id)})
+        counts = {each: getattr(done, each) for each in _COUNTS}
+        self._emit(uow, EventType.CHECKPOINT_RECOVER, opened, {"id": str(done.checkpoint_id), **counts}, at)
+        return done
+
+    def _emit(
+        self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any], at: datetime | None = None
+    ) -> None:
+        about = EntityType.SCOPE if kind is EventType.SCOPE_OPEN else EntityType.CHECKPOINT
+        uow.emit(
+            self._engine.event(
+                kind,
+                principal=self._principal.label,
+                trajectory_id=scope.trajectory_id,
+                scope_id=scope.scope_id,
+                subject=(about, uuid.UUID(payload["id"])),
+                payload=payload,
+                at_us=None if at is None else to_us(at),
+            )
+        )
+
+
+_ALL = 1 << 20
+_COUNTS = (
+    "scopes_rolled_back",
+    "turns_rolled_back",
+    "artifacts_rolled_back",
+    "facts_undone",
+    "facts_kept",
+    "turns_restored",
+    "artifacts_restored",
+)
+
+
+class _Records:
+    """The scopes, turns and artifacts of a task, as a transaction has them."""
+
+    def __init__(self, uow: UnitOfWork, trajectory_id: uuid.UUID) -> None:
+        self.trajectory_id = trajectory_id
+        self.scopes: list[Scope] = uow.select_path(SCOPE, "list_by_trajectory", trajectory_id.bytes)
+        self._turns: list[Turn] = [
+            turn for scope in self.scopes for turn in uow.select_path(TURN, "list_by_scope", scope.scope_id.bytes)
+        ]
+        self._artifacts: list[Artifact] = uow.select_path(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
+
+    def stand(self, state: CheckpointState) -> bool:
+        """Return whether nothing that was in use at a checkpoint was rolled back since."""
+        then: list[Scope | Turn | Artifact] = [
+            *(
+                scope
+                for scope in self.scopes
+                if scope.sequence_number < state.scope_count and not state.had_open(scope)
+            ),
+            *(turn for turn in self._turns if turn.turn_number < state.turn_number),
+            *(each for each in self._artifacts if each.artifact_id.bytes in state.artifacts),
+        ]
+        return not any(_is_younger(each, state) for each in then)
+
+    def plan(self, state: CheckpointState) -> _Plan:
+        """Return the changes that bring the task back to a checkpoint."""
+        plan = _Plan()
+        busy: set[ScopeId] = set()
+        for turn in self._turns:
+            if turn.turn_number >= state.turn_number and turn.rolled_back_at is None:
+                plan.mark.append((TURN, turn))
+                busy.add(turn.scope_id)
+            elif turn.turn_number < state.turn_number and _is_younger(turn, state):
+                plan.lift.append((TURN, turn))
+        superseding = set()
+        for artifact in self._artifacts:
+            existed = artifact.artifact_id.bytes in state.artifacts
+            if not existed and is_active(ARTIFACT, artifact):
+                plan.mark.append((ARTIFACT, artifact))
+                busy.add(artifact.scope_id)
+                superseding.add(artifact.artifact_id)
+        for artifact in self._artifacts:
+            if artifact.artifact_id.bytes not in state.artifacts or is_active(ARTIFACT, artifact):
+                continue
+            replaced = artifact.superseded_by in superseding
+            lapsed = artifact.retired_at is not None and artifact.ttl.kind is TTLKind.SCOPE
+            if _is_younger(artifact, state) or replaced or lapsed:
+                plan.lift.append((ARTIFACT, artifact))
+        for scope in self.scopes:
+            self._plan_scope(plan, scope, state, is_busy=scope.scope_id in busy)
+        return plan
+
+    def _plan_scope(self, plan: _Plan, scope: Scope, state: CheckpointState, *, is_busy: bool) -> None:
+        is_new = scope.sequence_number >= state.scope_count
+        if is_new and scope.is_open and not is_busy and not scope.turn_count:
+            plan.empty = scope  # the newest of them: scopes come in their order
+            return
+        if scope.is_open:
+            plan.close.append(scope)
+        # The summary of a scope that was open tells of later turns, unless it closed before any came.
+        outgrown = state.had_open(scope) and (
+            is_busy or (scope.end_turn is not None and scope.end_turn > state.turn_number)
+        )
+        if is_new or outgrown:
+            if scope.rolled_back_at is None:
+                plan.mark.append((SCOPE, scope))
+        elif _is_younger(scope, state):
+            plan.lift.append((SCOPE, scope))
+
+
+def _is_younger(record: Scope | Turn | Artifact, state: CheckpointState) -> bool:
+    """Return whether a record was rolled back after a checkpoint."""
+    return record.rolled_back_at is not None and to_us(record.rolled_back_at) > state.recovered_us
+
+
+def _set(uow: UnitOfWork, relation: Relation, record: Any, at: datetime | None) -> None:
+    """Mark a record as rolled back, or bring it back into use."""
+    changed = {"rolled_back_at": at}
+    now = uow.get(relation, getattr(record, relation.key[0]).bytes)
+    if relation is ARTIFACT:
+        changed["updated_at"] = from_us(uow.now_us)
+        if at is None:
+            changed |= {"superseded_by": None, "retired_at": None}
+            codec = codec_of(relation)
+            old = uow.current(relation, codec.encode(now, 0))
+            new = codec.encode(dataclasses.replace(now, **changed), old[0])
+            if uow.has_twin(relation, old, new):
+                return  # an equal one took its place, and stays
+    uow.update(relation, dataclasses.replace(now, **changed))
+
+
+def _check_going(task: Trajectory, what: str) -> None:
+    """Raise InvalidStateTransition for a task that ended."""
+    if states.TRAJECTORY.is_terminal(task.status):
+        raise InvalidStateTransition(entity_type=TRAJECTORY.name, from_state=task.status.value, to_state=what)
