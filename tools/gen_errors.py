@@ -24,7 +24,7 @@ INTRODUCTION = """\
 # Errors
 
 Every error of CALIBER is a `CaliberError` with a stable `code`, a `kind` and fields in `context`; the tree is the
-docstring of `caliber/model/errors.py`. A message names the field, the fault and the remedy; `{name}` is filled in. It
+docstring of `caliber/model/errors`. A message names the field, the fault and the remedy; `{name}` is filled in. It
 never contains content, keys or connection strings. `tools/gen_errors.py` writes this page from the code.
 """
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -24,6 +24,7 @@ from caliber.api._aio_jobs import AsyncJobs
 from caliber.api._aio_knowledge import AsyncNoteMethods
 from caliber.api._aio_learning import AsyncLearning, AsyncLearningMethods
 from caliber.api._aio_memories import AsyncRecordMethods
+from caliber.api._aio_pcp import AsyncPcp
 from caliber.api._aio_trajectory import AsyncArtifacts
 from caliber.api.aio_base import AsyncFace, AsyncHandle, opened
 from caliber.api.caliber import Caliber
@@ -72,6 +73,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def learning(self) -> AsyncLearning:
         """Facts learnt from messages by ``remember``: results, and undoing them. See ``Caliber.learning``."""
         return self._face(AsyncLearning, self._sync.learning)
+
+    @property
+    def pcp(self) -> AsyncPcp:
+        """Checkpoints of tasks, and recovery from them. See ``Caliber.pcp``."""
+        return self._face(AsyncPcp, self._sync.pcp)
 
     @property
     def admin(self) -> AsyncAdmin:

@@ -78,7 +78,7 @@ class CaliberConfig(Section):
 
     token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
     checkpoint_retention: Int = knob(
-        "Checkpoints kept of a trajectory; nothing goes back to one yet. Equals pcp.recovery_points.max_checkpoints.",
+        "Checkpoints kept of a trajectory, to recover from. Equals pcp.recovery_points.max_checkpoints.",
         "C-097",
         gt=0,
     )

@@ -20,8 +20,8 @@ from caliber.model.errors import StorageError
 from caliber.model.ids import CheckpointId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import Checkpoint
-from caliber.model.time import from_us, to_us
-from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
+from caliber.model.time import from_us
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
 from caliber.model.windows import ContextWindow
 from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT
@@ -39,7 +39,7 @@ class CheckpointState:
     """The state of a task when a checkpoint was made. Source: C-268.
 
     ``scope_count`` scopes existed, those numbered ``open_scopes`` were open. Turns below ``turn_number`` existed.
-    ``artifacts`` were in use. ``recovered_us`` is the newest recovery of the task until then, 0 without any.
+    ``rolled_back_turns`` (ranges, the last included) and ``rolled_back_scopes`` were not in use; ``artifacts`` were.
     """
 
     trajectory_status: TrajectoryStatus
@@ -47,7 +47,8 @@ class CheckpointState:
     open_scopes: tuple[int, ...]
     turn_number: int
     artifacts: frozenset[bytes]
-    recovered_us: int
+    rolled_back_turns: tuple[tuple[int, int], ...]
+    rolled_back_scopes: frozenset[int]
     context_snapshot: dict[str, Any]
 
     @property
@@ -58,6 +59,13 @@ class CheckpointState:
     def had_open(self, scope: Scope) -> bool:
         """Return whether a scope existed and was open."""
         return scope.sequence_number in self.open_scopes
+
+    def used(self, turn: Turn) -> bool:
+        """Return whether a turn existed and was in use."""
+        number = turn.turn_number
+        if number >= self.turn_number:
+            return False
+        return not any(first <= number <= last for first, last in self.rolled_back_turns)
 
 
 def window_as_json(window: ContextWindow) -> dict[str, Any]:
@@ -85,26 +93,37 @@ def window_as_json(window: ContextWindow) -> dict[str, Any]:
     }
 
 
-def recovered_us(scopes: Iterable[Scope]) -> int:
-    """Return the instant of the newest recovery of a task in microseconds, 0 without any: each marks a scope."""
-    return max((to_us(scope.rolled_back_at) for scope in scopes if scope.rolled_back_at is not None), default=0)
+def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the ranges of consecutive numbers, the last included, among ascending ones."""
+    out: list[tuple[int, int]] = []
+    for number in numbers:
+        if out and number == out[-1][1] + 1:
+            out[-1] = (out[-1][0], number)
+        else:
+            out.append((number, number))
+    return out
 
 
 def build_state(
     trajectory: Trajectory,
     scopes: Sequence[Scope],
     artifacts: Iterable[bytes],
+    rolled_back: Sequence[int],
     window: ContextWindow,
     compress: bool,
 ) -> tuple[str, bytes]:
-    """Return codec and bytes of a checkpoint's state (C-268); ``artifacts`` are the ids of those in use."""
+    """Return codec and bytes of a checkpoint's state (C-268).
+
+    ``artifacts`` are the ids of those in use; ``rolled_back`` the numbers of turns that are not, ascending.
+    """
     state = {
         "trajectory_status": trajectory.status.value,
         "scope_count": 1 + max((scope.sequence_number for scope in scopes), default=-1),
         "open_scopes": sorted(scope.sequence_number for scope in scopes if scope.is_open),
         "turn_number": trajectory.turn_count,
         "artifacts": sorted(key.hex() for key in artifacts),
-        "recovered_us": recovered_us(scopes),
+        "rolled_back_turns": ranges_of(rolled_back),
+        "rolled_back_scopes": [scope.sequence_number for scope in scopes if scope.rolled_back_at is not None],
         "context_snapshot": window_as_json(window),
     }
     raw = dump_json(state).encode()
@@ -132,7 +151,8 @@ def read_state(checkpoint: Checkpoint) -> CheckpointState:
             open_scopes=tuple(state["open_scopes"]),
             turn_number=int(state["turn_number"]),
             artifacts=frozenset(map(bytes.fromhex, state["artifacts"])),
-            recovered_us=int(state["recovered_us"]),
+            rolled_back_turns=tuple((int(first), int(last)) for first, last in state["rolled_back_turns"]),
+            rolled_back_scopes=frozenset(map(int, state["rolled_back_scopes"])),
             context_snapshot=state["context_snapshot"],
         )
     except (zlib.error, ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,7 @@
 """Recovery of a task from a checkpoint: what came after is marked as rolled back, nothing is deleted.
 
-Turns are told apart by their number, scopes by theirs, artifacts by the ids in the checkpoint, so clocks decide
-nothing. Each recovery of a task has an instant of its own, later than that of the one before, and marks at least one
-scope with it. So a checkpoint knows which marks are older than itself: recovering from it lifts the younger ones.
+A checkpoint says which turns, scopes and artifacts were in use, by their numbers and ids, so clocks decide nothing.
+Recovering marks the others, and lifts the marks of those: a recovery can be taken back.
 
 Source: C-271, C-272, C-482 to C-486, K-088 to K-090.
 """
@@ -30,9 +29,9 @@ from caliber.model.events import EventType
 from caliber.model.ids import CheckpointId, ScopeId, TrajectoryId
 from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.references import EntityType
-from caliber.model.time import from_us, to_us
+from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Trajectory, TrajectoryStatus, TTLKind, Turn
-from caliber.pcp.checkpoints import CheckpointState, read_state, recovered_us
+from caliber.pcp.checkpoints import CheckpointState, read_state
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
 from caliber.schema.validity import is_active
@@ -151,7 +150,7 @@ class Recovery:
             return dataclasses.replace(result, new_scope_id=plan.empty.scope_id, preview=False, reason=reason)
         if before is None:
             return result
-        return self._carry_out(uow, task, state, records, plan, result, before)
+        return self._carry_out(uow, task, state, plan, result, before)
 
     def _choose(
         self, uow: UnitOfWork, records: _Records, checkpoint_id: uuid.UUID | None
@@ -188,12 +187,11 @@ class Recovery:
         uow: UnitOfWork,
         task: Trajectory,
         state: CheckpointState,
-        records: _Records,
         plan: _Plan,
         result: RecoveryResult,
         before: tuple[Any, tuple[str, bytes]],
     ) -> RecoveryResult:
-        at = from_us(max(uow.now_us, recovered_us(records.scopes) + 1))
+        at = from_us(uow.now_us)
         # One more than are kept: the checkpoint that the task returns to must not go for it.
         before_id = self._tasks.policies.apply_checkpoint(uow, *before, spare=1)
         for scope in plan.close:
@@ -201,8 +199,10 @@ class Recovery:
             lifecycle.close_scope(
                 uow, scope.scope_id, summary=None, estimator=self._engine.estimator, artifact_ids=(), checkpoint_id=None
             )
-        for relation, record in (*plan.mark, *plan.lift):
-            _set(uow, relation, record, at if (relation, record) in plan.mark else None)
+        for relation, record in plan.mark:
+            _set(uow, relation, record, at)
+        for relation, record in plan.lift:
+            _set(uow, relation, record, None)
         if task.status is not TrajectoryStatus.ACTIVE:
             lifecycle.move_trajectory(uow, task.trajectory_id, TrajectoryStatus.ACTIVE)
         opened = lifecycle.open_scope(uow, task.trajectory_id)
@@ -220,12 +220,10 @@ class Recovery:
         )
         self._emit(uow, EventType.SCOPE_OPEN, opened, {"id": str(opened.scope_id)})
         counts = {each: getattr(done, each) for each in _COUNTS}
-        self._emit(uow, EventType.CHECKPOINT_RECOVER, opened, {"id": str(done.checkpoint_id), **counts}, at)
+        self._emit(uow, EventType.CHECKPOINT_RECOVER, opened, {"id": str(done.checkpoint_id), **counts})
         return done
 
-    def _emit(
-        self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any], at: datetime | None = None
-    ) -> None:
+    def _emit(self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any]) -> None:
         about = EntityType.SCOPE if kind is EventType.SCOPE_OPEN else EntityType.CHECKPOINT
         uow.emit(
             self._engine.event(
@@ -235,7 +233,6 @@ class Recovery:
                 scope_id=scope.scope_id,
                 subject=(about, uuid.UUID(payload["id"])),
                 payload=payload,
-                at_us=None if at is None else to_us(at),
             )
         )
 
@@ -266,39 +263,31 @@ class _Records:
     def stand(self, state: CheckpointState) -> bool:
         """Return whether nothing that was in use at a checkpoint was rolled back since."""
         then: list[Scope | Turn | Artifact] = [
-            *(
-                scope
-                for scope in self.scopes
-                if scope.sequence_number < state.scope_count and not state.had_open(scope)
-            ),
-            *(turn for turn in self._turns if turn.turn_number < state.turn_number),
+            *(turn for turn in self._turns if state.used(turn)),
             *(each for each in self._artifacts if each.artifact_id.bytes in state.artifacts),
         ]
-        return not any(_is_younger(each, state) for each in then)
+        return not any(each.rolled_back_at for each in then)
 
     def plan(self, state: CheckpointState) -> _Plan:
         """Return the changes that bring the task back to a checkpoint."""
         plan = _Plan()
         busy: set[ScopeId] = set()
         for turn in self._turns:
-            if turn.turn_number >= state.turn_number and turn.rolled_back_at is None:
+            if not state.used(turn) and turn.rolled_back_at is None:
                 plan.mark.append((TURN, turn))
                 busy.add(turn.scope_id)
-            elif turn.turn_number < state.turn_number and _is_younger(turn, state):
+            elif state.used(turn) and turn.rolled_back_at is not None:
                 plan.lift.append((TURN, turn))
-        superseding = set()
+        newer = set()
         for artifact in self._artifacts:
-            existed = artifact.artifact_id.bytes in state.artifacts
-            if not existed and is_active(ARTIFACT, artifact):
+            if artifact.artifact_id.bytes not in state.artifacts and is_active(ARTIFACT, artifact):
                 plan.mark.append((ARTIFACT, artifact))
                 busy.add(artifact.scope_id)
-                superseding.add(artifact.artifact_id)
+                newer.add(artifact.artifact_id)
         for artifact in self._artifacts:
-            if artifact.artifact_id.bytes not in state.artifacts or is_active(ARTIFACT, artifact):
-                continue
-            replaced = artifact.superseded_by in superseding
+            replaced = artifact.superseded_by in newer
             lapsed = artifact.retired_at is not None and artifact.ttl.kind is TTLKind.SCOPE
-            if _is_younger(artifact, state) or replaced or lapsed:
+            if artifact.artifact_id.bytes in state.artifacts and (artifact.rolled_back_at or replaced or lapsed):
                 plan.lift.append((ARTIFACT, artifact))
         for scope in self.scopes:
             self._plan_scope(plan, scope, state, is_busy=scope.scope_id in busy)
@@ -315,16 +304,11 @@ class _Records:
         outgrown = state.had_open(scope) and (
             is_busy or (scope.end_turn is not None and scope.end_turn > state.turn_number)
         )
-        if is_new or outgrown:
-            if scope.rolled_back_at is None:
-                plan.mark.append((SCOPE, scope))
-        elif _is_younger(scope, state):
+        gone = is_new or outgrown or scope.sequence_number in state.rolled_back_scopes
+        if gone and scope.rolled_back_at is None:
+            plan.mark.append((SCOPE, scope))
+        elif not gone and scope.rolled_back_at is not None:
             plan.lift.append((SCOPE, scope))
-
-
-def _is_younger(record: Scope | Turn | Artifact, state: CheckpointState) -> bool:
-    """Return whether a record was rolled back after a checkpoint."""
-    return record.rolled_back_at is not None and to_us(record.rolled_back_at) > state.recovered_us
 
 
 def _set(uow: UnitOfWork, relation: Relation, record: Any, at: datetime | None) -> None:

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.context.pending_injections import PendingInjections, ask_for, drop
 from caliber.embedding.embedding_target import Vectors, attach
@@ -50,6 +52,7 @@ from caliber.retention.compressing import Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import ARTIFACT, TURN
+from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
@@ -237,10 +240,22 @@ class PolicyEngine:
         config = self._engine.config
         window = self._assemble(subject.trajectory.trajectory_id, config.pcp.dosage.max_context_tokens)
         compress = config.pcp.recovery_points.compression_enabled
-        rows = subject.snapshot[ARTIFACT.name]
-        active = active_rows(rows, rows.group("trajectory_id", subject.trajectory.trajectory_id.bytes))
-        artifacts = [rows.entity_id(row).bytes for row in active.tolist()]
-        return build_state(subject.trajectory, subject.scopes, artifacts, window, compress)
+        key, artifacts = subject.trajectory.trajectory_id.bytes, subject.snapshot[ARTIFACT.name]
+        active = active_rows(artifacts, artifacts.group("trajectory_id", key)).tolist()
+        used = [artifacts.entity_id(row).bytes for row in active]
+        return build_state(subject.trajectory, subject.scopes, used, self._rolled_back(subject), window, compress)
+
+    def _rolled_back(self, subject: Subject) -> list[int]:
+        """Return the numbers of the task's turns that are not in use, ascending."""
+        scopes = [scope.scope_id for scope in subject.scopes if scope.rolled_back_at is not None]
+        if not scopes:
+            return []
+        task = subject.trajectory.trajectory_id
+        turns = self._engine.part(SearchEngine).around(subject.snapshot, task, scopes)[TURN.name]
+        code = turns.interned_codes("trajectory_id").get(task.bytes)
+        gone = turns.live_mask & ~turns.standing_mask & (turns.column("trajectory_id") == code)
+        numbers: list[int] = np.sort(turns.column("turn_number")[gone]).tolist()
+        return numbers
 
     # --- applying --------------------------------------------------------------------------------
 

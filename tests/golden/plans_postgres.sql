@@ -20,6 +20,7 @@ CREATE TABLE "tenant_a"."turn" (
   "tool_call_id" TEXT,
   "model_id" TEXT,
   "idempotency_key" TEXT,
+  "rolled_back_at" TIMESTAMPTZ,
   "version" BIGINT NOT NULL CHECK ("version" >= 1),
   UNIQUE ("turn_id"),
   FOREIGN KEY ("scope_id") REFERENCES "tenant_a"."scope" ("scope_id") ON DELETE CASCADE,
@@ -37,28 +38,28 @@ COMMENT ON TABLE "tenant_a"."turn" IS 'One message in a scope. Content is kept a
 COMMENT ON COLUMN "tenant_a"."turn"."trust" IS 'where the content came from';
 
 -- turn.insert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) RETURNING "ordinal";
 
 -- turn.insert_or_ignore
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- turn.upsert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
 --   gives: ordinal
-INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "tenant_a"."turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version") VALUES (coalesce($1::bigint, nextval('"tenant_a"."turn_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "rolled_back_at" = excluded."rolled_back_at", "version" = excluded."version" RETURNING "ordinal";
 
 -- turn.get
 --   takes: turn_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "turn_id" = $1;
 
 -- turn.update
---   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version, turn_id, version
-UPDATE "tenant_a"."turn" SET "trajectory_id" = $1, "scope_id" = $2, "sequence" = $3, "turn_number" = $4, "role" = $5, "trust" = $6, "content" = $7, "token_count" = $8, "created_at" = $9, "occurred_at" = $10, "name" = $11, "tool_calls" = $12, "tool_call_id" = $13, "model_id" = $14, "idempotency_key" = $15, "version" = $16 WHERE "turn_id" = $17 AND "version" = $18;
+--   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version, turn_id, version
+UPDATE "tenant_a"."turn" SET "trajectory_id" = $1, "scope_id" = $2, "sequence" = $3, "turn_number" = $4, "role" = $5, "trust" = $6, "content" = $7, "token_count" = $8, "created_at" = $9, "occurred_at" = $10, "name" = $11, "tool_calls" = $12, "tool_call_id" = $13, "model_id" = $14, "idempotency_key" = $15, "rolled_back_at" = $16, "version" = $17 WHERE "turn_id" = $18 AND "version" = $19;
 
 -- turn.delete
 --   takes: turn_id
@@ -71,13 +72,13 @@ SELECT count(*) FROM "tenant_a"."turn";
 
 -- turn.page
 --   takes: ordinal, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- turn.get_many
 --   takes: ordinals
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- turn.lock
 --   takes: turn_id
@@ -86,33 +87,33 @@ SELECT 1 FROM "tenant_a"."turn" WHERE "turn_id" = $1 FOR UPDATE;
 
 -- turn.list_by_scope
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "sequence";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "sequence";
 
 -- turn.referring_scope_id
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 ORDER BY "ordinal";
 
 -- turn.referring_trajectory_id
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
 -- turn.by_scope_id_sequence
 --   takes: scope_id, sequence
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 AND "sequence" = $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 AND "sequence" = $2;
 
 -- turn.by_trajectory_id_turn_number
 --   takes: trajectory_id, turn_number
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "turn_number" = $2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "turn_number" = $2;
 
 -- turn.by_trajectory_id_idempotency_key
 --   takes: trajectory_id, idempotency_key
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2 AND "idempotency_key" IS NOT NULL;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2 AND "idempotency_key" IS NOT NULL;
 
 -- turn.expired
 --   takes: created_until, limit
@@ -121,8 +122,8 @@ SELECT "turn_id" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND TRUE ORDER 
 
 -- turn.stale
 --   takes: created_until, confidence_below
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND 1 < CAST($2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND 1 < CAST($2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
 
 -- turn.surplus
 --   takes: keep, limit
@@ -690,8 +691,8 @@ SELECT nextval('"tenant_a"."access_grant_ordinal_seq"'::regclass) FROM generate_
 
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
+UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
@@ -782,12 +783,12 @@ SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "te
 -- embedding.hashes_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "tenant_a"."scope" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND TRUE AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "tenant_a"."scope" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "turn_id", "name", "content", made.content_hash FROM "tenant_a"."turn" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."turn_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND TRUE AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, "turn_id", "name", "content", made.content_hash FROM "tenant_a"."turn" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."turn_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.of_space
 --   takes: space_id
@@ -807,12 +808,12 @@ SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner W
 -- embedding.pending_scope
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "scope_id", NULL, "summary" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, "scope_id", NULL, "summary" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "turn_id", "name", "content" FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, "turn_id", "name", "content" FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_up_artifact
 --   takes: space_id, after, limit
@@ -827,12 +828,12 @@ SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner W
 -- embedding.pending_up_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "scope_id", NULL, "summary" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, "scope_id", NULL, "summary" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "turn_id", "name", "content" FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, "turn_id", "name", "content" FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.progress_artifact
 --   takes: space_id
@@ -847,12 +848,12 @@ SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedd
 -- embedding.progress_scope
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL;
 
 -- embedding.progress_turn
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL;
 
 -- embedding.reserve
 --   takes: count
@@ -877,12 +878,12 @@ SELECT stray.ordinal, owner."note_id" IS NULL FROM "tenant_a"."embedding" AS str
 -- embedding.strays_scope
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."scope_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > $1 AND (owner."scope_id" IS NULL) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner."scope_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > $1 AND (owner."scope_id" IS NULL OR NOT ("rolled_back_at" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.strays_turn
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."turn_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."turn" AS owner ON owner."turn_id" = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > $1 AND (owner."turn_id" IS NULL) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner."turn_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."turn" AS owner ON owner."turn_id" = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > $1 AND (owner."turn_id" IS NULL OR NOT ("rolled_back_at" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.unmoved_artifact
 --   takes: space_id, from_space_id, after, limit
@@ -897,12 +898,12 @@ SELECT ordinal, "note_id" FROM "tenant_a"."note" AS owner WHERE length("content"
 -- embedding.unmoved_scope
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "scope_id" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."scope_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, "scope_id" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."scope_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "turn_id" FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."turn_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, "turn_id" FROM "tenant_a"."turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."turn_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."turn_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding_cache.drop_some
 --   takes: model_id, dimensions, limit
@@ -1076,13 +1077,13 @@ SELECT nextval('"tenant_a"."person_fact_ordinal_seq"'::regclass) FROM generate_s
 
 -- scope.distrust
 --   takes: trust, owner_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-UPDATE "tenant_a"."scope" SET "trust" = $1, version = version + 1 WHERE "scope_id" = $2 AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < CASE $1 WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
+UPDATE "tenant_a"."scope" SET "trust" = $1, version = version + 1 WHERE "scope_id" = $2 AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < CASE $1 WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- scope.distrust_loaded
 --   takes: after
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-WITH loaded AS (SELECT "scope_id" AS of_owner, max(CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END) AS least FROM "tenant_a"."turn" WHERE ordinal > $1 GROUP BY "scope_id"), fallen AS (SELECT of_owner, least FROM "tenant_a"."scope" AS mine JOIN loaded ON of_owner = mine."scope_id" WHERE CASE mine."trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least ORDER BY of_owner FOR NO KEY UPDATE) UPDATE "tenant_a"."scope" SET "trust" = CASE least WHEN 0 THEN 'system' WHEN 1 THEN 'user' WHEN 2 THEN 'tool' WHEN 3 THEN 'web' END, version = version + 1 FROM fallen WHERE "scope_id" = of_owner AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
+WITH loaded AS (SELECT "scope_id" AS of_owner, max(CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END) AS least FROM "tenant_a"."turn" WHERE ordinal > $1 GROUP BY "scope_id"), fallen AS (SELECT of_owner, least FROM "tenant_a"."scope" AS mine JOIN loaded ON of_owner = mine."scope_id" WHERE CASE mine."trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least ORDER BY of_owner FOR NO KEY UPDATE) UPDATE "tenant_a"."scope" SET "trust" = CASE least WHEN 0 THEN 'system' WHEN 1 THEN 'user' WHEN 2 THEN 'tool' WHEN 3 THEN 'web' END, version = version + 1 FROM fallen WHERE "scope_id" = of_owner AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- scope.next_sequence
 --   takes: trajectory_id
@@ -1161,33 +1162,33 @@ SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_se
 
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.hold_block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number FOR SHARE;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 AND rolled_back_at IS NULL ORDER BY turn_number FOR SHARE;
 
 -- turn.last_said
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE ordinal = (SELECT t.ordinal FROM "tenant_a"."scope" AS s JOIN "tenant_a"."turn" AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user' ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE ordinal = (SELECT t.ordinal FROM "tenant_a"."scope" AS s JOIN "tenant_a"."turn" AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user' AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
 
 -- turn.newest
 --   takes: scope_id, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT $2::bigint;
 
 -- turn.of_closed_scopes
 --   takes: created_until
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL) ORDER BY ordinal;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL) ORDER BY ordinal;
 
 -- turn.outline
 --   takes: scope_id, turn_number
 --   gives: turn_number, is_result, calls
-SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM "tenant_a"."turn" WHERE scope_id = $1 AND turn_number >= $2 ORDER BY turn_number;
+SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM "tenant_a"."turn" WHERE scope_id = $1 AND turn_number >= $2 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.reserve
 --   takes: count

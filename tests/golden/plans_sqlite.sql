@@ -20,6 +20,7 @@ CREATE TABLE "turn" (
   "tool_call_id" TEXT,
   "model_id" TEXT,
   "idempotency_key" TEXT,
+  "rolled_back_at" INTEGER,
   "version" INTEGER NOT NULL CHECK ("version" >= 1),
   UNIQUE ("turn_id"),
   FOREIGN KEY ("scope_id") REFERENCES "scope" ("scope_id") ON DELETE CASCADE,
@@ -33,28 +34,28 @@ CREATE UNIQUE INDEX "uq_turn_trajectory_id_turn_number" ON "turn" ("trajectory_i
 CREATE UNIQUE INDEX "uq_turn_trajectory_id_idempotency_key" ON "turn" ("trajectory_id", "idempotency_key") WHERE "idempotency_key" IS NOT NULL;
 
 -- turn.insert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
 --   gives: ordinal
-INSERT INTO "turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18) RETURNING "ordinal";
+INSERT INTO "turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) RETURNING "ordinal";
 
 -- turn.insert_or_ignore
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
 --   gives: ordinal
-INSERT INTO "turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- turn.upsert
---   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+--   takes: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
 --   gives: ordinal
-INSERT INTO "turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
+INSERT INTO "turn" ("ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) ON CONFLICT ("turn_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "sequence" = excluded."sequence", "turn_number" = excluded."turn_number", "role" = excluded."role", "trust" = excluded."trust", "content" = excluded."content", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "occurred_at" = excluded."occurred_at", "name" = excluded."name", "tool_calls" = excluded."tool_calls", "tool_call_id" = excluded."tool_call_id", "model_id" = excluded."model_id", "idempotency_key" = excluded."idempotency_key", "rolled_back_at" = excluded."rolled_back_at", "version" = excluded."version" RETURNING "ordinal";
 
 -- turn.get
 --   takes: turn_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "turn_id" = ?1;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "turn_id" = ?1;
 
 -- turn.update
---   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version, turn_id, version
-UPDATE "turn" SET "trajectory_id" = ?1, "scope_id" = ?2, "sequence" = ?3, "turn_number" = ?4, "role" = ?5, "trust" = ?6, "content" = ?7, "token_count" = ?8, "created_at" = ?9, "occurred_at" = ?10, "name" = ?11, "tool_calls" = ?12, "tool_call_id" = ?13, "model_id" = ?14, "idempotency_key" = ?15, "version" = ?16 WHERE "turn_id" = ?17 AND "version" = ?18;
+--   takes: trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version, turn_id, version
+UPDATE "turn" SET "trajectory_id" = ?1, "scope_id" = ?2, "sequence" = ?3, "turn_number" = ?4, "role" = ?5, "trust" = ?6, "content" = ?7, "token_count" = ?8, "created_at" = ?9, "occurred_at" = ?10, "name" = ?11, "tool_calls" = ?12, "tool_call_id" = ?13, "model_id" = ?14, "idempotency_key" = ?15, "rolled_back_at" = ?16, "version" = ?17 WHERE "turn_id" = ?18 AND "version" = ?19;
 
 -- turn.delete
 --   takes: turn_id
@@ -67,43 +68,43 @@ SELECT count(*) FROM "turn";
 
 -- turn.page
 --   takes: ordinal, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
 
 -- turn.get_many
 --   takes: ordinals
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
 
 -- turn.list_by_scope
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "scope_id" = ?1 ORDER BY "sequence";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "scope_id" = ?1 ORDER BY "sequence";
 
 -- turn.referring_scope_id
 --   takes: scope_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "scope_id" = ?1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "scope_id" = ?1 ORDER BY "ordinal";
 
 -- turn.referring_trajectory_id
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "trajectory_id" = ?1 ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "trajectory_id" = ?1 ORDER BY "ordinal";
 
 -- turn.by_scope_id_sequence
 --   takes: scope_id, sequence
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "scope_id" = ?1 AND "sequence" = ?2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "scope_id" = ?1 AND "sequence" = ?2;
 
 -- turn.by_trajectory_id_turn_number
 --   takes: trajectory_id, turn_number
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "trajectory_id" = ?1 AND "turn_number" = ?2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "trajectory_id" = ?1 AND "turn_number" = ?2;
 
 -- turn.by_trajectory_id_idempotency_key
 --   takes: trajectory_id, idempotency_key
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "trajectory_id" = ?1 AND "idempotency_key" = ?2 AND "idempotency_key" IS NOT NULL;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "trajectory_id" = ?1 AND "idempotency_key" = ?2 AND "idempotency_key" IS NOT NULL;
 
 -- turn.expired
 --   takes: created_until, limit
@@ -112,8 +113,8 @@ SELECT "turn_id" FROM "turn" WHERE "created_at" <= ?1 AND TRUE ORDER BY "ordinal
 
 -- turn.stale
 --   takes: created_until, confidence_below
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "turn" WHERE "created_at" <= ?1 AND 1 < CAST(?2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM "turn" WHERE "created_at" <= ?1 AND 1 < CAST(?2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
 
 -- turn.surplus
 --   takes: keep, limit
@@ -623,8 +624,8 @@ SELECT "sequence", "writer", "entries", "created_at" FROM "change" WHERE "sequen
 
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
+UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
@@ -695,12 +696,12 @@ SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "no
 -- embedding.hashes_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "scope" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "scope" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "turn_id", "name", "content", made.content_hash FROM "turn" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."turn_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "turn_id", "name", "content", made.content_hash FROM "turn" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."turn_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.of_space
 --   takes: space_id
@@ -720,12 +721,12 @@ SELECT ordinal, "note_id", "entity", "content" FROM "note" AS owner WHERE length
 -- embedding.pending_scope
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "turn_id", "name", "content" FROM "turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "turn_id", "name", "content" FROM "turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_up_artifact
 --   takes: space_id, after, limit
@@ -740,12 +741,12 @@ SELECT ordinal, "note_id", "entity", "content" FROM "note" AS owner WHERE length
 -- embedding.pending_up_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "turn_id", "name", "content" FROM "turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "turn_id", "name", "content" FROM "turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.progress_artifact
 --   takes: space_id
@@ -760,12 +761,12 @@ SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE 
 -- embedding.progress_scope
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL;
 
 -- embedding.progress_turn
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") THEN 0 ELSE 1 END), 0) FROM "turn" AS owner WHERE length("content") > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") THEN 0 ELSE 1 END), 0) FROM "turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL;
 
 -- embedding.spaceless
 --   takes: after, limit
@@ -785,12 +786,12 @@ SELECT stray.ordinal, owner."note_id" IS NULL FROM "embedding" AS stray LEFT JOI
 -- embedding.strays_scope
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."scope_id" IS NULL FROM "embedding" AS stray LEFT JOIN "scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner."scope_id" IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."scope_id" IS NULL FROM "embedding" AS stray LEFT JOIN "scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner."scope_id" IS NULL OR NOT ("rolled_back_at" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_turn
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."turn_id" IS NULL FROM "embedding" AS stray LEFT JOIN "turn" AS owner ON owner."turn_id" = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > ?1 AND (owner."turn_id" IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."turn_id" IS NULL FROM "embedding" AS stray LEFT JOIN "turn" AS owner ON owner."turn_id" = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > ?1 AND (owner."turn_id" IS NULL OR NOT ("rolled_back_at" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.unmoved_artifact
 --   takes: space_id, from_space_id, after, limit
@@ -805,12 +806,12 @@ SELECT ordinal, "note_id" FROM "note" AS owner WHERE length("content") > 0 AND (
 -- embedding.unmoved_scope
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "scope_id" FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."scope_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "scope_id" FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."scope_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "turn_id" FROM "turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."turn_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "turn_id" FROM "turn" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."turn_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding_cache.drop_some
 --   takes: model_id, dimensions, limit
@@ -915,13 +916,13 @@ SELECT count(*), coalesce(sum(version), 0) FROM memory_type;
 
 -- scope.distrust
 --   takes: trust, owner_id
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-UPDATE "scope" SET "trust" = ?1, version = version + 1 WHERE "scope_id" = ?2 AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < CASE ?1 WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
+UPDATE "scope" SET "trust" = ?1, version = version + 1 WHERE "scope_id" = ?2 AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < CASE ?1 WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- scope.distrust_loaded
 --   takes: after
---   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
-WITH loaded AS (SELECT "scope_id" AS of_owner, max(CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END) AS least FROM "turn" WHERE ordinal > ?1 GROUP BY "scope_id"), fallen AS (SELECT of_owner, least FROM "scope" AS mine JOIN loaded ON of_owner = mine."scope_id" WHERE CASE mine."trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least ORDER BY of_owner) UPDATE "scope" SET "trust" = CASE least WHEN 0 THEN 'system' WHEN 1 THEN 'user' WHEN 2 THEN 'tool' WHEN 3 THEN 'web' END, version = version + 1 FROM fallen WHERE "scope_id" = of_owner AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
+WITH loaded AS (SELECT "scope_id" AS of_owner, max(CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END) AS least FROM "turn" WHERE ordinal > ?1 GROUP BY "scope_id"), fallen AS (SELECT of_owner, least FROM "scope" AS mine JOIN loaded ON of_owner = mine."scope_id" WHERE CASE mine."trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least ORDER BY of_owner) UPDATE "scope" SET "trust" = CASE least WHEN 0 THEN 'system' WHEN 1 THEN 'user' WHEN 2 THEN 'tool' WHEN 3 THEN 'web' END, version = version + 1 FROM fallen WHERE "scope_id" = of_owner AND CASE "trust" WHEN 'system' THEN 0 WHEN 'user' THEN 1 WHEN 'tool' THEN 2 WHEN 'web' THEN 3 END < least RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- scope.next_sequence
 --   takes: trajectory_id
@@ -940,33 +941,33 @@ SELECT ordinal, trajectory_id FROM trajectory WHERE session_id = ?1 UNION SELECT
 
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 ORDER BY turn_number;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.hold_block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 ORDER BY turn_number;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.last_said
 --   takes: trajectory_id
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE ordinal = (SELECT t.ordinal FROM scope AS s CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user' ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM turn WHERE ordinal = (SELECT t.ordinal FROM scope AS s CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user' AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1);
 
 -- turn.newest
 --   takes: scope_id, limit
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE scope_id = ?1 ORDER BY turn_number DESC LIMIT ?2;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM turn WHERE scope_id = ?1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT ?2;
 
 -- turn.of_closed_scopes
 --   takes: created_until
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM turn WHERE created_at <= ?1 AND scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL) ORDER BY ordinal;
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "rolled_back_at", "version" FROM turn WHERE created_at <= ?1 AND scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL) ORDER BY ordinal;
 
 -- turn.outline
 --   takes: scope_id, turn_number
 --   gives: turn_number, is_result, calls
-SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2 ORDER BY turn_number;
+SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn_summary.hold_scope
 --   takes: trajectory_id, scope_id

@@ -1,0 +1,367 @@
+"""Recovery from checkpoints: what came after leaves every read, nothing is deleted, and a recovery can be taken back.
+
+Source: C-266 to C-272, C-482 to C-486, K-088 to K-090.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.configs import policy
+from support.databases import Backend
+from support.evidence import scale, seed
+from support.weeks import SetClock
+
+import caliber
+from caliber.model import OutcomeStatus, Principal, TrajectoryStatus
+from caliber.model.errors import (
+    InvalidStateTransition,
+    InvalidValue,
+    NoCheckpointAvailable,
+    NotFound,
+)
+from caliber.model.events import EventType
+from caliber.schema.relations import CHECKPOINT
+from caliber.testing import inspect
+
+KNOBS: dict[str, Any] = {
+    "embedding_provider": None,
+    "policies": [],
+    "jobs__poll_ms": 0,
+    "pcp__recovery_points__frequency": "manual",
+}
+SUMMARIZING = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def memory(backend: Backend, clock: SetClock) -> caliber.Caliber:
+    return backend.open(clock=clock, checkpoint_retention=50, pcp__recovery_points__max_checkpoints=50, **KNOBS)
+
+
+class Task:
+    """A task, and short ways to work on it."""
+
+    def __init__(self, memory: caliber.Caliber) -> None:
+        self.memory = memory
+        self.id = memory.start_trajectory("mend the pump", user="ana").trajectory_id
+
+    @property
+    def scope(self) -> Any:
+        found = self.memory.current_scope(self.id)
+        return self.memory.open_scope(self.id) if found is None else found
+
+    def say(self, text: str, role: str = "user") -> Any:
+        return self.memory.append_turn(self.scope.scope_id, role=role, content=text)
+
+    def make(self, text: str) -> Any:
+        return self.memory.create_artifact(
+            self.scope.scope_id, artifact_type="fact", content=text, extraction_method="explicit"
+        )
+
+    def window(self, query: str = "") -> str:
+        return self.memory.assemble_context(self.id, query=query).text
+
+    def found(self, query: str) -> list[str]:
+        return sorted(hit.content for hit in self.memory.search(query, limit=50).hits)
+
+
+def test_what_came_after_a_checkpoint_leaves_windows_and_searches(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    task.say("the pump is rusty")
+    task.make("the pump is a model A12")
+    before = task.window(), task.found("pump")
+    checkpoint = memory.pcp.checkpoint(task.id)
+    wrong = task.say("I have thrown the pump away", role="assistant")
+    artifact = task.make("the pump is a model B7")
+    memory.close_scope(task.scope.scope_id)
+    task.say("buy another pump")
+    done = memory.pcp.recover(task.id)
+    assert (done.success, done.checkpoint_id, done.turn_number) == (True, checkpoint.checkpoint_id, 1)
+    assert (done.turns_rolled_back, done.artifacts_rolled_back, done.scopes_rolled_back) == (2, 1, 2)
+    assert task.scope.scope_id == done.new_scope_id
+    assert (task.window(), task.found("pump")) == before
+    # Nothing was deleted: by its id each record is there, and says when it was rolled back.
+    assert memory.get(wrong.turn_id).rolled_back_at == done.recovered_at
+    assert memory.get(artifact.artifact_id).rolled_back_at == done.recovered_at
+    # The conversation goes on, with numbers of its own.
+    assert task.say("so keep the pump").turn_number == 3
+    assert "thrown" not in task.window("pump")
+    assert memory.admin.verify() == []
+
+
+def test_a_recovery_again_changes_nothing_and_can_be_taken_back(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    task.say("one")
+    memory.pcp.checkpoint(task.id)
+    task.say("two")
+    task.make("two is even")
+    after = task.window(), task.found("two")
+    preview = memory.pcp.recover(task.id, preview=True)
+    assert (preview.success, preview.turns_rolled_back, preview.new_scope_id) == (False, 1, None)
+    assert (task.window(), task.found("two")) == after, "a preview changes nothing"
+    first = memory.pcp.recover(task.id)
+    again = memory.pcp.recover(task.id)
+    assert (again.success, again.new_scope_id, again.before_id) == (True, first.new_scope_id, None)
+    assert again.reason == "the task is as it was at the checkpoint"
+    assert task.found("two") == []
+    back = memory.pcp.recover(task.id, first.before_id)
+    assert (back.turns_restored, back.artifacts_restored, back.turns_rolled_back) == (1, 1, 0)
+    assert (task.window().replace("# Conversation\n", ""), task.found("two")) == (
+        after[0].replace("# Conversation\n", ""),
+        after[1],
+    )
+    assert memory.pcp.recover(task.id, first.before_id).reason is not None
+    assert memory.admin.verify() == []
+
+
+def test_the_newest_checkpoint_of_the_present_course_is_taken(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    task.say("one")
+    old = memory.pcp.checkpoint(task.id)
+    task.say("two")
+    newer = memory.pcp.checkpoint(task.id)
+    memory.pcp.recover(task.id, old.checkpoint_id)
+    task.say("another two")
+    # The newer checkpoint holds a turn that was rolled back: it is none of this course any more.
+    assert memory.pcp.recover(task.id).checkpoint_id == old.checkpoint_id
+    done = memory.pcp.recover(task.id, newer.checkpoint_id)
+    assert (done.turns_restored, done.turns_rolled_back) == (1, 0)
+    assert "another" not in task.window()
+
+
+def test_a_superseded_artifact_is_in_use_again(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    old = task.make("the valve is open")
+    memory.pcp.checkpoint(task.id)
+    new = task.make("the valve is shut")
+    stored = memory.storage.artifacts
+    stored.update(old.artifact_id, superseded_by=new.artifact_id)
+    assert task.found("valve") == ["the valve is shut"]
+    memory.pcp.recover(task.id)
+    assert task.found("valve") == ["the valve is open"]
+    assert memory.get(old.artifact_id).superseded_by is None
+
+
+def test_a_summary_of_turns_that_were_rolled_back_is_none_any_more(backend: Backend) -> None:
+    memory = backend.open(**KNOBS | {"policies": [SUMMARIZING]})
+    task = Task(memory)
+    first = task.scope
+    task.say("the garden has roses. They are red.")
+    memory.pcp.checkpoint(task.id)
+    task.say("the garden has tulips. They are yellow.")
+    memory.close_scope(first.scope_id)
+    assert "tulips" in memory.get(first.scope_id).summary
+    memory.pcp.recover(task.id)
+    assert not any("tulips" in text for text in [task.window("garden"), *task.found("tulips")])
+    assert "roses" in task.window()
+    assert memory.admin.verify() == []
+
+
+def test_a_summary_made_right_after_a_checkpoint_stays(backend: Backend) -> None:
+    """Frequency ``per_scope`` makes the checkpoint as the scope closes: what it sums up was there."""
+    memory = backend.open(**KNOBS | {"policies": [SUMMARIZING], "pcp__recovery_points__frequency": "per_scope"})
+    task = Task(memory)
+    first = task.scope
+    task.say("the garden has roses. They are red.")
+    memory.close_scope(first.scope_id)
+    task.say("the garden burnt down")
+    done = memory.pcp.recover(task.id)
+    assert done.turns_rolled_back == 1
+    closed = memory.get(first.scope_id)
+    assert (closed.rolled_back_at, "roses" in closed.summary) == (None, True)
+    assert "burnt" not in task.window("garden")
+
+
+def test_facts_of_rolled_back_turns_are_taken_back_and_learnt_again(memory: caliber.Caliber) -> None:
+    learned = memory.remember([{"role": "user", "content": "I live in Berlin."}], user="ana")
+    task = learned.trajectory_id
+    memory.pcp.checkpoint(task)
+    memory.remember([{"role": "user", "content": "I moved to Lisbon."}], user="ana", task=task)
+
+    def facts() -> list[str]:
+        return sorted(note.content for note in memory.records("note").find(limit=10) if note.valid_until is None)
+
+    assert facts() == ["lives in Lisbon"]
+    done = memory.pcp.recover(task)
+    assert (done.facts_undone, done.facts_kept) == (1, 0)
+    assert facts() == ["lives in Berlin"]
+    memory.pcp.recover(task, done.before_id)
+    memory.jobs.run_due()
+    assert facts() == ["lives in Lisbon"]
+    assert memory.admin.verify() == []
+
+
+def test_a_fact_that_a_person_corrected_since_stays(memory: caliber.Caliber) -> None:
+    task = memory.remember([{"role": "user", "content": "Hello."}], user="ana").trajectory_id
+    memory.pcp.checkpoint(task)
+    learned = memory.remember([{"role": "user", "content": "I live in Berlin."}], user="ana", task=task)
+    note_id = learned.decisions[0].note_id
+    assert note_id is not None
+    memory.update_note(note_id, content="lives in Bern")
+    done = memory.pcp.recover(task)
+    assert (done.facts_undone, done.facts_kept) == (0, 1)
+    assert memory.get(note_id).content == "lives in Bern"
+
+
+def test_a_turn_that_waits_to_teach_teaches_nothing_once_rolled_back(memory: caliber.Caliber) -> None:
+    task = memory.remember([{"role": "user", "content": "Hello."}], user="ana").trajectory_id
+    memory.pcp.checkpoint(task)
+    memory.remember([{"role": "user", "content": "I live in Berlin."}], user="ana", task=task, wait=False)
+    memory.pcp.recover(task)
+    memory.jobs.run_due()
+    assert not memory.records("note").find(limit=10)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "codec", "short"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(memory: caliber.Caliber, harm: str) -> None:
+    task = Task(memory)
+    task.say("one")
+    good = memory.pcp.checkpoint(task.id)
+    task.say("two")
+    bad = memory.pcp.checkpoint(task.id)
+    task.say("three")
+    spoil(memory, bad, harm)
+    done = memory.pcp.recover(task.id)
+    assert (done.checkpoint_id, done.damaged) == (good.checkpoint_id, (bad.checkpoint_id,))
+    assert (done.turns_rolled_back, "two" in task.window()) == (2, False)
+    spoil(memory, good, harm)
+    with pytest.raises(NoCheckpointAvailable):
+        memory.pcp.recover(task.id, bad.checkpoint_id)
+
+
+def spoil(memory: caliber.Caliber, checkpoint: Any, harm: str) -> None:
+    """Damage the state of a checkpoint as it is stored."""
+    state = {
+        "flipped": checkpoint.state[:60] + bytes([checkpoint.state[60] ^ 1]) + checkpoint.state[61:],
+        "codec": checkpoint.state,
+        "short": checkpoint.state[:10],
+    }[harm]
+    store_anew(
+        memory, dataclasses.replace(checkpoint, state=state, codec="json" if harm == "codec" else checkpoint.codec)
+    )
+
+
+def store_anew(memory: caliber.Caliber, checkpoint: Any) -> None:
+    """Store a checkpoint in place of the one with its id."""
+
+    def work(uow: Any) -> None:
+        uow.delete(CHECKPOINT, uow.get(CHECKPOINT, checkpoint.checkpoint_id.bytes))
+        uow.insert(CHECKPOINT, checkpoint)
+
+    inspect(memory).engine.write(work)
+
+
+def test_bad_input(memory: caliber.Caliber, backend: Backend) -> None:
+    task, other = Task(memory), Task(memory)
+    with pytest.raises(NoCheckpointAvailable):
+        memory.pcp.recover(task.id)
+    foreign = memory.pcp.checkpoint(other.id)
+    with pytest.raises(NotFound):
+        memory.pcp.recover(task.id, foreign.checkpoint_id)
+    ben = memory.acting_as(Principal.user("ben"))
+    for call in (ben.pcp.checkpoint, ben.pcp.recover):
+        with pytest.raises(NotFound):
+            call(task.id)
+    kept = memory.pcp.checkpoint(task.id)
+    store_anew(memory, dataclasses.replace(kept, recoverable=False))
+    with pytest.raises(InvalidValue, match="not recoverable"):
+        memory.pcp.recover(task.id, kept.checkpoint_id)
+    memory.complete_trajectory(task.id, status=OutcomeStatus.SUCCESS, summary="done")
+    for call in (memory.pcp.checkpoint, memory.pcp.recover):
+        with pytest.raises(InvalidStateTransition, match="completed"):
+            call(task.id)
+
+
+def test_a_suspended_task_is_suspended_again(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    task.say("one")
+    memory.suspend_trajectory(task.id)
+    memory.pcp.checkpoint(task.id)
+    memory.resume_trajectory(task.id)
+    task.say("two")
+    memory.pcp.recover(task.id)
+    assert memory.get(task.id).status is TrajectoryStatus.SUSPENDED
+    memory.resume_trajectory(task.id)
+    assert "two" not in task.window()
+
+
+def test_a_recovery_is_told_in_the_trace(memory: caliber.Caliber) -> None:
+    # C-486
+    task = Task(memory)
+    memory.pcp.checkpoint(task.id)
+    task.say("one")
+    done = memory.pcp.recover(task.id)
+    memory.flush()
+    (event,) = memory.trace(task.id, event_type=EventType.CHECKPOINT_RECOVER)
+    assert event.payload["id"] == str(done.checkpoint_id)
+    assert event.payload["turns_rolled_back"] == 1
+
+
+# --- against a model -------------------------------------------------------------------------------
+
+
+class Model:
+    """What of a task is in use: texts of turns and artifacts."""
+
+    def __init__(self) -> None:
+        self.turns: list[str] = []
+        self.artifacts: set[str] = set()
+
+    def copy(self) -> tuple[tuple[str, ...], frozenset[str]]:
+        return tuple(self.turns), frozenset(self.artifacts)
+
+
+@pytest.mark.parametrize("number", range(scale(3, 40)))
+def test_random_recoveries_bring_back_the_state_of_their_checkpoint(
+    memory: caliber.Caliber, clock: SetClock, number: int
+) -> None:
+    rng = random.Random(seed() * 1_000 + number)
+    task, model = Task(memory), Model()
+    stranger = Task(memory)
+    stranger.say("heron of another task")
+    kept: dict[Any, tuple[tuple[str, ...], frozenset[str]]] = {}
+    for at in range(scale(40, 120)):
+        choice = rng.choice(["say", "say", "say", "make", "close", "checkpoint", "recover", "recover", "clock"])
+        if choice == "say":
+            task.say(f"heron {at}", role=rng.choice(["user", "assistant"]))
+            model.turns.append(f"heron {at}")
+        elif choice == "make":
+            task.make(f"kestrel {at}")
+            model.artifacts.add(f"kestrel {at}")
+        elif choice == "close":
+            memory.close_scope(task.scope.scope_id)
+        elif choice == "clock":
+            clock.at += rng.choice([-1, 1]) * timedelta(hours=1)
+        elif choice == "checkpoint":
+            kept[memory.pcp.checkpoint(task.id).checkpoint_id] = model.copy()
+        elif kept:
+            wanted = rng.choice([*kept])
+            before = model.copy()
+            done = memory.pcp.recover(task.id, wanted)
+            turns, artifacts = kept[wanted]
+            model.turns, model.artifacts = list(turns), set(artifacts)
+            if done.before_id is not None:
+                kept[done.before_id] = before
+        in_use = [
+            turn.text
+            for scope in memory.storage.scopes.list_by_trajectory(task.id)
+            for turn in memory.storage.turns.list_by_scope(scope.scope_id)
+            if turn.rolled_back_at is None
+        ]
+        assert in_use == model.turns, choice
+        assert {hit.content for hit in memory.search("kestrel", kinds=["artifact"], limit=100).hits} == model.artifacts
+        herons = {hit.content for hit in memory.search("heron", kinds=["turn"], limit=200).hits}
+        assert herons == {*model.turns, "heron of another task"}
+    text = memory.assemble_context(task.id, query="", max_tokens=8_000).text
+    assert [text.count(f"{turn}\n") + text.endswith(turn) for turn in model.turns] == [1] * len(model.turns)
+    assert "another task" not in text
+    assert memory.admin.verify() == []
