@@ -30,7 +30,6 @@ from caliber.context.record.record import principal_of
 from caliber.context.rules import OneShot
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import embedding_share_s
-from caliber.engine.deferred_reads import FromRead
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import check_erasures
 from caliber.kernels import uuid7
@@ -241,7 +240,7 @@ class Reader:
                 self._pending.committed(claim)
             else:
                 deferred = ((self._pending, None, claim),) if claim.rows else ()
-                engine.behind.put((self._windows, window.window_id, FromRead(erased, build)), *deferred)
+                engine.behind.put((self._windows, window.window_id, (erased, build)), *deferred)
         elif claim.rows:
             engine.behind.put((self._pending, None, claim))
         at_us = to_us(window.assembled_at)

@@ -17,25 +17,20 @@ ERASING: Final = "erasing"
 """The lock of transactions that erase, and of those that write rows of earlier reads."""
 
 
-class FromRead:
-    """A row, or a function without arguments that makes it, and the number of erasures before the read."""
+FromRead = tuple[int, Any]
+"""The number of erasures before a read, and the row, or a function without arguments that makes it."""
 
-    __slots__ = ("erased", "row")
 
-    def __init__(self, erased: int, row: Any) -> None:
-        self.erased = erased
-        self.row = row
-
-    def __call__(self) -> FromRead:
-        """Return itself with its row made."""
-        if callable(self.row):
-            self.row = self.row()
-        return self
+def made(item: Any) -> Any:
+    """Return an item with its row made."""
+    if isinstance(item, tuple):
+        return item[0], made(item[1])
+    return item() if callable(item) else item
 
 
 def row_of(item: Any) -> Any:
     """Return the row of an item that was made."""
-    return item.row if isinstance(item, FromRead) else item
+    return item[1] if isinstance(item, tuple) else item
 
 
 class DeferredReads(Deferred):
@@ -43,16 +38,15 @@ class DeferredReads(Deferred):
 
     def make(self, items: dict[Hashable, Any]) -> None:
         for key, item in items.items():
-            if callable(item):
-                items[key] = item()
+            items[key] = made(item)
 
     def write(self, uow: UnitOfWork, items: Iterable[Any]) -> None:
         items = list(items)
         erasures = 0
-        if any(isinstance(item, FromRead) for item in items):
+        if any(isinstance(item, tuple) for item in items):
             uow.serialize(ERASING)
             erasures = uow.count(ERASURE)
-        stale = [isinstance(item, FromRead) and item.erased < erasures for item in items]
+        stale = [isinstance(item, tuple) and item[0] < erasures for item in items]
         rows = [self.forgotten(row_of(item)) if old else row_of(item) for item, old in zip(items, stale, strict=True)]
         self.insert(uow, [row for row in rows if row is not None])
 

@@ -346,7 +346,7 @@ class Engine:
         ``erased`` is the number of erasures when the call that it is of began.
         """
         if event.family is not EventFamily.AUDIT and self.config.write_behind.trace_enabled:
-            self.behind.put((self.log, None, FromRead(erased, event)))
+            self.behind.put((self.log, None, (erased, event)))
         if not self.bus.idle:
             self.bus.publish(event)
 
@@ -355,7 +355,7 @@ class Engine:
         if not self.bus.idle:
             self.publish(build(), erased)
         elif self.config.write_behind.trace_enabled:
-            self.behind.put((self.log, None, FromRead(erased, build)))
+            self.behind.put((self.log, None, (erased, build)))
 
     def event(
         self,
@@ -405,7 +405,7 @@ class Engine:
             return
         try:
             event = self.event(EventType.ERROR, payload={"where": where, **error_fields(error)})
-            self.record(event if erased is None else FromRead(erased, event))
+            self.record(event if erased is None else (erased, event))
         except Exception as failure:  # a clock that cannot be read ends neither the thread nor the call that failed
             let_through(failure)
             self.unrecorded_errors += 1

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from caliber.engine.deferred_reads import DeferredReads, row_of
+from caliber.engine.deferred_reads import DeferredReads, made, row_of
 from caliber.engine.write_behind import WriteBehind
 from caliber.model.context import StoredWindow
 from caliber.schema.relations import CONTEXT_WINDOW, TRAJECTORY
@@ -37,5 +37,5 @@ class WindowLog(DeferredReads):
     def pending(self, behind: WriteBehind, window_id: uuid.UUID) -> StoredWindow | None:
         """Return a window that may not be on disk yet."""
         found = behind.find(self, window_id)
-        window: StoredWindow | None = row_of(found() if callable(found) else found)
+        window: StoredWindow | None = row_of(made(found))
         return window
