@@ -103,9 +103,9 @@ class Engine:
         previous_embedding_provider: EmbeddingProvider | None = None,
         summarization_provider: SummarizationProvider | None = None,
         connection_pool: ConnectionPool | None = None,
-        reading: Sequence[Callable[[Store, StatementSession], None]] = (),
+        reading: Sequence[Callable[[Store, StatementSession, int], None]] = (),
     ) -> None:
-        """``reading`` are functions of rooms above that read in the session which loads memory."""
+        """``reading`` are functions of rooms above that read in the session which loads memory, given the erasures."""
         waiting.apart(lambda: importlib.import_module("numpy.ma"))  # NumPy would, within some call
         self.config = config
         self.clock = clock
@@ -148,7 +148,7 @@ class Engine:
                     session=session,
                 )
                 for read in reading:
-                    read(self.store, session)
+                    read(self.store, session, self.memory.erasures)
                 has_config = session.run(self.store.plans[CONFIG_DOCUMENT.name].get, (config.hash,))
             self.store.follow(self.memory)
             self.memory.on_failure = self.record_error

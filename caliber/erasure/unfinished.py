@@ -39,9 +39,9 @@ class LeftErasures:
     def __init__(self) -> None:
         self._found: list[Erasure] = []
 
-    def read(self, store: Store, session: StatementSession) -> None:
-        """Look for them."""
-        self._found = _unfinished(store, session)
+    def read(self, store: Store, session: StatementSession, erasures: int) -> None:
+        """Look for them among a number of erasures."""
+        self._found = _unfinished(store, session) if erasures else []
 
     def report(self, engine: Engine) -> None:
         """Record in the event log that erasures were cut short; their jobs finish them."""
