@@ -9,9 +9,9 @@ from caliber.model.context import Reach
 from caliber.model.trust import TrustLabel
 
 _FROM: Final = knob(
-    "Whose turns, summaries and artifacts are recalled: those of the same task, of its session, of every task that its "
-    "initiator started, or of the whole tenant. Tasks that the system started, such as imports, are everybody's. An "
-    "agent that serves several users under one initiator sets session.",
+    "Whose turns, summaries and artifacts are recalled: those of the same task, of its session, of every task of its "
+    "owner, or of the whole tenant. The owner is the user of the task, or the agent that started it for no user. Tasks "
+    "that the system started for no user, such as imports, are everybody's.",
     "ours",
 )
 if TYPE_CHECKING:

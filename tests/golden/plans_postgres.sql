@@ -1145,16 +1145,6 @@ SELECT c.relname::text || '.' || a.attname::text FROM pg_attribute AS a JOIN pg_
 --   gives: fault
 SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND NOT i.indisvalid UNION ALL SELECT 'constraint ' || k.conname || ' was never checked; VALIDATE it' FROM pg_constraint AS k JOIN pg_namespace AS n ON n.oid = k.connamespace WHERE n.nspname = $1::text AND NOT k.convalidated;
 
--- trajectory.of_owner
---   takes: initiator_type, initiator_id
---   gives: ordinal, trajectory_id
-SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE initiator_type = $1 AND initiator_id = $2 UNION SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE initiator_type = 'system';
-
--- trajectory.of_session
---   takes: session_id
---   gives: ordinal, trajectory_id
-SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE session_id = $1 UNION SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE initiator_type = 'system';
-
 -- trajectory.reserve
 --   takes: count
 --   gives: ordinal

@@ -929,16 +929,6 @@ WITH loaded AS (SELECT "scope_id" AS of_owner, max(CASE "trust" WHEN 'system' TH
 --   gives: sequence
 SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1;
 
--- trajectory.of_owner
---   takes: initiator_type, initiator_id
---   gives: ordinal, trajectory_id
-SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = ?1 AND initiator_id = ?2 UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system';
-
--- trajectory.of_session
---   takes: session_id
---   gives: ordinal, trajectory_id
-SELECT ordinal, trajectory_id FROM trajectory WHERE session_id = ?1 UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system';
-
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, rolled_back_at, version

@@ -37,15 +37,6 @@ _TEXTS = {
         " CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user'"
         " AND t.rolled_back_at IS NULL ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
     ),
-    # Tasks started by the system belong to everybody.
-    "trajectory.of_owner": (
-        "SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = ?1 AND initiator_id = ?2"
-        " UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system'"
-    ),
-    "trajectory.of_session": (
-        "SELECT ordinal, trajectory_id FROM trajectory WHERE session_id = ?1"
-        " UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system'"
-    ),
     "turn.outline": (
         "SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2"
         " AND rolled_back_at IS NULL"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from caliber.access.visibility import user_of
 from caliber.config import CaliberConfig
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
 from caliber.context.explain.absence import Absence, why_absent
@@ -265,12 +266,11 @@ def _shares(reach: Reach, here: Any, there: Any) -> bool:
     """Return whether one task recalls the records of another: see ``tasks_in_reach``."""
     if reach is Reach.TRAJECTORY or here is None or there is None:
         return False
-    if there.initiator.entity_type is EntityType.SYSTEM:
+    if there.initiator.entity_type is EntityType.SYSTEM and there.user_id is None:
         return True
     if reach is Reach.SESSION:
         return here.session_id is not None and here.session_id == there.session_id
-    same: bool = here.initiator == there.initiator
-    return same
+    return (user_of(here) or here.initiator) == (user_of(there) or there.initiator)
 
 
 def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -> int | None:

@@ -152,7 +152,7 @@ def entering(
 
     def may_enter(source: int) -> NDArray[np.bool_]:
         if source == PASSAGE:
-            tasks = tasks_in_reach(inputs.snapshot, inputs.trajectory_id, plan.reach)
+            tasks = tasks_in_reach(inputs.snapshot[TASKS], inputs.trajectory_id, plan.reach)
             return recallable(inputs, plan, searcher, TURNS, tasks)
         return _eligible(inputs, plan, members, source)
 

@@ -10,7 +10,7 @@ Source: design section 5 (What a window is for), docs/windows.md.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +23,11 @@ from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.model.context import Reach
+from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
-from caliber.resident.snapshot import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, all_of, one_of
 from caliber.schema.relation import Relation
 from caliber.search.request import Pool, Request
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
+_STARTERS: Final = (EntityType.USER, EntityType.SYSTEM)
 _TASK: Final = "trajectory_id"
 _NEIGHBOUR_BOOST: Final = "neighbour_boost"
 _CARRIES: Final = "carries"
@@ -57,30 +59,38 @@ class Recall:
 # --- whose records -------------------------------------------------------------------------------
 
 
-def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> list[uuid.UUID] | None:
-    """Return the tasks whose records a window may recall; None: of every task."""
-    tasks = snapshot[TASKS]
+def tasks_in_reach(tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> dict[uuid.UUID, int] | None:
+    """Return the tasks whose records a window may recall, with their ordinals; None: of every task.
+
+    The owner of a task is its user, or the agent that started it for no user.
+    """
     if reach is Reach.TENANT:
         return None
-    if reach is Reach.TRAJECTORY:
-        return [trajectory_id]
-    place = tasks.layout.codec.index
-    own_row = tasks.find(trajectory_id.bytes)
-    row = tasks.packed(own_row)
-    name = "session_id" if reach is Reach.SESSION else "initiator_id"
-    key = row[place(name)]
-    rows = tasks.group(name, key) if key is not None else np.empty(0, np.int64)
-    if reach is Reach.OWNER:
-        rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[own_row]]
-    shared = tasks.live_mask & (
-        tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.SYSTEM.value)
-    )
-    every = np.union1d(rows, np.flatnonzero(shared))
-    return list({trajectory_id, *(tasks.entity_id(number) for number in every.tolist())})
+    own = tasks.find(trajectory_id.bytes)
+    near = np.arange(tasks.length) == own
+    if own >= 0 and reach is not Reach.TRAJECTORY:
+        kinds, starters, users = (tasks.column(name) for name in ("initiator_type", "initiator_id", "user_id"))
+        by_user, by_system = (tasks.enum_code("initiator_type", each.value) for each in _STARTERS)
+        shared = (kinds != by_user) & (users == tasks.interned_codes("user_id").get(None, -1))
+        near |= shared & (kinds == by_system)
+        if reach is Reach.SESSION:
+            session = tasks.packed(own)[tasks.layout.codec.index("session_id")]
+            near[[] if session is None else tasks.group("session_id", session)] = True
+        elif shared[own]:
+            near |= shared & (kinds == kinds[own]) & (starters == starters[own])
+        else:
+            name, code = ("initiator_id", starters[own]) if kinds[own] == by_user else ("user_id", users[own])
+            user = tasks.interned(name)[code]
+            near |= (kinds == by_user) & (starters == tasks.interned_codes("initiator_id").get(user, -1))
+            near |= users == tasks.interned_codes("user_id").get(user, -1)
+    rows = np.flatnonzero(near & tasks.live_mask)
+    keys = tasks.ties().take(rows, axis=0).astype(">u8").tobytes()
+    ordinals = tasks.column("ordinal")[rows].tolist()
+    return {uuid_from_bytes(keys[16 * at : 16 * at + 16]): ordinal for at, ordinal in enumerate(ordinals)}
 
 
 def conditions_of(
-    relation: Relation, tasks: Sequence[uuid.UUID] | None, own_task: uuid.UUID, least: TrustLabel
+    relation: Relation, tasks: Collection[uuid.UUID] | None, own_task: uuid.UUID, least: TrustLabel
 ) -> tuple[Predicate | None, ...]:
     """Return one or two conditions, of which a record meets exactly one if a window may recall it, and none if not.
 
@@ -92,7 +102,7 @@ def conditions_of(
     whose = None
     if tasks is not None:
         # A record that may belong to no task, and does not, is everybody's.
-        whose = one_of(_TASK, [*tasks, None] if relation.column(_TASK).nullable else tasks)
+        whose = one_of(_TASK, [*tasks, None] if relation.column(_TASK).nullable else [*tasks])
     labels = list(TrustLabel)
     trusted = labels[: labels.index(least) + 1]
     if relation.trust is None or trusted == labels:
@@ -106,7 +116,7 @@ def conditions_of(
 
 
 def recallable(
-    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Sequence[uuid.UUID] | None
+    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Collection[uuid.UUID] | None
 ) -> Bools:
     """Return the rows of a kind that a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
@@ -146,7 +156,7 @@ def pools_of_recall(
     """
     config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
-    tasks = tasks_in_reach(snapshot, inputs.trajectory_id, plan.reach)
+    tasks = tasks_in_reach(snapshot[TASKS], inputs.trajectory_id, plan.reach)
     sources = {relation.name: source for source, relation in plan.records.items()}
     pools, counts = [], {}
     for kind in searcher.kinds:

@@ -16,14 +16,14 @@ from functools import cached_property
 from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, TASKS, TURNS
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
-from caliber.context.gather.recall import conditions_of
+from caliber.context.gather.recall import conditions_of, tasks_in_reach
 from caliber.context.gather.turns import TurnReader
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.model.access import Principal
-from caliber.model.context import Reach
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.ids import uuid_from_bytes
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
@@ -130,6 +130,7 @@ class WindowRows:
         """Add the other rows that a window needs to those of its task, which include the turns of the open scope."""
         if not rows[TASKS]:
             return
+        self._resident = resident
         for kind in (*self._search.kinds, *self._plan.declared.values()):
             rows.setdefault(kind, ())
         self._scope = self._open_scope(rows[SCOPES])
@@ -257,30 +258,16 @@ class WindowRows:
     # --- whose records ---------------------------------------------------------------------------
 
     @cached_property
-    def _tasks(self) -> dict[bytes, int] | None:
-        """The tasks in reach by their keys, with their ordinals; None: every task."""
-        reach = self._plan.reach
-        if reach is Reach.TENANT:
-            return None
-        plans = self._store.plans[TASKS]
-        (task,) = self._session.run(plans.get, (self._key,))
-        out = {self._key: int(task[0])}
-        at = plans.codec.index
-        found: Sequence[Row] = ()
-        if reach is Reach.SESSION:
-            found = self._session.run(self._store.statements["trajectory.of_session"], (task[at("session_id")],))
-        elif reach is Reach.OWNER:
-            owner = (task[at("initiator_type")], task[at("initiator_id")])
-            found = self._session.run(self._store.statements["trajectory.of_owner"], owner)
-        return out | {key: int(ordinal) for ordinal, key in found}
+    def _tasks(self) -> dict[uuid.UUID, int] | None:
+        """The tasks in reach, with their ordinals; None: every task."""
+        return tasks_in_reach(self._resident[TASKS], self._asked.trajectory_id, self._plan.reach)
 
     @cached_property
     def _reach(self) -> dict[str, tuple[Predicate | None, ...]]:
         """Conditions of which a record meets one if a window may recall it, by kind."""
-        tasks = None if self._tasks is None else [uuid.UUID(bytes=key) for key in self._tasks]
         trust, relations = self._plan.config.recall.trust, self._store.catalog.by_name
         own_task = self._asked.trajectory_id
-        return {kind: conditions_of(relations[kind], tasks, own_task, trust) for kind in self._search.kinds}
+        return {kind: conditions_of(relations[kind], self._tasks, own_task, trust) for kind in self._search.kinds}
 
     def _owners(self, found: Iterable[Rows]) -> list[Row]:
         """Return the tasks whose records are within reach of recall."""
@@ -292,7 +279,7 @@ class WindowRows:
                 relation = self._store.catalog.by_name[kind]
                 if rows and relation.has("trajectory_id"):
                     at = codec_of(relation).index("trajectory_id")
-                    ordinals |= {self._tasks.get(row[at]) for row in rows}
+                    ordinals |= {self._tasks.get(uuid_from_bytes(row[at])) for row in rows if row[at] is not None}
         return self._search.rows(self._session, TASKS, [item for item in ordinals if item is not None])
 
     # --- rules -----------------------------------------------------------------------------------

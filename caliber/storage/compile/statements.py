@@ -20,8 +20,6 @@ class Irregular:
 
 IRREGULAR: dict[str, Irregular] = {
     "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
-    "trajectory.of_owner": Irregular(("initiator_type", "initiator_id"), results=("ordinal", "trajectory_id")),
-    "trajectory.of_session": Irregular(("session_id",), results=("ordinal", "trajectory_id")),
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.newest": Irregular(("scope_id", "limit"), rows_of="turn"),
