@@ -69,7 +69,7 @@ def tenants(dsn: str, count: int) -> None:
 
 
 def backups(folder: Path, notes: int) -> None:
-    with caliber.open(tenant("t0")) as memory:
+    with caliber.open(tenant("t0"), principal=caliber.Principal.admin()) as memory:
         texts = [f"note {place} " + "about engines and tracks " * 20 for place in range(notes)]
         columns = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
         table = {name: [value] * notes for name, value in columns.items()} | {"content": texts}

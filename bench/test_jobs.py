@@ -36,7 +36,7 @@ def test_jobs_drained_on_sqlite(figure: Figures, quick: bool, tmp_path: Path) ->
     jobs = QUICK_JOBS if quick else JOBS
     config = caliber.profiles.reference(str(tmp_path / "store.db"), **draining.KNOBS)
     caliber.create(config)
-    with caliber.open(config) as memory:
+    with caliber.open(config, principal=caliber.Principal.admin()) as memory:
         draining.fill(memory, jobs)
         queue, due = draining.queue_of(memory)
         began = time.perf_counter()
@@ -53,7 +53,7 @@ def test_jobs_drained_on_postgres(figure: Figures, quick: bool, monkeypatch: pyt
         named = {"storage.adapter": "postgres", "storage.schema_name": "jobs"}
         config = caliber.profiles.reference(f"env:{DSN}", **named, **draining.KNOBS)
         caliber.create(config)
-        with caliber.open(config) as memory:
+        with caliber.open(config, principal=caliber.Principal.admin()) as memory:
             draining.fill(memory, jobs)
         took, each = draining.drained(config, (DSN, server.dsn), 2 if quick else RUNNERS)
     assert sorted(itertools.chain(*each)) == list(range(jobs))
@@ -66,13 +66,13 @@ def test_opening_with_waiting_jobs(figure: Figures, quick: bool, tmp_path: Path)
     configs = [caliber.profiles.reference(str(tmp_path / f"{at}.db"), **draining.KNOBS) for at in range(2)]
     for config in configs:
         caliber.create(config)
-    with caliber.open(configs[1]) as memory:
+    with caliber.open(configs[1], principal=caliber.Principal.admin()) as memory:
         draining.fill(memory, waiting, ahead=timedelta(days=1))
     took: tuple[list[float], list[float]] = ([], [])
     for _ in range(OPENINGS):
         for config, times in zip(configs, took, strict=True):
             began = time.perf_counter()
-            with caliber.open(config) as memory:
+            with caliber.open(config, principal=caliber.Principal.admin()) as memory:
                 memory.jobs.run_due()
                 times.append(time.perf_counter() - began)
     empty, full = map(statistics.median, took)

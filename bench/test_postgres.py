@@ -51,8 +51,8 @@ class Both:
     def opened(self, **overrides: Any) -> Iterator[tuple[Caliber, Caliber]]:
         """Open PostgreSQL's and SQLite's."""
         with (
-            caliber.open(self.config("postgres", **overrides)) as postgres,
-            caliber.open(self.config("sqlite", **overrides)) as sqlite,
+            caliber.open(self.config("postgres", **overrides), principal=caliber.Principal.admin()) as postgres,
+            caliber.open(self.config("sqlite", **overrides), principal=caliber.Principal.admin()) as sqlite,
         ):
             yield postgres, sqlite
 
@@ -71,7 +71,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Both
         bare |= {"summaries.turns": "off"}  # without vectors it would sum up in other words than SQLite
         config = made.config("postgres", **bare)
         caliber.create(config)
-        with caliber.open(config) as memory:
+        with caliber.open(config, principal=caliber.Principal.admin()) as memory:
             for name in RELATIONS:
                 memory.storage.bulk_load(name, store.memory.storage.bulk_read(name).read_all())
         with psycopg.connect(server.dsn, autocommit=True) as connection:

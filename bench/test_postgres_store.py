@@ -67,7 +67,7 @@ class Tasks:
         }
         config = caliber.profiles.reference(f"env:{DSN}", **overrides)
         caliber.create(config)
-        self.memory: Caliber = closing.enter_context(caliber.open(config))
+        self.memory: Caliber = closing.enter_context(caliber.open(config, principal=caliber.Principal.admin()))
         self.schema = schema
         self.scopes = []
         for _ in range(WRITERS):

@@ -150,7 +150,7 @@ class Appending:
     def __init__(self, folder: Path, opening: ExitStack, **overrides: Any) -> None:
         self.config = configuration(folder, **{"embedding.embed.turn": "off", **overrides})
         caliber.create(self.config)
-        self.memory = opening.enter_context(caliber.open(self.config))
+        self.memory = opening.enter_context(caliber.open(self.config, principal=caliber.Principal.admin()))
         task = self.memory.start_trajectory("Append", initiator=ME)
         scope = self.memory.current_scope(task.trajectory_id)
         assert scope is not None
@@ -265,7 +265,7 @@ COLD = """
     import sys, time
     start = time.perf_counter()
     import caliber
-    with caliber.open(sys.argv[1]) as memory:
+    with caliber.open(sys.argv[1], principal=caliber.Principal.admin()) as memory:
         window = memory.assemble_context(sys.argv[2], query="what was decided about parsing empty input")
         assert window.used_tokens
         print(time.perf_counter() - start)

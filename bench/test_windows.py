@@ -74,7 +74,7 @@ def test_assembly_with_recall(contest: Callable[..., None], quick: bool, tmp_pat
         for number in range(QUICK_TASKS if quick else TASKS_BEFORE):
             talk(store.memory, number, QUICK_TURNS if quick else TURNS)
         task = talk(store.memory, 0, QUICK_TURNS) if quick else store.add_task()
-        with caliber.open(store.config.with_overrides(**RECALL_OFF)) as without:
+        with caliber.open(store.config.with_overrides(**RECALL_OFF), principal=caliber.Principal.admin()) as without:
             count = store.memory.storage.turns.count()
 
             def searched(limit: int | None = None) -> None:

@@ -71,7 +71,7 @@ class Example:
     def __init__(self) -> None:
         self.clock = FixedClock(int(day(5, 8).timestamp() * 1e6))
         config = caliber.profiles.chat_companion(":memory:", **KNOBS)
-        self.memory = caliber.open(config, clock=self.clock)
+        self.memory = caliber.open(config, principal=caliber.Principal.admin(), clock=self.clock)
 
     def at(self, when: datetime) -> None:
         """Move the clock to an instant."""

@@ -54,7 +54,7 @@ def _drain(dsn: tuple[str, str], config: Any, reports: Connection) -> None:
     import os
 
     os.environ[dsn[0]] = dsn[1]
-    with caliber.open(config) as memory:
+    with caliber.open(config, principal=caliber.Principal.admin()) as memory:
         queue, due = queue_of(memory)
         queue.claim_due(0)
         reports.send("ready")

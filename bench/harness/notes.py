@@ -173,7 +173,7 @@ class Ours:
     def by_vector(self) -> Iterator[Callable[[str | None], Any]]:
         """Search the same store by vector alone."""
         only = caliber.profiles.reference(self.config.storage.resolve_path(), **BY_VECTOR)
-        with caliber.open(only) as memory:
+        with caliber.open(only, principal=caliber.Principal.admin()) as memory:
             yield lambda of: _search(memory, of)
 
     def statements(self, of: str | None = None) -> int:
@@ -194,7 +194,7 @@ def opened(folder: Path, count: int, *, waiting: int = 0, provider: EmbeddingPro
     sizes = {} if provider is None else {"vector.dimensions": provider.dimensions}
     config = caliber.profiles.reference(folder / "notes.db", **sizes)
     caliber.create(config)
-    with caliber.open(config, embedding_provider=provider) as memory:
+    with caliber.open(config, principal=caliber.Principal.admin(), embedding_provider=provider) as memory:
         embedder = inspect(memory).part(Embeddings).embedder
         assert embedder is not None
         ours = Ours(memory, config, make(count + waiting, embedder.provider))

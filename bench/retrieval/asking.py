@@ -121,7 +121,7 @@ class Stores:
         config = self.configuration(path, overrides)
         if self.provider is None and config.embedding_provider is not None:
             self.provider = Remembering(build_embedding_provider(config.embedding_provider))
-        return caliber.open(config, embedding_provider=self.provider)
+        return caliber.open(config, principal=caliber.Principal.admin(), embedding_provider=self.provider)
 
     def _keep(self, conversation: Conversation) -> Kept:
         path = self._folder / f"{conversation.name}-{self.space}.db"

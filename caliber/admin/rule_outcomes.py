@@ -71,8 +71,9 @@ def plan_rules(
             evaluator=open_evaluator(resident.evaluator, config.cache_path),
         )
         snapshot = memory.snapshot
+        readers = Readers(TaskOwners(memory, clock.now_us), who)
         if trajectory_id is None:
-            trajectory_id = _latest(memory, snapshot)
+            trajectory_id = _latest(memory, snapshot, readers)
         vector, space_id = _embedded(config, snapshot, query)
         stated = stated_query(config, query, vector)
         query_source = stated or default_query(snapshot, memory, trajectory_id, space_id)
@@ -87,7 +88,7 @@ def plan_rules(
             config=config,
             config_hash=config.hash.hex(),
             principal=who.label,
-            masks=Readers(TaskOwners(memory, clock.now_us), who).acting_for(trajectory_id).masks(snapshot),
+            masks=readers.acting_for(trajectory_id).masks(snapshot),
             query=query_source.text,
             query_embedding=query_source.vector,
             vector_expected=query_source.origin == "caller",
@@ -101,12 +102,13 @@ def plan_rules(
         store.close()
 
 
-def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot) -> uuid.UUID:
-    """Return the active trajectory in which something happened last. Raises: NotFound."""
+def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot, readers: Readers) -> uuid.UUID:
+    """Return the active trajectory in which something happened last, of those to work on. Raises: NotFound."""
     trajectories = snapshot[TASKS]
     active = trajectories.column("status") == trajectories.enum_code("status", TrajectoryStatus.ACTIVE.value)
     rows = np.flatnonzero(trajectories.live_mask & active).tolist()
-    found: list[Trajectory] = [memory.entity(trajectories, row) for row in rows]
+    tasks: list[Trajectory] = [memory.entity(trajectories, row) for row in rows]
+    found = [task for task in tasks if readers.allows_change(trajectories.relation, task)]
     if not found:
         raise NotFound("there is no active trajectory yet", entity_type=TASKS, id="latest")
     return max(found, key=lambda item: item.last_activity_at).trajectory_id

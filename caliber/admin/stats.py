@@ -111,7 +111,8 @@ def _tells_of_no_other(relation: Relation) -> bool:
     """Return whether records are independent, visible to all, and depend on no others."""
     erase = relation.erase
     is_public = relation.exported is not None and not relation.hides
-    return is_public and erase is not None and not erase.hangs_on and erase.cache is None
+    is_part = any(key.on_delete == "cascade" for key in relation.foreign_keys)
+    return is_public and not is_part and erase is not None and not erase.hangs_on and erase.cache is None
 
 
 def verify(engine: Engine) -> list[str]:

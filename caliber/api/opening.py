@@ -177,6 +177,9 @@ def open(  # noqa: A001  (the pinned name)
 ) -> Caliber:
     """Open a store; what is None comes from the configuration. ``create`` creates a store that is not there.
 
+    ``principal`` is whom the handle acts for; in the shipped profiles the application, which acts for the user of a
+    task or call, and else sees what is shared. What administers needs ``Principal.admin()``.
+
     ``tenant`` opens the store of a tenant, wherever the directory of ``tenancy`` says it is; without it ``storage`` is
     opened.
 

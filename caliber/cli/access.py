@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 from caliber.model.grants import Right
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def access() -> None:
 @click.option("--agent", help=_AGENT)
 @click.option("--right", type=click.Choice([right.value for right in Right]), default="read", show_default=True)
 @click.option("--until", type=click.DateTime(), help="The instant in UTC at which it ends.")
-@with_settings
+@with_store
 def grant(
     settings: Settings, record_id: str, to: str | None, agent: str | None, right: str, until: datetime | None
 ) -> None:
@@ -52,7 +52,7 @@ def grant(
 @click.option("--on", help="Every grant on this task, session or note.")
 @click.option("--to", help=_TO)
 @click.option("--agent", help=_AGENT)
-@with_settings
+@with_store
 def revoke(settings: Settings, grant_id: str | None, on: str | None, to: str | None, agent: str | None) -> None:
     """End a grant at once, or those on a record."""
     with settings.memory(note=False) as memory:
@@ -65,7 +65,7 @@ def revoke(settings: Settings, grant_id: str | None, on: str | None, to: str | N
 @click.option("--to", help=_TO)
 @click.option("--agent", help=_AGENT)
 @click.option("--ended", is_flag=True, help="Also grants that ended.")
-@with_settings
+@with_store
 def list_(settings: Settings, on: str | None, to: str | None, agent: str | None, ended: bool) -> None:
     """List grants, the oldest first."""
     with settings.memory(note=False) as memory:

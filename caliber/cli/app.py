@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, shared_options
+from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, acting_option, shared_options
 from caliber.model.hints import did_you_mean
 
 # Name -> module:command, and the line in the help. Written here so that help imports nothing.
@@ -124,6 +124,7 @@ def _never_fail_to_print() -> None:
 )
 @click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, prog_name=PROGRAM)
 @shared_options
+@acting_option
 def cli() -> None:
     """CALIBER, the memory engine for latency-critical agents.
 

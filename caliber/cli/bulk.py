@@ -11,7 +11,7 @@ import click
 
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, advancing, plural
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 from caliber.model.hints import did_you_mean
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _parquet(help_text: str) -> Callable[[Any], Any]:
 @_parquet("A folder, for a file each relation; or with one --relation a file *.parquet.")
 @_relations
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
-@with_settings
+@with_store
 def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bool) -> None:
     """Write records to Parquet files, which `caliber import` and everything that reads Parquet takes.
 
@@ -102,7 +102,7 @@ def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
     show_default=True,
     help="What becomes of a row that is there already.",
 )
-@with_settings
+@with_store
 def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_existing: str) -> None:
     """Load records from Parquet files: columns named as those of the relation, in any order.
 

@@ -9,15 +9,18 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, UsageError, describe
 from caliber.cli.output import plural
-from caliber.cli.settings import DISTRIBUTION, Settings, with_settings
+from caliber.cli.settings import DISTRIBUTION, Settings, with_whole_store
 from caliber.model.errors import Unavailable
 from caliber.model.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from caliber.model.access import Principal
 
 OK: Final = "ok"
 HINT: Final = "hint"
@@ -53,7 +56,7 @@ class Finding:
 
 @click.command()
 @click.option("--network", is_flag=True, help="Ask each configured service one question, which may cost money.")
-@with_settings
+@with_whole_store
 def doctor(settings: Settings, network: bool) -> int:
     """Examine the installation, the configuration and the store.
 
@@ -199,7 +202,7 @@ def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
             area, HINT, "no embedding provider: nothing is found by meaning",
             "pip install 'caliber-memory[embed]', then take its sections from a fresh `caliber init`",
         )  # fmt: skip
-    yield from opened(config, network)
+    yield from opened(config, settings.principal(config), network)
 
 
 def _tenants(config: Any) -> Finding:
@@ -215,14 +218,14 @@ def _tenants(config: Any) -> Finding:
     return Finding("tenants", OK, f"the directory has {count:,}; `caliber --tenant NAME doctor` examines one")
 
 
-def opened(config: Any, network: bool) -> Iterator[Finding]:
+def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding]:
     """Open the store, build its providers, and compare memory with it."""
     from caliber.api.opening import open as open_store
     from caliber.api.tenants import MISSING
 
     area = "store"
     try:
-        memory = open_store(config)
+        memory = open_store(config, principal=principal)
     except Exception as error:
         if config.tenancy is not None and isinstance(error, Unavailable) and error.context.get("reason") == MISSING:
             yield _tenants(config)

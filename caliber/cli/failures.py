@@ -160,7 +160,7 @@ def advice(error: CaliberError) -> str:
         if relation is not None and relation.plural in _SHOWN_BY:
             return f"`caliber {_SHOWN_BY[relation.plural]}` shows what there is"
     if isinstance(error, PermissionDenied):
-        return "the configured principal may not do that; an import needs [principal] admin = true"
+        return "an administrator may: add --as admin"
     if isinstance(error, LockAcquisitionFailed):
         return "another import of the same source is running; wait for it and try again"
     if isinstance(error, InternalError):

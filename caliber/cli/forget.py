@@ -11,7 +11,7 @@ import click
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import bytes_text, plural
 from caliber.cli.references import as_id, as_reference
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store, with_whole_store
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
@@ -42,7 +42,7 @@ _scrub_log = click.option(
 @_yes
 @_wait
 @_scrub_log
-@with_settings
+@with_store
 def forget(
     settings: Settings,
     texts: tuple[str, ...],
@@ -93,7 +93,7 @@ def forget(
 @_yes
 @_wait
 @_scrub_log
-@with_settings
+@with_whole_store
 def purge(
     settings: Settings,
     trajectory: str | None,

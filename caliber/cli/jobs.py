@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caliber.cli.output import plural
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 from caliber.model.jobs import JobState
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def jobs() -> None:
 @click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
 @click.option("--kind", help="Only jobs of this kind, such as trigger:turn.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most jobs to list.")
-@with_settings
+@with_store
 def list_(settings: Settings, state: str | None, kind: str | None, limit: int) -> None:
     """List jobs that wait or run, by kind and time; then those that ended, the newest first."""
     with settings.memory(note=False) as memory:
@@ -35,7 +35,7 @@ def list_(settings: Settings, state: str | None, kind: str | None, limit: int) -
 
 @jobs.command()
 @click.argument("job_id")
-@with_settings
+@with_store
 def retry(settings: Settings, job_id: str) -> None:
     """Let a failed or cancelled job wait again."""
     with settings.memory(note=False) as memory:
@@ -45,7 +45,7 @@ def retry(settings: Settings, job_id: str) -> None:
 
 @jobs.command()
 @click.argument("job_id")
-@with_settings
+@with_store
 def cancel(settings: Settings, job_id: str) -> None:
     """End a job that waits or runs; it can be retried later."""
     with settings.memory(note=False) as memory:
@@ -54,7 +54,7 @@ def cancel(settings: Settings, job_id: str) -> None:
 
 
 @jobs.command()
-@with_settings
+@with_store
 def run(settings: Settings) -> None:
     """Run due jobs, unless other processes run them."""
     with settings.memory(note=False) as memory:

@@ -10,7 +10,7 @@ import click
 
 from caliber.cli.output import plural, printable
 from caliber.cli.query import LATEST, as_id
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="Query of the window; by default the last user message, or the goal. An empty one asks nothing.",
 )
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
-@with_settings
+@with_store
 def plan(settings: Settings, file: Path | None, trajectory: str, query: str | None, max_tokens: int | None) -> None:
     """Show the records that each injection rule would select, and their token cost.
 
@@ -41,7 +41,7 @@ def plan(settings: Settings, file: Path | None, trajectory: str, query: str | No
         settings.config = file
     config = settings.load()
     trajectory_id = None if trajectory == LATEST else as_id(trajectory, "trajectory")
-    found = plan_rules(config, trajectory_id, query=query, max_tokens=max_tokens)
+    found = plan_rules(config, trajectory_id, query=query, max_tokens=max_tokens, principal=settings.principal(config))
     settings.out.result(_document(found), lambda: _print(settings.out, found))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caliber.cli.output import plural
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--run", is_flag=True, help="First run due policies, unless another process runs them.")
-@with_settings
+@with_store
 def policies(settings: Settings, run: bool) -> None:
     """List the policies' rules in their order; those on a schedule with when they are due next.
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from caliber.admin.tables import Tables
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
+from caliber.model.errors import NotFound
+from caliber.schema.relations import TRAJECTORY
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
+    from caliber.model.context import StoredWindow
+    from caliber.model.trajectory import Trajectory
+    from caliber.model.windows import ContextWindow
 
 LATEST: Final = "latest"
+_WINDOWS_TRIED: Final = 100
+"""The newest windows of each task among which that of a principal who is no administrator is looked for."""
 _ORIGINS: Final = {"last_user_turn": "  (the last user turn)", "goal": "  (the goal of the task)"}
 """Where a query came from that the caller did not give."""
 
@@ -34,9 +42,8 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
     """Return the trajectory that ``text`` names: an id, or ``latest``. Raises: UsageError."""
     if text != LATEST:
         return as_id(text, "trajectory")
-    newest = max(
-        memory.storage.trajectories.list_by_status("active"), key=lambda item: item.last_activity_at, default=None
-    )
+    active = Tables(memory._engine).trajectories.list_by_status("active")
+    newest = max(_workable(memory, active), key=lambda item: item.last_activity_at, default=None)
     if newest is None:
         raise UsageError("there is no active trajectory yet", "add data first: `caliber ingest git .`")
     found: uuid.UUID = newest.trajectory_id
@@ -47,10 +54,16 @@ def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
     """Return the window that ``text`` names: an id, or ``latest``. Raises: UsageError."""
     if text != LATEST:
         return as_id(text, "window")
-    windows = memory.storage.context_windows
-    ids = (task.trajectory_id for task in memory.storage.trajectories.all())
+    tables = Tables(memory._engine)
+    most = 1 if memory.principal.is_admin else _WINDOWS_TRIED
+    ids = (task.trajectory_id for task in _workable(memory, tables.trajectories.all()))
     newest = max(
-        (window for task in ids for window in windows.list_by_trajectory(task, limit=1)),
+        (
+            each
+            for id_ in ids
+            for each in tables.context_windows.list_by_trajectory(id_, limit=most)
+            if _own(memory, each)
+        ),
         key=lambda window: (window.assembled_at, window.window_id),
         default=None,
     )
@@ -60,13 +73,37 @@ def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
     return found
 
 
+def _workable(memory: Caliber, tasks: Iterable[Trajectory]) -> Iterator[Trajectory]:
+    """Yield the tasks that the principal may see, or act for the user of."""
+    readers = memory._searching.readers
+    return (task for task in tasks if readers.allows_change(TRAJECTORY, task))
+
+
+def _own(memory: Caliber, window: StoredWindow) -> bool:
+    """Return whether the principal may read a window."""
+    try:
+        memory._reader.require_own(window)
+    except NotFound:
+        return False
+    return True
+
+
+def _query_of(memory: Caliber, window: ContextWindow) -> str | None:
+    """Return the query of a window that the principal just assembled."""
+    user = None
+    if memory.principal.is_application:
+        user = memory._searching.readers.user_of_tasks([window.trajectory_id])
+    query: str | None = memory.explain(window.window_id, user=user)["inputs"].get("query")
+    return query
+
+
 @click.command()
 @click.argument("trajectory")
 @click.option("-q", "--query", help='What is asked; "" for nothing.  [default: the last user turn, else the goal]')
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
 @click.option("--trace", is_flag=True, help="With --json: every candidate and its decision about it.")
-@with_settings
+@with_store
 def context(
     settings: Settings, trajectory: str, query: str | None, max_tokens: int | None, text_only: bool, trace: bool
 ) -> None:
@@ -82,8 +119,7 @@ def context(
             if text_only:
                 click.echo(window.text)
                 return
-            asked = memory.explain(window.window_id)["inputs"].get("query")
-            show.print_window(settings.out.console, memory, window, asked)
+            show.print_window(settings.out.console, memory, window, _query_of(memory, window))
             settings.out.print(f"why: caliber explain {window.window_id}    whole text: --text")
 
         settings.out.result(show.window_document(window, trace=trace), human)
@@ -154,7 +190,7 @@ with_kinds: Final = click.option(
     help="Keep records it holds for, such as 'confidence > 0.5 and valid_until > now()'.",
 )
 @click.option("--explain", "explained", is_flag=True, help="Show the analysis of QUERY and the parts of each score.")
-@with_settings
+@with_store
 def search(
     settings: Settings,
     query: str,
@@ -266,7 +302,7 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
 @click.command()
 @click.argument("window")
 @click.option("--exclusion", metavar="ID", help="One record: why it is in the window, or why not.")
-@with_settings
+@with_store
 def explain(settings: Settings, window: str, exclusion: str | None) -> None:
     """Explain WINDOW (its id, or `latest`): its contents, and what was left out."""
     record_id = None if exclusion is None else as_id(exclusion, "record")
@@ -359,7 +395,7 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
 @click.command()
 @click.argument("window")
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
-@with_settings
+@with_store
 def replay(settings: Settings, window: str, text_only: bool) -> int:
     """Assemble a recorded WINDOW (its id, or `latest`) again, and compare it with the record.
 

@@ -1,7 +1,8 @@
-"""Shared options of all commands (configuration file, tenant, output format), and opening of the store."""
+"""Shared options of commands (configuration file, tenant, principal, output format), and opening of the store."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from caliber.cli.output import Output
     from caliber.config import CaliberConfig
     from caliber.dsl.checking import Checked
+    from caliber.model.access import Principal
 
 CONFIG_VARIABLE: Final = "CALIBER_CONFIG"
 PROGRAM: Final = "caliber"
 DEFAULT_CONFIG: Final = f"{PROGRAM}.toml"
 DEFAULT_STORE: Final = f"{PROGRAM}.db"
 DISTRIBUTION: Final = "caliber-memory"
+_PRINCIPALS: Final = "name one: user:ana@example.com, agent:planner, app or admin"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +40,8 @@ class Settings:
     json: bool = False
     debug: bool = False
     tenant: str | None = None
+    acts_as: Principal | None = None
+    """The principal that --as names."""
     _output: Output | None = field(default=None, repr=False)
 
     @property
@@ -92,6 +97,19 @@ class Settings:
 
         return tenant_config(config, self.tenant)
 
+    def principal(self, config: CaliberConfig) -> Principal:
+        """Return the principal that a command acts for: that of --as, else the configured one.
+
+        In place of the application, which serves users, an administrator acts: whoever runs a command may read the
+        store anyway.
+        """
+        if self.acts_as is not None:
+            return self.acts_as
+        from caliber.model.access import Principal
+
+        stated = config.principal.to_principal()
+        return Principal.admin() if stated.is_application else stated
+
     @contextmanager
     def memory(self, *, note: bool = True) -> Iterator[Caliber]:
         """Open the configured store for as long as the block runs.
@@ -104,7 +122,7 @@ class Settings:
 
         config = self.load()
         try:
-            opened = open_store(config)
+            opened = open_store(config, principal=self.principal(config))
         except Unavailable as error:
             if config.tenancy is None or error.context.get("reason") != MISSING:
                 raise
@@ -170,5 +188,64 @@ def shared_options(command: F) -> F:
 
 
 def with_settings(command: F) -> F:
-    """Add the shared options and hand the command its ``Settings`` as first argument."""
-    return click.pass_obj(shared_options(command))  # type: ignore[return-value]
+    """Add the shared options, for a command without a store; it takes its ``Settings`` as first argument."""
+
+    @functools.wraps(command)
+    def alone(settings: Settings, *args: Any, **options: Any) -> Any:
+        if settings.acts_as is not None:
+            raise UsageError("this command acts for no principal", "leave --as out")
+        return command(settings, *args, **options)
+
+    return click.pass_obj(shared_options(alone))  # type: ignore[return-value]
+
+
+def with_store(command: F) -> F:
+    """Add the shared options and --as, for a command that opens ``Settings.memory``."""
+    return click.pass_obj(shared_options(acting_option(command)))  # type: ignore[return-value]
+
+
+def with_whole_store(command: F) -> F:
+    """Add the shared options and --as, for a command that works on a store as a whole: for an administrator only."""
+
+    @functools.wraps(command)
+    def administering(settings: Settings, *args: Any, **options: Any) -> Any:
+        if settings.acts_as is not None:
+            settings.acts_as.require_admin("run", f"`{click.get_current_context().command_path}`")
+        return command(settings, *args, **options)
+
+    return with_store(administering)  # type: ignore[return-value]
+
+
+def acting_option(command: F) -> F:
+    """Add --as, the principal that a command acts for."""
+    return click.option(
+        "--as",
+        expose_value=False,
+        callback=_set_principal,
+        metavar="KIND:NAME",
+        help="Act for user:NAME, agent:NAME, app or admin; else for [principal], as admin in place of the application.",
+    )(command)
+
+
+def _set_principal(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(Settings).acts_as = as_principal(value)
+
+
+def as_principal(text: str) -> Principal:
+    """Return the principal that ``KIND:NAME``, ``app`` or ``admin`` names. Raises: UsageError."""
+    from caliber.model import arguments
+    from caliber.model.access import Principal
+    from caliber.model.errors import InputError
+
+    kind, colon, name = text.partition(":")
+    named: dict[str, Callable[[str], Principal]] = {"user": Principal.user, "agent": Principal.agent}
+    alone: dict[str, Callable[..., Principal]] = {"app": Principal.application, "admin": Principal.admin}
+    try:
+        if kind in alone and not colon:
+            return alone[kind]()
+        if kind in named or kind in alone:
+            return arguments.as_principal((named | alone)[kind](name))
+    except InputError as error:
+        raise UsageError(f"--as {text!r}: {error}", _PRINCIPALS) from None
+    raise UsageError(f"--as {text!r}: unknown principal", _PRINCIPALS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, UsageError
-from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_settings
+from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_settings, with_whole_store
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
@@ -253,6 +253,7 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
         return PROBLEM
     summary = {
         **sum_up(config),
+        "commands_act_for": settings.principal(config).label,
         "base": None if origin is None else origin.base,
         "stated": [] if origin is None else list(origin.stated),
     }
@@ -308,7 +309,8 @@ def sum_up(config: CaliberConfig) -> dict[str, Any]:
         "estimator": config.tokens.estimator,
         "embedding": None if embedding is None else f"{embedding.provider_type} {embedding.model}",
         "summarization": None if summarization is None else f"{summarization.provider_type} {summarization.model}",
-        "principal": f"{config.principal.kind}:{config.principal.id}",
+        "principal": config.principal.to_principal().label,
+        "administers": config.principal.admin,
         "policies": [policy.name for policy in config.policies],
         "memories": [memory.name for memory in config.memories],
         "injection_rules": [rule.memory if rule.name is None else rule.name for rule in config.injection_rules],
@@ -334,7 +336,8 @@ def _print_summary(
     say(f"  token budget   {summary['token_budget']:,} (estimator {summary['estimator']})")
     say(f"  embedding      {summary['embedding'] or 'none: nothing is found by meaning'}")
     say(f"  summarization  {summary['summarization'] or 'none: closed scopes get no summary'}")
-    say(f"  principal      {summary['principal']}")
+    administers = ", an administrator" if summary["administers"] else ""
+    say(f"  principal      {summary['principal']}{administers}  (commands act for {summary['commands_act_for']})")
     say(f"  policies       {', '.join(summary['policies']) or 'none'}")
     say(f"  memories       {', '.join(summary['memories']) or 'the built-in ones'}")
     say(f"  injection      {', '.join(summary['injection_rules']) or 'as assembly says'}")
@@ -345,7 +348,7 @@ def _print_summary(
 
 @click.command()
 @click.option("--exist-ok", is_flag=True, help="An existing store is no mistake.")
-@with_settings
+@with_whole_store
 def create(settings: Settings, exist_ok: bool) -> None:
     """Create the store that the configuration names."""
     from caliber.api.opening import create as create_store

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from caliber.cli.output import Output, bytes_text
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 
 
 @click.command()
-@with_settings
+@with_store
 def stats(settings: Settings) -> None:
     """Show the contents of the store, on disk and in memory."""
     with settings.memory() as memory:

@@ -106,12 +106,16 @@ class LearningConfig(Section):
 
 
 class PrincipalConfig(Section):
-    """The default actor: used when a call names none."""
+    """The principal of a handle that is opened without one."""
 
-    kind: PrincipalKind = knob("A human, an agent, the application, or the system.", "design")
+    kind: PrincipalKind = knob(
+        "A human, an agent, the system, or the application, which acts for the user of a task or call, and else sees"
+        " what is shared.",
+        "design",
+    )
     id: Name = knob("Its name.", "design", max_length=256)
     role: AgentRole | None = knob("Role of an agent; decides what it sees.", "M-118", optional=True)
-    admin: Flag = knob("May see and change everything.", "K-131")
+    admin: Flag = knob("Whether it may see and change everything.", "K-131")
 
     def to_principal(self) -> Principal:
         """Return it as the principal that calls are made for."""

@@ -143,7 +143,7 @@ class CaliberConfig(Section):
     notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
     learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
     pcp: PCPConfig = knob("What guards the memory.", "C-119")
-    principal: PrincipalConfig = knob("Who acts when a call does not say.", "design")
+    principal: PrincipalConfig = knob("The principal of a handle that is opened without one.", "design")
     access: AccessConfig = knob("Who sees and changes records, and views of roles.", "M-131")
     trust: TrustConfig = knob("How far content is trusted that comes without a label.", "design")
     debug: DebugConfig = knob("What views for people show.", "C-121")

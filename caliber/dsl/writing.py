@@ -11,7 +11,7 @@ from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import FrozenMap, Section
 from caliber.config.manual.render import is_unread, meaning_of, refuse_sealed, why
-from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, STORE, SUMMARIES, TENANCY, Short
+from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, PRINCIPAL, STORE, SUMMARIES, TENANCY, Short
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
 from caliber.config.nested import plain
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
@@ -72,7 +72,19 @@ def short_caliber(short: Short) -> str:
         lines += [*(f"// {line}" for line in comments), f"{name}: {shown}"]
     if "tenancy" in data:
         lines += ["", f"// {TENANCY}", f"tenancy {{ new_tenants: {quoted(data['tenancy']['new_tenants'])} }}"]
-    lines += ["}", "", f"// {STORE}", "adapter store {", f"type: {data['storage']['adapter']}"]
+    principal = [f"{name}: {quoted(value)}" for name, value in data["principal"].items()]
+    lines += [
+        "",
+        f"// {PRINCIPAL}",
+        "principal {",
+        *principal,
+        "}",
+        "}",
+        "",
+        f"// {STORE}",
+        "adapter store {",
+        f"type: {data['storage']['adapter']}",
+    ]
     return format_text("\n".join([*lines, f"connection: {quoted(data['storage']['path'])}", "}", "}"]) + "\n")
 
 

@@ -10,7 +10,8 @@ from support.databases import Backend
 from support.memories import FACT
 
 import caliber
-from caliber.model import EntityRef, Principal, PrincipalKind
+from caliber.config import profiles
+from caliber.model import EntityRef, EntityType, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 
 ANA, BEN = "ana@example.com", "ben@example.com"
@@ -21,11 +22,12 @@ MODES = pytest.mark.parametrize("mode", ["resident", "backend"])
 
 @pytest.fixture
 def open_app(backend: Backend) -> Callable[..., caliber.Caliber]:
-    """Return a function that opens a store as the application."""
+    """Return a function that opens a store with the principal that the profiles ship: the application."""
+    shipped = profiles.reference("a.db").to_mapping()["principal"]
 
     def opened(**knobs: Any) -> caliber.Caliber:
-        knobs = {"embedding_provider": None, "memories": [FACT], "jobs__poll_ms": 0, **knobs}
-        return backend.open(principal=APPLICATION, **knobs)
+        knobs = {"memories": [FACT], "jobs__poll_ms": 0, "principal": shipped, **knobs}
+        return backend.open(backend.config(**knobs))
 
     return opened
 
@@ -75,8 +77,41 @@ def test_a_forgotten_user_shows_no_words_of_one(open_app: Callable[..., caliber.
         memory.trace(task.trajectory_id)
     assert memory.trace(task.trajectory_id, user=ANA)
     counts = memory.admin.stats()["records"]
+    memory.remember([{"role": "user", "content": "I live in Rome."}], user=ANA)
+    assert "person_fact" not in memory.admin.stats()["records"], "facts about others are not counted"
     # Without them in memory, records that may be hidden are not counted.
     assert [counts.get(kind, 1) for kind in ("turn", "note", "trajectory")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", profiles.PROFILES)
+def test_every_profile_has_the_application(name: str) -> None:
+    assert profiles.PROFILES[name]("a.db").principal.to_principal() == APPLICATION
+
+
+@MODES
+def test_recall_of_an_owner_is_recall_of_the_user(open_app: Callable[..., caliber.Caliber], mode: str) -> None:
+    memory = open_app(search__mode=mode)
+    key, turn = said(memory, "my harbour pin is 4711", user=ANA)
+    said(memory, "harbour of ben", user=BEN)
+    said(memory, "harbour of all", initiator=HOST)
+    imported = EntityRef(EntityType.SYSTEM, HOST.id)
+    said(memory, "harbour of an import", initiator=imported)
+    session = memory.start_session(user=BEN)
+    said(memory, "harbour import of ben", initiator=imported, session=session.session_id)
+    below, _ = said(memory, "what is my pin?", initiator=HOST, parent=key.trajectory_id)
+    alone, _ = said(memory, "which harbours are there?", initiator=HOST)
+    memory.flush()
+
+    def recalled(task: Any) -> set[str]:
+        text = memory.assemble_context(task.trajectory_id, query="harbour").text
+        return {name for name in ("4711", "of ben", "of all", "of an import") if name in text}
+
+    assert recalled(key) == {"4711", "of an import"}
+    assert recalled(below) == {"4711", "of an import"}, "an agent's task below hers is hers"
+    assert recalled(alone) == {"of all", "of an import"}
+    window = memory.assemble_context(alone.trajectory_id, query="harbour")
+    why = memory.acting_as(Principal.admin()).explain(window.window_id, exclusion=turn.turn_id)
+    assert "recall.from = owner does not reach" in why["reason"]
 
 
 @MODES

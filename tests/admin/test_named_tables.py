@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.configs import ADMIN
 
 import caliber
 from caliber import EntityRef, EntityType
@@ -32,7 +33,11 @@ HASHED = {"provider_type": "hash", "model": "hash", "dimensions": 32}
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Caliber]:
     config = caliber.profiles.reference(
-        tmp_path / "a.db", embedding_provider=HASHED, policies=[], **{"pcp.recovery_points.frequency": "per_turn"}
+        tmp_path / "a.db",
+        principal=ADMIN,
+        embedding_provider=HASHED,
+        policies=[],
+        **{"pcp.recovery_points.frequency": "per_turn"},
     )
     caliber.create(config)
     with caliber.open(config, clock=FixedClock()) as opened:
@@ -109,7 +114,10 @@ def test_artifacts_and_notes(memory: Caliber) -> None:
 
 def test_windows_events_and_cache(tmp_path: Path) -> None:
     config = caliber.profiles.reference(
-        tmp_path / "a.db", embedding_provider=None, context_window_persistence={"kind": "ttl", "ttl_ms": 1000}
+        tmp_path / "a.db",
+        principal=ADMIN,
+        embedding_provider=None,
+        context_window_persistence={"kind": "ttl", "ttl_ms": 1000},
     )
     caliber.create(config)
     clock = FixedClock()

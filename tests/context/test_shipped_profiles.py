@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
-from support.configs import USER
+from support.configs import ADMIN, USER
 from support.drawn import NAMES, needs
 from support.evidence import scale
 
@@ -40,6 +40,7 @@ WORDS = re.findall(
 def shipped(backend: Any, profile: str, **overrides: Any) -> CaliberConfig:
     """Return a shipped profile for a backend; only what would make a test wait or differ by chance is changed."""
     knobs = {
+        "principal": ADMIN,
         "resident.feed_poll_ms": 0,
         "resident.warm_after_ms": 0,
         **({} if profile in ("coding-agent", "ops-agent") else {"embedding.embed.turn": "commit"}),

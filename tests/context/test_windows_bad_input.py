@@ -9,6 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
+from support.configs import ADMIN
 from support.evidence import scale
 
 import caliber
@@ -207,7 +208,7 @@ def test_another_users_words_are_not_recalled_and_imports_are(talk: Talk) -> Non
 
 def test_junk_finds_nothing(backend: Any, clock: FixedClock) -> None:
     knobs = {name.replace("__", "."): value for name, value in backend.knobs.items()}
-    config = caliber.profiles.reference(backend.path, **{**knobs, "resident.feed_poll_ms": 0})
+    config = caliber.profiles.reference(backend.path, principal=ADMIN, **{**knobs, "resident.feed_poll_ms": 0})
     with backend.open(config, clock=clock) as memory:
         _junk(Talk(memory))
 

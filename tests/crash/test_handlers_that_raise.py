@@ -30,7 +30,7 @@ def handler(*_):
 signal.signal(signal.SIGTERM, handler)
 config = caliber.profiles.reference(path, **{"storage.durability": "group"})
 caliber.create(config)
-memory = caliber.open(config)
+memory = caliber.open(config, principal=caliber.Principal.admin())
 task = memory.start_trajectory("g", initiator=EntityRef(EntityType.AGENT, uuid.uuid4())).trajectory_id
 scope = memory.current_scope(task).scope_id
 said, ends, going = collections.Counter(), [], True

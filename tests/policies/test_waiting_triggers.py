@@ -552,7 +552,7 @@ def test_an_open_store_takes_up_what_was_left_by_itself(opened: Any, start: Any,
     dies()
     start(memory).say("KEEP this")
     memory.close()
-    assert "1 job waits" in [found.text for found in doctor.opened(memory.config, False)]
+    assert "1 job waits" in [found.text for found in doctor.opened(memory.config, memory.principal, False)]
     dies(False)
     clock.at += BOUND
     told = threading.Event()

@@ -56,7 +56,7 @@ class Chat:
             memory.close_scope(scope.scope_id)
 
     def run(self) -> None:
-        with caliber.open(self.config) as memory:
+        with caliber.open(self.config, principal=caliber.Principal.admin()) as memory:
             me = EntityRef(EntityType.USER, uuid.UUID(int=7))
             for other in range(self.random.randint(0, 2)):
                 earlier = memory.start_trajectory(f"earlier {other}", initiator=me).trajectory_id

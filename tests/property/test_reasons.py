@@ -193,7 +193,7 @@ def test_every_reason_is_true_of_the_finished_window(number: int, monkeypatch: p
     profile = rng.choice(("reference", "coding-agent", "chat-companion", "ops-agent"))
     overrides = {"resident.feed_poll_ms": 0, "policies": [], "assembly.evict_block_turns": rng.choice((2, 8, 24))}
     config = caliber.profiles.PROFILES[profile](":memory:", **overrides, **{"tokens.estimator": "bytes"})
-    with caliber.open(config) as memory:
+    with caliber.open(config, principal=caliber.Principal.admin()) as memory:
         tasks = [memory.start_trajectory(f"task {at}", initiator=ME).trajectory_id for at in range(rng.randint(1, 3))]
         for at in range(rng.randint(3, 40)):
             _say(memory, rng, rng.choice(tasks), at)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support.configs import ADMIN
 
 import caliber
 from caliber import EntityRef, EntityType
@@ -18,7 +19,10 @@ ME = EntityRef(EntityType.AGENT, uuid.UUID(int=3))
 def test_a_lock_brings_the_news_too(tmp_path: Path) -> None:
     # A lock changes nothing that is mirrored, hence leaves no change record; its holder must still see everything.
     config = caliber.profiles.reference(
-        tmp_path / "a.db", embedding_provider=None, **{"resident.feed_poll_ms": 0, "write_behind.trace_enabled": False}
+        tmp_path / "a.db",
+        principal=ADMIN,
+        embedding_provider=None,
+        **{"resident.feed_poll_ms": 0, "write_behind.trace_enabled": False},
     )
     caliber.create(config)
     with caliber.open(config) as first, caliber.open(config) as second:
@@ -28,14 +32,14 @@ def test_a_lock_brings_the_news_too(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_none_is_no_filter(tmp_path: Path) -> None:
-    config = caliber.profiles.reference(tmp_path / "a.db", embedding_provider=None)
+    config = caliber.profiles.reference(tmp_path / "a.db", principal=ADMIN, embedding_provider=None)
     caliber.create(config)
     with caliber.open(config) as memory, pytest.raises(InvalidValue, match="trajectory_id"):
         memory.search("", filter={"trajectory_id": "zz"})
 
 
 def test_names_in_messages_are_what_providers_take(tmp_path: Path) -> None:
-    config = caliber.profiles.reference(tmp_path / "a.db", embedding_provider=None)
+    config = caliber.profiles.reference(tmp_path / "a.db", principal=ADMIN, embedding_provider=None)
     caliber.create(config)
     with caliber.open(config) as memory:
         task = memory.start_trajectory("names", initiator=ME)
@@ -48,7 +52,7 @@ def test_names_in_messages_are_what_providers_take(tmp_path: Path) -> None:
 
 def test_the_past_brings_back_no_archived_note(tmp_path: Path) -> None:
     # as_of is valid time, not the state of the store then: search and windows go by one rule.
-    config = caliber.profiles.reference(tmp_path / "a.db", embedding_provider=None)
+    config = caliber.profiles.reference(tmp_path / "a.db", principal=ADMIN, embedding_provider=None)
     caliber.create(config)
     with caliber.open(config) as memory:
         before = datetime(2024, 3, 1, tzinfo=UTC)

@@ -158,7 +158,7 @@ def run(scenario: Mapping[str, Any], *, flush: bool = True, **overrides: Any) ->
     overrides = {"resident.feed_poll_ms": 0, **overrides}
     profile = caliber.profiles.PROFILES[scenario["profile"]]
     config = profile(":memory:", **overrides)
-    with caliber.open(config) as memory:
+    with caliber.open(config, principal=caliber.Principal.admin()) as memory:
         running = _Run(memory, scenario)
         for step in scenario["steps"]:
             running.step(step)

@@ -34,6 +34,8 @@ UNREAD: dict[str, Any] = {
 """Every knob that nothing reads yet: a file may set it, and its value is checked."""
 
 USER = EntityRef(EntityType.USER, uuid.UUID("0190f3c2-7c00-7000-8000-000000000001"))
+ADMIN = {"kind": "human", "id": "owner", "admin": True}
+"""``Principal.admin()`` as a configuration states it: most tests look at the store behind the back of access."""
 AGENT = EntityRef(EntityType.AGENT, USER.id)
 """Starts tasks that every principal may see."""
 
@@ -45,6 +47,7 @@ def config(path: str, **overrides: Any) -> CaliberConfig:
     again at once.
     """
     base: dict[str, Any] = {
+        "principal": ADMIN,
         "embedding_provider": HASH_PROVIDER,
         "resident.feed_poll_ms": 0,
         "resident.warm_after_ms": 0,

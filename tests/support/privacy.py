@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import caliber
+from caliber.config import profiles
 from caliber.model import AgentRole, Edge, EdgeRelation, EntityRef, Principal
 from caliber.model.errors import NotFound
 from caliber.model.ids import EdgeId
@@ -33,8 +34,9 @@ SERVED = USERS[:6]
 AGENTS = [Principal.agent("planner", AgentRole.ORCHESTRATOR), Principal.agent("worker", AgentRole.EXECUTOR)]
 GUEST = Principal.agent("guest")
 PRINCIPALS = [*USERS, *AGENTS, GUEST]
-APPLICATION = Principal.application()
-"""Reads too: without a user what is hidden from no person. Nothing names it as a reader."""
+SHIPPED = profiles.reference("a.db").principal
+APPLICATION = SHIPPED.to_principal()
+"""The principal of a handle by default. Reads without a user what is hidden from no person; nothing names it."""
 WORDS = [
     "harbour",
     "lantern",
@@ -52,7 +54,6 @@ WORDS = [
     "amber",
 ]
 KNOBS: dict[str, Any] = {
-    "embedding_provider": None,
     "memories": [FACT],
     "policies": [],
     "jobs__poll_ms": 0,
@@ -404,7 +405,9 @@ def opener(backend: Backend, another: Callable[[str], Backend], mode: str) -> Ca
     """Return a function that opens stores of one kind of database, each its own."""
 
     def opened() -> World:
-        clock = SetClock()
-        return World(another(backend.name).open(clock=clock, search__mode=mode, **KNOBS), clock)
+        clock, made = SetClock(), another(backend.name)
+        settings = made.config(search__mode=mode, **KNOBS, principal=SHIPPED.model_dump(mode="json"))
+        memory = made.open(settings, clock=clock)
+        return World(memory.acting_as(Principal.admin()), clock, handles={APPLICATION: memory})
 
     return opened

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.configs import USER
+from support.configs import ADMIN, USER
 from support.evidence import record, scale
 from support.interrupted import every_line, in_files
 from support.tenancies import FIRST, tenancy_config
@@ -45,7 +45,7 @@ SOAK = bool(os.environ.get("CALIBER_SOAK"))
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CaliberConfig]:
     """Tenants in files, or in schemas of the first cluster, and their directory in the same database."""
     if request.param == "sqlite":
-        yield profiles.reference(tmp_path / "app.db", embedding_provider=None, tenancy={})
+        yield profiles.reference(tmp_path / "app.db", principal=ADMIN, embedding_provider=None, tenancy={})
         return
     request.getfixturevalue("postgres")
     config = tenancy_config(tmp_path, directory="postgres", embedding_provider=None, tenancy__new_tenants="first")
@@ -215,7 +215,7 @@ def test_forgetting_reaches_a_tenant_that_others_use(settings: CaliberConfig) ->
 
 def test_a_moved_tenant_is_opened_at_its_new_place(tmp_path: Path) -> None:
     beside = {"sources": {"main": {}, "archive": {"path": str(tmp_path / "archive" / "{tenant}.db")}}}
-    settings = profiles.reference(tmp_path / "app.db", embedding_provider=None, tenancy=beside)
+    settings = profiles.reference(tmp_path / "app.db", principal=ADMIN, embedding_provider=None, tenancy=beside)
     with caliber.Tenants(settings, create=True) as tenants:
         with tenants.open("user@example.com", create=True) as memory:
             memory.start_trajectory("before", initiator=USER)
@@ -347,7 +347,7 @@ def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(setting
 
 
 def test_tenants_take_their_providers_from_the_configuration(tmp_path: Path) -> None:
-    settings = profiles.reference(tmp_path / "app.db", tenancy={})
+    settings = profiles.reference(tmp_path / "app.db", principal=ADMIN, tenancy={})
     with caliber.Tenants(settings, create=True) as tenants, tenants.open("a", create=True) as memory:
         task = memory.start_trajectory("Get acquainted", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
@@ -361,7 +361,7 @@ def test_tenants_take_their_providers_from_the_configuration(tmp_path: Path) -> 
 
 def test_tenants_that_embed_share_the_threads_of_the_process(tmp_path: Path) -> None:
     # issue "People", 5: no thread each
-    settings = profiles.reference(tmp_path / "app.db", tenancy={})
+    settings = profiles.reference(tmp_path / "app.db", principal=ADMIN, tenancy={})
     every, most = names(30), 0
     before = threading.active_count()
     with caliber.Tenants(settings, max_open=len(every), create=True) as tenants, contextlib.ExitStack() as stack:

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from support.configs import ADMIN
 from support.waits import until
 
 import caliber
@@ -24,6 +25,7 @@ ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
 def config(tmp_path: Path) -> CaliberConfig:
     settings = caliber.profiles.reference(
         tmp_path / "a.db",
+        principal=ADMIN,
         embedding_provider={"provider_type": "hash", "model": "hash", "dimensions": 32},
         **{"aio.workers": 4, "aio.queue": 8, "vector.dimensions": 32},
     )

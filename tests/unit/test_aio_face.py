@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.configs import HASH_PROVIDER
+from support.configs import ADMIN, HASH_PROVIDER
 
 import caliber
 import caliber.aio
@@ -38,7 +38,11 @@ CALL: dict[str, Any] = {
 @pytest.fixture
 def config(tmp_path: Path) -> CaliberConfig:
     settings = caliber.profiles.reference(
-        tmp_path / "a.db", embedding_provider=HASH_PROVIDER, **{"vector.dimensions": 32}, memories=[CALL]
+        tmp_path / "a.db",
+        principal=ADMIN,
+        embedding_provider=HASH_PROVIDER,
+        **{"vector.dimensions": 32},
+        memories=[CALL],
     )
     caliber.create(settings)
     return settings

@@ -31,7 +31,7 @@ def test_every_public_call_has_an_example() -> None:
         return [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
 
     for name in public(Caliber):
-        assert re.search(rf"\bmemory\.{name}\b", CODE), name
+        assert re.search(rf"\b(memory|admin)\.{name}\b", CODE), name
     for facet, kind in (("agents.locks", LockService), ("admin", Admin), ("events", Events)):
         for name in public(kind):
             assert re.search(rf"\.{facet}\.{name}\(", CODE), f"{facet}.{name}"

@@ -145,7 +145,7 @@ def test_init_writes_a_commented_file_that_checks_and_opens(tmp_path: Path, monk
     assert (tmp_path / "full.toml").read_text().count("#") > 100
     assert caliber_json("check", "full.toml")["config_hash"] == caliber_json("check")["config_hash"]
     caliber("create")
-    with package.open(tmp_path / "caliber.toml") as memory:
+    with package.open(tmp_path / "caliber.toml", principal=package.Principal.admin()) as memory:
         assert memory.admin.stats()["records"]["turn"] == 0
 
 
@@ -317,7 +317,7 @@ def test_a_budget_that_holds_nothing_that_was_said_says_what_would(here: Path) -
 
 
 def test_a_filter_of_a_text_column_is_not_taken_for_a_number(remembered: Path) -> None:
-    with closing(package.open("caliber.toml")) as memory:
+    with closing(package.open("caliber.toml", principal=package.Principal.admin())) as memory:
         memory.add_note(entity="2023", entity_type="year", note_type="fact", content="a dry year", confidence=0.9)
     hits = caliber_json("search", "dry", "--filter", "entity=2023")["hits"]
     assert [hit["content"] for hit in hits] == ["a dry year"]

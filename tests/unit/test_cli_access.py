@@ -8,8 +8,102 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 
 import caliber as package
+from caliber.config import CaliberConfig
 from caliber.config.manual.render import render_toml
 from caliber.model import EntityRef, Principal
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CaliberConfig:
+    """A store with a task of Ana and one of Ben, in the folder where commands run."""
+    config = package.profiles.reference(str(tmp_path / "shop.db"), embedding_provider=None)
+    (tmp_path / "caliber.toml").write_text(render_toml(config))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
+    with package.open(config, create=True) as memory:
+        for name in ("ana@example.com", "ben"):
+            memory.remember([{"role": "user", "content": f"The passport of {name} is in the drawer."}], user=name)
+    return config
+
+
+def found(*arguments: str) -> set[str]:
+    """Return the names in the turns that a search finds."""
+    hits = caliber_json(*arguments, "search", "passport drawer", "--kind", "turn")["hits"]
+    return {hit["content"].split()[3] for hit in hits}
+
+
+def test_commands_act_for_whom_as_names(shop: CaliberConfig) -> None:
+    assert found() == found("--as", "admin") == found("--as", "admin:root") == {"ana@example.com", "ben"}
+    assert found("--as", "user:ana@example.com") == {"ana@example.com"}
+    assert found("--as", "user:ben") == {"ben"}
+    assert found("--as", "app") == found("--as", "agent:planner") == found("--as", "user:chiara") == set()
+    # Also after the name of the command, which then counts.
+    hits = caliber_json("--as", "admin", "search", "passport", "--kind", "turn", "--as", "user:ben")["hits"]
+    assert len(hits) == 1
+
+    def latest(*arguments: str) -> str:
+        return str(caliber_json("context", "latest", *arguments)["window_id"])
+
+    assert latest("--as", "user:ana@example.com")
+    own = latest("--as", "user:ben")
+    whole = latest("--as", "admin")
+    served = latest("--as", "app")
+    assert "window" in caliber("context", "latest", "--as", "app").stdout
+    assert caliber_json("explain", "latest", "--as", "user:ben")["window_id"] == own
+    assert caliber_json("replay", own, "--as", "user:ben")["identical"]
+    for window in (whole, served):
+        assert "not found" in caliber("explain", window, "--as", "user:ben", code=2).stderr
+        caliber("explain", window)
+    assert "no window yet" in caliber("explain", "latest", "--as", "user:chiara", code=2).stderr
+    assert "no active trajectory" in caliber("context", "latest", "--as", "agent:planner", code=2).stderr
+    plan = caliber_json("plan", "--as", "user:ana@example.com")["trajectory_id"]
+    assert plan != caliber_json("plan", "--as", "user:ben")["trajectory_id"]
+
+
+def test_what_administers_is_for_administrators(shop: CaliberConfig, tmp_path: Path) -> None:
+    commands = [
+        ("jobs", "list"),
+        ("db", "backup", str(tmp_path / "copy.db")),
+        ("db", "status"),
+        ("db", "list", "notes"),
+    ]
+    for command in commands:
+        for who in ("user:ben", "app", "agent:planner"):
+            refused = caliber(*command, "--as", who, code=2).stderr
+            assert "may not" in refused
+            assert "--as admin" in refused
+        caliber(*command, "--as", "admin", *(("--force",) if "backup" in command else ()))
+    assert "acts for no principal" in caliber("--as", "user:ben", "check", code=2).stderr
+    assert "No such option" in caliber("check", "--as", "user:ben", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "ana", "user", "user:", "user: ", "human:ana", "root:x", "agent", "app:", "admin:", "user:" + "x" * 9_999],
+)
+def test_bad_principals_are_mistakes_in_the_call(shop: CaliberConfig, wrong: str) -> None:
+    message = caliber("search", "x", "--as", wrong, code=2).stderr
+    assert "error: --as" in message
+    assert "user:ana@example.com, agent:planner, app or admin" in message
+
+
+def test_a_configured_principal_stays(shop: CaliberConfig, tmp_path: Path) -> None:
+    summary = caliber("check").stdout
+    assert "principal      application:app  (commands act for human:owner)" in summary
+    shown = caliber_json("check")
+    assert (shown["principal"], shown["administers"], shown["commands_act_for"]) == (
+        "application:app",
+        False,
+        "human:owner",
+    )
+    for knobs, seen, who in (
+        ({"principal": {"kind": "human", "id": "ben", "admin": False}}, {"ben"}, "human:ben"),
+        ({"principal": {"kind": "human", "id": "me", "admin": True}}, {"ana@example.com", "ben"}, "human:me"),
+    ):
+        (tmp_path / "caliber.toml").write_text(render_toml(shop.with_overrides(**knobs)))
+        assert found() == seen
+        assert caliber_json("check")["commands_act_for"] == who
+        assert found("--as", "user:ana@example.com") == {"ana@example.com"}
 
 
 def test_rights_are_granted_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

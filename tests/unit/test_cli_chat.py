@@ -29,7 +29,7 @@ def write(name: str, lines: list[Any]) -> str:
 
 
 def stored() -> list[Turn]:
-    with package.open("caliber.toml") as memory:
+    with package.open("caliber.toml", principal=package.Principal.admin()) as memory:
         return list(memory.storage.turns.all())
 
 
@@ -110,7 +110,7 @@ def test_content_in_parts_and_loose_forms(here: Path) -> None:
 def initiators() -> dict[str, list[package.EntityRef]]:
     """Return the initiators of the tasks of each goal."""
     out: dict[str, list[package.EntityRef]] = {}
-    with package.open("caliber.toml") as memory:
+    with package.open("caliber.toml", principal=package.Principal.admin()) as memory:
         for task in memory.storage.trajectories.all():
             out.setdefault(task.goal or "", []).append(task.initiator)
     return out
@@ -144,7 +144,7 @@ def test_the_same_log_of_two_owners_is_two_tasks_and_each_grows_by_itself(here: 
     assert [owner.entity_type.value for owner in owners] == ["user", "user", "system", "agent"]
     assert owners[:2] == [package.EntityRef.user("maria"), package.EntityRef.user("bo")]
     assert owners[3].id == agent
-    with package.open("caliber.toml") as memory:
+    with package.open("caliber.toml", principal=package.Principal.admin()) as memory:
         counts = [task.turn_count for task in memory.storage.trajectories.all()]
     assert counts == [3, 5, 3, 3]
 

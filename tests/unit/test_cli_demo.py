@@ -49,7 +49,7 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
         assert said in result.stdout, said
     assert max(len(line) for line in result.stdout.splitlines() if str(here) not in line) <= 80
     assert (here / ".demo" / ".gitignore").read_text() == "*\n"
-    with package.open(".demo/demo.caliber") as memory:
+    with package.open(".demo/demo.caliber", principal=package.Principal.admin()) as memory:
         assert memory.admin.stats()["records"]["turn"] == 24  # two questions, and an answer to each
     assert "is not in this window" not in result.stdout
     assert " of 20 " not in result.stderr
@@ -73,7 +73,7 @@ def test_the_demo_runs_from_its_program_and_another_rule_makes_another_window(pr
     assert sorted(file.name for file in (here / ".demo").iterdir() if file.suffix in (".toml", ".json")) == []
     # A memory that the program declares is filled, and a rule brings it into the window.
     assert found["remembered"]["contributors"] == 1
-    with package.open(".demo/demo.caliber") as memory:
+    with package.open(".demo/demo.caliber", principal=package.Principal.admin()) as memory:
         (author,) = memory.records("contributor").find("commits > 1", order_by="commits")
     assert author.commits == 10
     assert "contributor" in [section["name"] for section in found["windows"][1]["sections"]]

@@ -42,7 +42,7 @@ def source(here: Path) -> Path:
 
 
 def opened() -> Caliber:
-    return package.open("caliber.toml")
+    return package.open("caliber.toml", principal=package.Principal.admin())
 
 
 def notes() -> dict[str, str]:
@@ -337,9 +337,10 @@ def test_two_imports_at_once_add_everything_once(source: Path, here: Path) -> No
 
 
 def test_a_principal_that_is_no_admin_is_told_what_is_missing(source: Path, here: Path) -> None:
-    with (here / "caliber.toml").open("a") as file:
-        file.write("[principal]\nadmin = false\n")
-    assert "admin = true" in caliber("ingest", "git", "engine", code=2).stderr
+    file = here / "caliber.toml"
+    file.write_text(file.read_text().replace('kind = "application"', 'kind = "human"'))
+    assert "add --as admin" in caliber("ingest", "git", "engine", code=2).stderr
+    caliber("ingest", "git", "engine", "--as", "admin")
 
 
 def test_a_trajectory_that_ended_or_paused_is_gone_on_with_sensibly(source: Path) -> None:

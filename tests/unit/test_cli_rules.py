@@ -157,7 +157,7 @@ def test_changing_one_rule_visibly_changes_the_window(folder: Path) -> None:
 KILLED = """
 import os, signal, sys, uuid
 import caliber
-memory = caliber.open(sys.argv[1])
+memory = caliber.open(sys.argv[1], principal=caliber.Principal.admin())
 if sys.argv[2] == "start":
     memory.start_trajectory("killed", initiator=caliber.EntityRef(caliber.EntityType.USER, uuid.uuid4()))
 else:

@@ -78,7 +78,7 @@ def test_a_model_is_changed_step_by_step(here: Path) -> None:
 
 def test_strays_and_rebuilding_are_told(here: Path) -> None:
     assert "no strays" in caliber("db", "sweep", "--dry-run").stdout
-    with package.open("caliber.toml") as memory:
+    with package.open("caliber.toml", principal=package.Principal.admin()) as memory:
         note = next(iter(memory.storage.notes.all()))
         memory.storage.notes.update(note.note_id, archived_at=note.created_at)
     planned = caliber("db", "sweep", "--dry-run").stdout

@@ -257,7 +257,7 @@ def test_open_creates_a_store_when_asked(tmp_path: Path) -> None:
     with caliber.open(config, create=True) as memory:
         task = memory.start_trajectory("A task", initiator=caliber.EntityRef.user("me"))
     with caliber.open(config, create=True) as memory:
-        assert memory.get(task.trajectory_id) == task
+        assert memory.get(task.trajectory_id, user="me") == task
     with caliber.open(profiles.reference(":memory:", embedding_provider=None), create=True) as memory:
         assert memory.admin.stats()["records"]["turn"] == 0
     with pytest.raises(caliber.CaliberError, match="create"):
@@ -275,7 +275,7 @@ with caliber.open(caliber.profiles.chat_companion("me.db"), create=True) as memo
 
 async def main() -> str:
     async with await caliber.aio.open(caliber.profiles.chat_companion("me.db"), create=True) as memory:
-        again: caliber.model.Trajectory = await memory.get(task.trajectory_id)
+        again: caliber.model.Trajectory = await memory.get(task.trajectory_id, user="me")
         return again.trajectory_id.hex
 
 

@@ -33,7 +33,9 @@ class Talk:
 @pytest.fixture(params=["truncate", "exclude"])
 def talk(request: pytest.FixtureRequest) -> Iterator[Talk]:
     knobs = {"resident.feed_poll_ms": 0, "policies": [], "assembly.overflow_policy": request.param}
-    with caliber.open(caliber.profiles.PROFILES["reference"](":memory:", **knobs)) as memory:
+    with caliber.open(
+        caliber.profiles.PROFILES["reference"](":memory:", **knobs), principal=caliber.Principal.admin()
+    ) as memory:
         yield Talk(memory)
 
 

@@ -27,7 +27,9 @@ def fact(**more: Any) -> dict[str, Any]:
 )
 def test_a_record_that_no_search_could_bring_says_so(declared: dict[str, Any], query: str, reason: str) -> None:
     knobs = {"resident.feed_poll_ms": 0, "policies": [], "memories": [declared]}
-    with caliber.open(caliber.profiles.PROFILES["reference"](":memory:", **knobs)) as memory:
+    with caliber.open(
+        caliber.profiles.PROFILES["reference"](":memory:", **knobs), principal=caliber.Principal.admin()
+    ) as memory:
         task = memory.start_trajectory("a task", initiator=ME).trajectory_id
         scope = memory.open_scope(task).scope_id
         records = [

@@ -15,7 +15,7 @@ from caliber.cli.db.tenants import COMMANDS as TENANTS
 from caliber.cli.failures import LISTED
 from caliber.cli.forget import purge
 from caliber.cli.output import advancing
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store, with_whole_store
 from caliber.model.progress import Progress
 
 _TABLES: Final = {name: table for table, name in LISTED.items()}
@@ -34,7 +34,7 @@ def db() -> None:
     metavar="NAME[.FIELD]",
     help="Remove a memory and its records, or a field.",
 )
-@with_settings
+@with_whole_store
 def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
     """Bring the store up to the schema of this version, and to the memories that the configuration declares.
 
@@ -87,7 +87,7 @@ def _words_anew(settings: Settings) -> Iterator[Progress]:
 
 
 @db.command("maintain", short_help="Apply retention now.")
-@with_settings
+@with_store
 def maintain(settings: Settings) -> None:
     """Apply retention now: expired windows, old events and changes, lapsed locks. Knowledge is never removed."""
     with settings.memory() as memory:
@@ -108,7 +108,7 @@ for _command in (purge, *MAINTENANCE, *COMMANDS, *TENANTS):
 @db.command("list")
 @click.argument("what", type=click.Choice(tuple(_TABLES)))
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest N.")
-@with_settings
+@with_store
 def list_records(settings: Settings, what: str, limit: int) -> None:
     """List the newest records of a kind, newest last."""
     with settings.memory() as memory:

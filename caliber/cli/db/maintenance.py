@@ -12,7 +12,7 @@ import click
 
 from caliber.cli.failures import DONE, PROBLEM
 from caliber.cli.output import advancing, bytes_text, plural, time_text
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_whole_store
 from caliber.model.progress import Progress, unheard
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _maintenance(settings: Settings) -> Iterator[Maintenance]:
 
 @click.command("views", short_help="Make SQL views for people.")
 @click.option("--drop", is_flag=True, help="Remove them.")
-@with_settings
+@with_whole_store
 def views(settings: Settings, drop: bool) -> None:
     """Make read-only SQL views for people: caliber_note, memories, heart_facts, messages...
 
@@ -57,7 +57,7 @@ def views(settings: Settings, drop: bool) -> None:
 
 
 @click.command("status", short_help="Show sizes, rows, indexes, position, connections.")
-@with_settings
+@with_whole_store
 def status(settings: Settings) -> None:
     """Show the state of the store as the database reports it: sizes, rows, indexes, position, connections, standbys."""
     with _maintenance(settings) as maintenance:
@@ -101,7 +101,7 @@ def _advice(found: StoreStatus) -> Iterator[str]:
 
 @click.command("vacuum", short_help="Give room back, renew statistics.")
 @click.option("--full", is_flag=True, help="PostgreSQL: rewrite each table; nobody can use it meanwhile.")
-@with_settings
+@with_whole_store
 def vacuum(settings: Settings, full: bool) -> None:
     """Release the space of removed rows, and update the statistics of the query planner.
 
@@ -147,7 +147,7 @@ def _stages(out: Output) -> Iterator[Progress]:
 @click.command("backup", short_help="Write the whole store to one file.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @_force
-@with_settings
+@with_whole_store
 def backup(settings: Settings, path: Path, force: bool) -> None:
     """Write the whole store to FILE, as of one moment, while others go on.
 
@@ -171,7 +171,7 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
 @click.command("restore", short_help="Restore the store from a backup.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @_force
-@with_settings
+@with_whole_store
 def restore(settings: Settings, path: Path, force: bool) -> None:
     """Replace the configured store with FILE, a backup by `caliber db backup`; a missing store is created.
 
@@ -199,7 +199,7 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
 
 
 @click.command("check", short_help="Check the database, its rows, and that memory equals them.")
-@with_settings
+@with_whole_store
 def check(settings: Settings) -> int:
     """Check the store: the database, rules between rows, and that memory equals the database.
 

@@ -12,7 +12,7 @@ import click
 
 from caliber.cli.failures import DONE, INTERRUPTED, PROBLEM, UsageError, describe
 from caliber.cli.output import advancing, bytes_text, plural
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store, with_whole_store
 
 if TYPE_CHECKING:
     from caliber.admin.spaces import SpaceReport, Sweep
@@ -25,7 +25,7 @@ _SHOWN: Final = 20
 
 
 @click.command("spaces", short_help="List embedding spaces, and which is searched.")
-@with_settings
+@with_store
 def spaces(settings: Settings) -> None:
     """List the embedding spaces of the store.
 
@@ -76,7 +76,7 @@ def _advice(found: list[SpaceReport]) -> Iterator[str]:
 @click.option(
     "--accept-refused", is_flag=True, help="Take over even if the model refused more than a tenth of the texts."
 )
-@with_settings
+@with_store
 def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
     """Give every record a vector of the configured model, then search with that model.
 
@@ -160,7 +160,7 @@ def _bar(out: Output, label: str, start: FillStatus) -> Iterator[Progress]:
 
 @click.command("drop-space", short_help="Remove a space that is not searched.")
 @click.argument("name")
-@with_settings
+@with_store
 def drop_space(settings: Settings, name: str) -> None:
     """Remove an embedding space and all its vectors; NAME as `caliber db spaces` shows it, or its id.
 
@@ -202,7 +202,7 @@ def _check_droppable(memory: Caliber, name: str) -> None:
 
 @click.command("sweep", short_help="Remove vectors that belong to nobody.")
 @click.option("--dry-run", is_flag=True, help="Count them only.")
-@with_settings
+@with_store
 def sweep(settings: Settings, dry_run: bool) -> None:
     """Remove vectors of deleted or inactive records or of unknown spaces, and retired spaces without vectors."""
     with settings.memory(note=False) as memory:
@@ -234,7 +234,7 @@ def _print_swept(out: Output, found: Sweep) -> None:
 @click.option("--dry-run", is_flag=True, help="Count strays and verify; change nothing.")
 @click.option("--full-text", is_flag=True, help="Make full text also where there is none and memory is searched.")
 @click.option("--drop", is_flag=True, help="Remove the full text: writes no longer pay for it. Nothing else is done.")
-@with_settings
+@with_whole_store
 def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: bool) -> int:
     """Rebuild everything that search reads, and verify it. Records are never changed.
 

@@ -10,7 +10,7 @@ import click
 
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, advancing, plural
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_whole_store
 from caliber.model.progress import Progress
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _document(tenant: Tenant) -> dict[str, Any]:
 
 @click.command("tenants", short_help="List the tenants and where they are.")
 @click.option("--dropped", is_flag=True, help="Those that were dropped, too.")
-@with_settings
+@with_whole_store
 def tenants(settings: Settings, dropped: bool) -> None:
     """List the tenants of the directory that the configuration names, and where they are."""
     with _open(settings) as opened:
@@ -69,7 +69,7 @@ def tenant() -> None:
 @click.argument("name")
 @click.option("--source", help=f"{_SOURCE} [default: tenancy.new_tenants]")
 @click.option("--exist-ok", is_flag=True, help="An existing tenant is no mistake.")
-@with_settings
+@with_whole_store
 def create(settings: Settings, name: str, source: str | None, exist_ok: bool) -> None:
     """Create a tenant with an empty store, and the directory if this is the first.
 
@@ -91,7 +91,7 @@ def create(settings: Settings, name: str, source: str | None, exist_ok: bool) ->
 @click.argument("name")
 @click.option("--to", "source", help=_SOURCE)
 @click.option("--abort", is_flag=True, help="Give a move up; the tenant stays where it is.")
-@with_settings
+@with_whole_store
 def move(settings: Settings, name: str, source: str | None, abort: bool) -> None:
     """Move a tenant to another data source while it is used; resume a move that was interrupted.
 
@@ -150,7 +150,7 @@ def _steps(out: Output, advance: Callable[[int], None]) -> Progress:
 @click.argument("name")
 @click.option("--old", is_flag=True, help="Only what it left behind when it moved.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@with_settings
+@with_whole_store
 def drop(settings: Settings, name: str, old: bool, yes: bool) -> None:
     """Remove a tenant with its store, or the old store that a move left."""
     with _open(settings) as opened:

@@ -93,10 +93,8 @@ def demo(
 def _demonstrate(
     out: Output, config_path: Path, path: Path, questions: tuple[str, ...], assemblies: int
 ) -> dict[str, Any]:
-    from caliber.api.opening import open as open_store
-
     document: dict[str, Any] = {}
-    with open_store(config_path) as memory:
+    with steps.open_store(config_path) as memory:
         document["remembered"] = _remember(out, memory, path)
         asked = _ask(out, memory, document["remembered"], questions)
         document["windows"] = [
@@ -105,10 +103,10 @@ def _demonstrate(
         ]
         document["exclusion"] = _explain(out, memory, asked)
     document["changed"] = _change(out, config_path, asked)
-    with open_store(config_path) as memory:
+    with steps.open_store(config_path) as memory:
         before = steps.counts(memory)
     document["reopened"] = _reopen(out, config_path, before, asked)
-    with open_store(config_path) as memory:
+    with steps.open_store(config_path) as memory:
         document["figures"] = _measure(out, memory, asked, assemblies)
     return document
 
@@ -208,7 +206,6 @@ def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any]
 
 def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
     """Ask a question again under a program of which one rule is another: where it changes most."""
-    from caliber.api.opening import open as open_store
     from caliber.cli.query import in_words
 
     kinds = tuple(map(SourceType, steps.KNOWLEDGE))
@@ -220,7 +217,7 @@ def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
         out, f"   {steps.from_here(changed)} is the same program, but its rule for {kind}s takes top_k(1):"
     )
     out.print(f"   asked: {shortened(printable(asked.question), 70)}")
-    with open_store(changed) as memory:
+    with steps.open_store(changed) as memory:
         window = memory.assemble_context(
             asked.window.trajectory_id, query=asked.question, max_tokens=asked.window.max_tokens
         )
@@ -243,11 +240,9 @@ def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
 
 
 def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[Asked]) -> dict[str, Any]:
-    from caliber.api.opening import open as open_store
-
     _title(out, 5, "Close, reopen, compare")
     began = time.monotonic()
-    with open_store(config_path) as memory:
+    with steps.open_store(config_path) as memory:
         opened = time.monotonic() - began
         after = steps.counts(memory)
         # There may be more by now: vectors and summaries are made behind.

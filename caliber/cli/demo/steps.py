@@ -91,6 +91,14 @@ def write_program(home: Path, *, postgres: bool) -> Path:
     return path
 
 
+def open_store(path: Path) -> Caliber:
+    """Open the demo's store as its administrator."""
+    from caliber.api.opening import open as open_memory
+    from caliber.model.access import Principal
+
+    return open_memory(path, principal=Principal.admin())
+
+
 @contextmanager
 def database(out: Output) -> Iterator[str]:
     """Have the variable of the demo's DSN name a server: the one it names already, or a private one till the end.

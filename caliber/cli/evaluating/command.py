@@ -14,7 +14,7 @@ from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.query import with_kinds
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 
 if TYPE_CHECKING:
     from caliber.cli.evaluating.judging import Judged
@@ -42,7 +42,7 @@ _PARTS_SHOWN: Final = 4
 @click.option(
     "--task", metavar="TASK", help="With --windows: windows of TASK (its id, or `latest`), not of a new task."
 )
-@with_settings
+@with_store
 @click.pass_context
 def evaluate(
     context: click.Context,

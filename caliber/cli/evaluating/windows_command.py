@@ -112,7 +112,7 @@ def _task(memory: Caliber, named: str | None) -> Iterator[uuid.UUID]:
     if not memory.principal.is_admin:
         raise UsageError(
             f"{memory.principal.label} is no admin, and only an admin can delete the new task afterwards",
-            "name a task: --task ID",
+            "name a task: --task ID; or measure with --as admin",
         )
     task = memory.start_trajectory("Questions of caliber eval", initiator=_owner(memory)).trajectory_id
     try:
@@ -138,6 +138,7 @@ def _ask_conversations(out: Output, config: CaliberConfig, file: Path, sizes: Se
     from caliber.cli.evaluating.conversations import BadData, load, remember
     from caliber.cli.evaluating.windows import SEARCH_AND_FILL, TASKS, ConversationWindows
     from caliber.cli.importing.source import initiator_of
+    from caliber.model.access import Principal
 
     try:
         talks = load(file)
@@ -159,7 +160,7 @@ def _ask_conversations(out: Output, config: CaliberConfig, file: Path, sizes: Se
         for number, talk in enumerate(talks):
             alone = _alone(config, Path(folder) / f"{number}.db")
             create(alone)
-            with open_store(alone) as memory:
+            with open_store(alone, principal=Principal.admin()) as memory:
                 windows = ConversationWindows(memory, remember(memory, talk, owner, leave_open=True), owner, sizes)
                 for question in talk.questions:
                     asked += windows.ask(question, (SEARCH_AND_FILL, *TASKS))
@@ -174,7 +175,7 @@ def _alone(config: CaliberConfig, path: Path) -> CaliberConfig:
     storage: dict[str, Any] = {"storage.path": str(path)}
     if config.storage.adapter != "sqlite":
         storage = {"storage": reference(str(path)).to_data()["storage"]}
-    return config.with_overrides(**storage, policies=[], **{"principal.admin": True})
+    return config.with_overrides(**storage, policies=[])
 
 
 # --- results ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import click
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
 from caliber.cli.references import owner_option
-from caliber.cli.settings import Settings, with_settings
+from caliber.cli.settings import Settings, with_store
 from caliber.model.trust import TrustLabel
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def ingest() -> None:
 @click.option("--no-documents", is_flag=True, help="Only the history; no documents and decision records.")
 @_FOR
 @_TRUST
-@with_settings
+@with_store
 def ingest_git(
     settings: Settings, path: Path, limit: int | None, no_documents: bool, owner: EntityRef | None, trust: str
 ) -> None:
@@ -231,7 +231,7 @@ def _print_documents(out: Output, counts: dict[str, Any], kind: str) -> None:
 )
 @_FOR
 @_TRUST
-@with_settings
+@with_store
 def ingest_files(settings: Settings, path: Path, max_bytes: int, owner: EntityRef | None, trust: str) -> None:
     """Remember the text files under PATH: documents as notes by section, everything else as artifacts.
 
@@ -339,7 +339,7 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
     show_default=True,
     help="Trust no message more than this, whoever the file says wrote it; web for somebody else's file.",
 )
-@with_settings
+@with_store
 def ingest_chat(settings: Settings, file: Path, skip_bad: bool, owner: EntityRef | None, trust: str) -> int:
     """Remember the conversations in FILE (JSON Lines, OpenAI-style messages with tool calls).
 

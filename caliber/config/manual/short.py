@@ -24,6 +24,9 @@ SUMMARIES: Final = "Summaries: extractive (on this machine, no language model), 
 BUDGET: Final = "Longest context window, in tokens."
 STORE: Final = "The store: one SQLite file, relative to this file."
 TENANCY: Final = "A store for each tenant, in the database of [storage], or in the folder tenants beside its file."
+PRINCIPAL: Final = (
+    "The principal of a handle that is opened without one: the application acts for the user of a task or call."
+)
 _POSTGRES: Final = 'In PostgreSQL: adapter = "postgres" and dsn = "env:NAME", a variable that holds the address.'
 _EXAMPLES: Final = (
     ("How long records of operation stay: a duration, or forever.", "retention", ("windows_ms", "events_ms")),
@@ -50,6 +53,7 @@ class Short:
             "summarization_provider": self.summaries,
             "token_budget": self.config.token_budget,
             "storage": {"adapter": "sqlite", "path": self.store},
+            "principal": {"kind": self.config.principal.kind.value, "id": self.config.principal.id},
         }
         if self.config.tenancy is not None:
             data["tenancy"] = {"new_tenants": self.config.tenancy.new_tenants}
@@ -85,6 +89,8 @@ def short_toml(short: Short) -> str:
     lines += [f"{name} = {render_value(value)}" for name, value in data["storage"].items()]
     if "tenancy" in data:
         lines += ["", f"# {TENANCY}", "[tenancy]", f"new_tenants = {render_value(data['tenancy']['new_tenants'])}"]
+    lines += ["", f"# {PRINCIPAL}", "[principal]"]
+    lines += [f"{name} = {render_value(value)}" for name, value in data["principal"].items()]
     values = short.config.to_mapping()
     for meaning, section, names in _EXAMPLES:
         lines += ["", f"# {meaning}", f"# [{section}]"]

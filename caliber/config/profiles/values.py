@@ -152,7 +152,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "max_notes_in_window": 200,
             },
         },
-        "principal": {"kind": "human", "id": "owner", "admin": True},
+        "principal": {"kind": "application", "id": "app", "admin": False},
         "access": {
             "default_visibility": {
                 "orchestrator": ["orchestrator", "optimizer"],
