@@ -108,11 +108,7 @@ class LearningConfig(Section):
 class PrincipalConfig(Section):
     """The principal of a handle that is opened without one."""
 
-    kind: PrincipalKind = knob(
-        "A human, an agent, the system, or the application, which acts for the user of a task or call, and else sees"
-        " what is shared.",
-        "design",
-    )
+    kind: PrincipalKind = knob("The application, which acts for users; a human, an agent, or the system.", "design")
     id: Name = knob("Its name.", "design", max_length=256)
     role: AgentRole | None = knob("Role of an agent; decides what it sees.", "M-118", optional=True)
     admin: Flag = knob("Whether it may see and change everything.", "K-131")
