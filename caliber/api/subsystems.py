@@ -23,6 +23,7 @@ from caliber.learning.learner import Learner
 from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
 from caliber.pcp.facet import Pcp
+from caliber.pcp.readings import Readings
 from caliber.policies.schedules import Schedules
 from caliber.policies.triggers import Triggers
 from caliber.retention.retaining import Retaining
@@ -116,6 +117,7 @@ def add_parts(engine: Engine) -> None:
     engine.open_summarization()
     open_summarizer(engine)
     engine.add(Learner(engine))
+    engine.add(Readings())
     Triggers(engine).register(jobs)
     Schedules(engine).register(jobs)
     Retaining(engine).register(jobs)

@@ -52,31 +52,25 @@ class DosageConfig(Section):
 
 
 class AntiSprawlConfig(Section):
-    """Checks of artifacts on the way in: refused or reported."""
+    """Lint of artifacts: what ``memory.pcp.lint`` reports."""
 
-    linter_enabled: Flag = knob("Lint artifacts.", "C-255, C-257", source_value=True, reserved=True)
-    vocabulary_enforcement: Flag = knob(
-        "Terms of artifacts must be in vocabulary.", "C-255, C-257", source_value=False, reserved=True
-    )
-    vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281", reserved=True)
-    duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", source_value=True, reserved=True)
-    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", source_value=5, ge=1, reserved=True)
+    linter_enabled: Flag = knob("Lint artifacts; off, none has an issue.", "C-255, C-257", source_value=True)
+    vocabulary_enforcement: Flag = knob("Tags of artifacts must be in vocabulary.", "C-255, C-257", source_value=False)
+    vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281")
+    duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", source_value=True)
+    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", source_value=5, ge=1)
     duplicate_similarity: Real = knob(
-        "Similarity from which two are duplicates.", "C-121", source_value=0.95, ge=0, le=1, reserved=True
+        "Similarity from which two are duplicates.", "C-121", source_value=0.95, ge=0, le=1
     )
-    max_artifact_size: Int = knob(
-        "Largest artifact.", "C-255, C-257", unit="bytes", source_value=10_000, gt=0, reserved=True
-    )
+    max_artifact_size: Int = knob("Largest artifact.", "C-255, C-257", unit="bytes", source_value=10_000, gt=0)
 
 
 class GroundingConfig(Section):
     """Checks of the sources that knowledge rests on."""
 
-    require_source_for_facts: Flag = knob(
-        "Facts must name where they come from.", "C-256, C-257", source_value=True, reserved=True
-    )
+    require_source_for_facts: Flag = knob("Facts must name where they come from.", "C-256, C-257", source_value=True)
     confidence_threshold: Real = knob(
-        "Confidence below which a warning is given.", "C-256, C-257", source_value=0.5, ge=0, le=1, reserved=True
+        "Confidence below which a note is given.", "C-264, C-257", source_value=0.5, ge=0, le=1
     )
     stale_data_max_age_ms: Duration = knob(
         "Age from which data is stale; equals stale_threshold.",
@@ -84,7 +78,12 @@ class GroundingConfig(Section):
         unit="ms",
         source_value=2_592_000_000,
         gt=0,
-        reserved=True,
+    )
+    verifier_timeout_ms: Duration = knob(
+        "Longest that a language model is asked about contradictions by one call; rules need none.",
+        "C-260",
+        unit="ms",
+        gt=0,
     )
     conflict_resolution: ConflictResolution = knob(
         "Which of two contradicting records holds.", "C-286, C-257", source_value="highest_confidence", reserved=True
@@ -97,5 +96,11 @@ class PCPConfig(Section):
     context_dag: ContextDagConfig = knob("Trajectories that contain trajectories.", "C-250")
     recovery_points: RecoveryConfig = knob("Checkpoints.", "C-252")
     dosage: DosageConfig = knob("How much may enter one window.", "C-254")
-    anti_sprawl: AntiSprawlConfig | None = knob("What is refused or reported on the way in.", "C-255", reserved=True)
-    grounding: GroundingConfig | None = knob("What knowledge must rest on.", "C-256", reserved=True)
+    anti_sprawl: AntiSprawlConfig | None = knob(
+        "What the lint of an artifact reports; nothing without it.", "C-255", optional=True
+    )
+    grounding: GroundingConfig | None = knob(
+        "What knowledge must rest on; without it, only contradictions and ended validity are found.",
+        "C-256",
+        optional=True,
+    )

@@ -27,7 +27,6 @@ from caliber.config.context import (
     SectionPriorities,
     TokensConfig,
 )
-from caliber.config.earlier import renamed
 from caliber.config.injection import RULES_MAX, InjectionRule
 from caliber.config.knobs import AsList, Duration, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
@@ -54,6 +53,7 @@ from caliber.config.providers import (
 )
 from caliber.config.recall import RecallConfig
 from caliber.config.rules import checks, declared  # noqa: F401  (declared registers checks)
+from caliber.config.rules.earlier import renamed
 from caliber.config.search import SearchConfig
 from caliber.config.secret import REDACTED, LiteralDsn
 from caliber.config.storage import (
@@ -90,7 +90,10 @@ class CaliberConfig(Section):
         reserved=True,
     )
     contradiction_threshold: Real = knob(
-        "Similarity from which two differing facts may contradict each other.", "C-099", ge=0, le=1, reserved=True
+        "Similarity from which two differing statements are compared; those about one subject always are.",
+        "C-099",
+        ge=0,
+        le=1,
     )
     validation_mode: ValidationMode = knob("Validate writes only, or reads too.", "C-101")
     lock_timeout: Duration = knob("How long a lock is held before it lapses.", "C-112", unit="ms", gt=0)

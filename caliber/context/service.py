@@ -265,16 +265,14 @@ class Reader:
         """Return a persisted window, also one that is not on disk yet. Raises: NotFound."""
         engine = self._engine
         engine.check_open()
-        pending = self._windows.pending(engine.behind, window_id)
-        if pending is not None:
-            return pending
-        plans = engine.store.plans[CONTEXT_WINDOW.name]
-        with engine.store.read() as session:
-            rows = session.run(plans.get, (window_id.bytes,))
-        if rows:
-            window: StoredWindow = plans.codec.decode(rows[0])
-            if window.expires_at is None or window.expires_at > from_us(engine.clock.now_us()):
-                return window
+        window = self._windows.pending(engine.behind, window_id)
+        if window is None:
+            plans = engine.store.plans[CONTEXT_WINDOW.name]
+            with engine.store.read() as session:
+                rows = session.run(plans.get, (window_id.bytes,))
+            window = plans.codec.decode(rows[0]) if rows else None
+        if window is not None and (window.expires_at is None or window.expires_at > from_us(engine.clock.now_us())):
+            return window
         raise NotFound(
             f"window {window_id} was not found: it was never persisted, or has expired",
             entity_type="context_window",
@@ -293,7 +291,7 @@ class Reader:
             raise NotFound(entity_type="config", id=window.config_hash.hex())
         return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
 
-    def _recorded(self, window_id: uuid.UUID) -> tuple[StoredWindow, CaliberConfig, StoredContents]:
+    def recorded(self, window_id: uuid.UUID) -> tuple[StoredWindow, CaliberConfig, StoredContents]:
         """Return a window, its configuration, and its contents as far as the principal may see them by now.
 
         Windows hold what their principal could see. The application reads its windows of shared tasks, and for a user
@@ -315,7 +313,7 @@ class Reader:
         """Return a persisted window byte for byte, by running ranking and fill again."""
         from caliber.context.explain.replayer import replay
 
-        window, config, contents = self._recorded(window_id)
+        window, config, contents = self.recorded(window_id)
         try:
             return replay(window.record, config, contents)
         except NotFound:
@@ -328,7 +326,7 @@ class Reader:
         """Return why each record of a window was included or excluded, or the reason for one record."""
         from caliber.context.explain.explainer import explain
 
-        window, config, contents = self._recorded(window_id)
+        window, config, contents = self.recorded(window_id)
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
 
     def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:

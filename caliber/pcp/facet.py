@@ -1,4 +1,4 @@
-"""Facet ``memory.pcp``: checkpoints of tasks, and recovery from them."""
+"""Facet ``memory.pcp``: checkpoints of tasks and recovery from them; validation and lint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
+from caliber.model.guard.lint import LintResult
+from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
 from caliber.model.pcp import Checkpoint, RecoveryResult
+from caliber.model.windows import ContextWindow
 from caliber.pcp.recovery import LearntFacts, Recovery
 from caliber.schema.relations import TRAJECTORY
 from caliber.search.service import Searching
@@ -24,6 +27,7 @@ class Pcp:
         self, engine: Engine, principal: Principal, searching: Searching, tasks: Tasks[Any], facts: LearntFacts
     ) -> None:
         self._engine = engine
+        self._principal = principal
         self._searching = searching
         self._recovery = Recovery(engine, principal, tasks, facts)
 
@@ -53,6 +57,29 @@ class Pcp:
         wanted = None if checkpoint is None else arguments.as_uuid(checkpoint, "checkpoint")
         with bounded(deadline_ms):
             return self._recovery.recover(self._own(task), wanted, preview=preview)
+
+    def validate(self, target: ContextWindow | Id, *, deadline_ms: int | None = None) -> ValidationResult:
+        """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
+
+        ``target`` is a window, or the id of a persisted window, of a scope or of a task. Nothing is changed.
+
+        Raises: ConstraintViolation for an id of no window, scope or task, or of a window that has expired; Unavailable.
+        """
+        from caliber.pcp.validation import Validator  # its word lists load with the first check
+
+        with bounded(deadline_ms):
+            return Validator(self._engine, self._principal).validate(target)
+
+    def lint(self, artifact: Id, *, deadline_ms: int | None = None) -> LintResult:
+        """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md. Nothing is changed.
+
+        Raises: NotFound; InvalidValue.
+        """
+        from caliber.pcp.lint import Linter  # parsers that few processes need
+
+        key = arguments.as_uuid(artifact, "artifact")
+        with bounded(deadline_ms):
+            return Linter(self._engine, self._principal).lint(key)
 
     def _own(self, task: Id) -> Any:
         self._engine.check_open()

@@ -24,6 +24,7 @@ from caliber.schema.traits import (
     Dates,
     Ends,
     Exported,
+    Grounded,
     Links,
     Memory,
     Mirror,
@@ -265,6 +266,8 @@ class Relation:
     """Whether ``get`` finds a record by its id alone."""
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
+    grounded: Grounded | None = None
+    """What a record states, and what that rests on; None where records state nothing that could be wrong."""
     window: Window | None = None
     """How records appear in context windows; None if windows do not use them."""
     hides: bool = field(init=False, compare=False, repr=False)
@@ -301,6 +304,7 @@ class Relation:
         )
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else self.ends.columns
+        named += () if self.grounded is None else self.grounded.columns
         named += () if self.window is None else (*self.window.shown, self.age)
         for name in named:
             if name not in self._by_name and name != "ordinal":

@@ -215,6 +215,48 @@ class Owned:
     agent: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Grounded:
+    """The statement that a record makes, and what it rests on.
+
+    ``kinds`` are a column and the values of it that make a record a statement; None: every record is one. ``subject``
+    are the columns of the thing that it is about, ``confidence`` is the column of its confidence, ``since`` that of the
+    instant since when it has been known. It rests on its sources if one of the columns ``sources`` has a value;
+    ``given`` is a column, and a value with which it needs none.
+    """
+
+    since: str
+    sources: tuple[str, ...]
+    subject: tuple[str, ...] = ()
+    confidence: str | None = None
+    kinds: tuple[str, tuple[str, ...]] | None = None
+    given: tuple[str, str] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is named."""
+        pairs = tuple(pair[0] for pair in (self.kinds, self.given) if pair is not None)
+        return (self.since, *self.sources, *self.subject, *pairs, *([self.confidence] if self.confidence else ()))
+
+
+FACTS: Final = Grounded(
+    since="created_at",
+    sources=("source_turn",),
+    confidence="confidence",
+    kinds=("artifact_type", ("fact",)),
+    given=("extraction_method", "user_provided"),
+)
+"""Artifacts that are facts rest on the turn that they were extracted from, unless a user stated them."""
+
+NOTES: Final = Grounded(
+    since="created_at",
+    sources=("source_trajectory_ids",),
+    subject=("entity", "entity_type"),
+    confidence="confidence",
+)
+"""Notes rest on the tasks that they were drawn from."""
+
+
 class Exported(StrEnum):
     """The default of ``caliber export``: write the records always, or on request; both can be loaded."""
 

@@ -12,23 +12,12 @@ DIMENSIONS = 32
 HASH_PROVIDER = {"provider_type": "hash", "model": "test", "dimensions": DIMENSIONS, "options": {}}
 
 UNREAD: dict[str, Any] = {
-    "stale_threshold": "30d",
-    "contradiction_threshold": 0.85,
+    "stale_threshold": "365d",
     "message_retention": "30d",
     "delegation_timeout": "1h",
     "orphan_detection_threshold": "1d",
     "pcp.dosage.critical_priority": 90,
     "pcp.dosage.compress_ratio": 0.5,
-    "pcp.anti_sprawl.linter_enabled": True,
-    "pcp.anti_sprawl.vocabulary_enforcement": False,
-    "pcp.anti_sprawl.vocabulary": [],
-    "pcp.anti_sprawl.duplicate_detection": True,
-    "pcp.anti_sprawl.duplicate_limit": 5,
-    "pcp.anti_sprawl.duplicate_similarity": 0.95,
-    "pcp.anti_sprawl.max_artifact_size": 28_000,
-    "pcp.grounding.require_source_for_facts": True,
-    "pcp.grounding.confidence_threshold": 0.5,
-    "pcp.grounding.stale_data_max_age_ms": "30d",
     "pcp.grounding.conflict_resolution": "highest_confidence",
 }
 """Every knob that nothing reads yet: a file may set it, and its value is checked."""

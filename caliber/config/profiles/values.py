@@ -23,6 +23,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
     data: dict[str, Any] = {
         "token_budget": TOKEN_BUDGET,
         "checkpoint_retention": 5,
+        "contradiction_threshold": 0.85,
         "validation_mode": "on_mutation",
         "lock_timeout": 30 * SECOND,
         # Nothing is too slight: limits and budgets keep the most relevant (docs/search.md, In windows).
@@ -150,6 +151,21 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "max_scopes_in_window": 50,
                 "max_artifacts_in_window": 200,
                 "max_notes_in_window": 200,
+            },
+            "anti_sprawl": {
+                "linter_enabled": True,
+                "vocabulary_enforcement": False,
+                "vocabulary": [],
+                "duplicate_detection": True,
+                "duplicate_limit": 5,
+                "duplicate_similarity": 0.95,
+                "max_artifact_size": 100_000,
+            },
+            "grounding": {
+                "require_source_for_facts": False,
+                "confidence_threshold": 0.5,
+                "stale_data_max_age_ms": 365 * DAY,
+                "verifier_timeout_ms": 5_000,
             },
         },
         "principal": {"kind": "application", "id": "app", "admin": False},

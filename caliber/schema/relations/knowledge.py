@@ -33,7 +33,7 @@ from caliber.schema.relation import (
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 from caliber.schema.rules import NotBefore
-from caliber.schema.traits import Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Valid, Window
+from caliber.schema.traits import NOTES, Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Valid, Window
 
 _COLUMN = Residence.COLUMN
 
@@ -92,6 +92,7 @@ NOTE = Relation(
     trust=Trust("trust"),
     exported=Exported.RECORDS,
     evicted=4,
+    grounded=NOTES,
     window=Window(
         Enters.KNOWLEDGE,
         source=4,

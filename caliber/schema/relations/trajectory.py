@@ -54,6 +54,7 @@ from caliber.schema.relation import (
 )
 from caliber.schema.rules import OnlyWith
 from caliber.schema.traits import (
+    FACTS,
     Block,
     Counted,
     Dates,
@@ -470,6 +471,7 @@ ARTIFACT = Relation(
     retrieved=EventType.ARTIFACT_RETRIEVE,
     active=("rolled_back_at", "superseded_by", "retired_at"),
     valid=Valid(until="expires_at"),
+    grounded=FACTS,
     window=Window(
         Enters.TASK,
         source=3,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from support.knobs import (
     embeddings,
     files,
+    guards,
     indexes,
     lifecycles,
     memories,
@@ -21,7 +22,20 @@ from support.knobs import (
 )
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows, providers, searches, lifecycles, files, memories, embeddings, servers, indexes, trust, views)
+SECTIONS = (
+    windows,
+    providers,
+    searches,
+    lifecycles,
+    files,
+    memories,
+    embeddings,
+    servers,
+    indexes,
+    trust,
+    views,
+    guards,
+)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 __all__ = ["CASES", "Case", "Place"]

@@ -35,8 +35,11 @@ _NEW_JOB_KNOBS: Final = {"backoff_ms": 1, "backoff_max_ms": 1, "history_ms": 0, 
 """Settings that did not exist then; no window depends on them."""
 
 
-_NEW_SECTIONS: Final[dict[str, Any]] = {"learning": {"method": "rules", "max_facts": 100}}
-"""Sections that earlier versions did not have, with what they did then."""
+_NEW_SECTIONS: Final[dict[str, Any]] = {
+    "learning": {"method": "rules", "max_facts": 100},
+    "contradiction_threshold": 1.0,
+}
+"""Sections and knobs that earlier versions did not have, with what they did then."""
 
 _NO_WEIGHTS: Final = {"base": 1.0, "access": 0.0, "recency": 0.0, "relevance": 0.0}
 _NEW_ACCESS_KNOBS: Final[dict[str, Any]] = {
@@ -75,4 +78,8 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
     access = data.get("access")
     if isinstance(access, dict):
         data = {**data, "access": {**_NEW_ACCESS_KNOBS, **access}}
-    return {**_NEW_SECTIONS, **data}
+    pcp = data.get("pcp")
+    if isinstance(pcp, dict) and isinstance(grounding := pcp.get("grounding"), dict):
+        data = {**data, "pcp": {**pcp, "grounding": {"verifier_timeout_ms": 1, **grounding}}}
+    given = {name: value for name, value in data.items() if value is not None or name not in _NEW_SECTIONS}
+    return {**_NEW_SECTIONS, **given}

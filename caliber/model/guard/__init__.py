@@ -1,0 +1,1 @@
+"""Data types of the guard of memory."""

@@ -1,0 +1,64 @@
+"""Result of a validation: issues of stored records, and verdicts about pairs of statements. Source: C-258 to C-265."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class IssueType(StrEnum):
+    CONTRADICTION = "contradiction"
+    STALE_DATA = "stale_data"
+    LOW_CONFIDENCE = "low_confidence"
+    MISSING_SOURCE = "missing_source"
+
+
+class VerdictKind(StrEnum):
+    """The way in which two statements contradict each other."""
+
+    NEGATION = "negation"
+    NUMBER = "number"
+    DATE = "date"
+    VALUE = "value"
+    PREFERENCE = "preference"
+    ANTONYM = "antonym"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A contradiction between two statements, and the words or numbers that make it one."""
+
+    kind: VerdictKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationIssue:
+    """One finding about stored records, with what to do about it. Source: C-283."""
+
+    severity: Severity
+    issue_type: IssueType
+    message: str
+    entities: tuple[EntityRef, ...]
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationResult:
+    """The issues of a window, scope or task, errors first. ``valid``: none of them is an error (C-258).
+
+    ``checked`` counts the records. ``complete`` is False where there were more similar pairs than are compared.
+    """
+
+    valid: bool
+    issues: tuple[ValidationIssue, ...]
+    checked: int = 0
+    complete: bool = True

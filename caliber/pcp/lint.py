@@ -1,0 +1,93 @@
+"""Lint of an artifact: too large, nearly the same as another one, malformed, tags outside the vocabulary.
+
+Source: C-278 to C-282, K-087; docs/pcp.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from caliber.config.pcp import AntiSprawlConfig
+from caliber.engine.engine import Engine
+from caliber.model.access import Principal
+from caliber.model.errors import NotFound
+from caliber.model.guard.lint import LintIssue, LintIssueType, LintResult
+from caliber.model.guard.validation import Severity
+from caliber.model.references import EntityRef, kind_named
+from caliber.model.trajectory import Artifact
+from caliber.pcp.formats import fault_of, tags_of
+from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
+from caliber.resident.validity import visible_rows
+from caliber.search.service import Searching
+
+
+class Linter:
+    """Lints artifacts as one principal sees them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._readers = Searching(engine, principal).readers
+
+    def lint(self, key: uuid.UUID) -> LintResult:
+        """Return the issues of an artifact. Raises: as ``Pcp.lint``."""
+        snapshot = self._engine.snapshot()
+        found = snapshot.locate(key.bytes)
+        artifact = None
+        if found is not None and self._readers.allows(*found):
+            artifact = self._engine.memory.entity(*found)
+        if found is None or not isinstance(artifact, Artifact):
+            raise NotFound(entity_type="artifact", id=key)
+        knobs = self._engine.config.pcp.anti_sprawl
+        if knobs is None or not knobs.linter_enabled:
+            return LintResult(True, ())
+        issues = [*_of_content(artifact, knobs), *self._duplicates(snapshot, *found, knobs)]
+        return LintResult(all(issue.severity is not Severity.ERROR for issue in issues), tuple(issues))
+
+    def _duplicates(
+        self, snapshot: ResidentSnapshot, owners: RelationSnapshot, number: int, knobs: AntiSprawlConfig
+    ) -> Iterator[LintIssue]:
+        """Yield the records in use that are nearly the same, the nearest first (C-279)."""
+        space = snapshot.space_in_use
+        index = None if space is None else snapshot.vectors.get((owners.relation.name, space))
+        if not knobs.duplicate_detection or index is None:
+            return
+        vectors = index.vectors(owners, number)
+        if not len(vectors):
+            return
+        allowed = visible_rows(owners, self._engine.clock.now_us(), self._readers.over(owners))
+        allowed[number] = False
+        rows, scores = index.best(vectors[0], owners, allowed, knobs.duplicate_limit, knobs.duplicate_similarity)
+        if not len(rows):
+            return
+        kind = kind_named(owners.relation.name)
+        alike = tuple(EntityRef(kind, owners.entity_id(row)) for row in rows.tolist())
+        own = EntityRef(kind, owners.entity_id(number))
+        message = f"{len(alike)} artifacts are nearly the same; the nearest is {alike[0].id} ({float(scores[0]):.2f})"
+        action = "use that one, or let this one supersede it"
+        yield LintIssue(Severity.INFO, LintIssueType.DUPLICATE, message, (own, *alike), action)
+
+
+def _of_content(artifact: Artifact, knobs: AntiSprawlConfig) -> Iterator[LintIssue]:
+    own = (EntityRef(kind_named("artifact"), artifact.artifact_id),)
+    size = len(artifact.content)
+    if size > knobs.max_artifact_size:
+        message = f"{size} bytes are more than pcp.anti_sprawl.max_artifact_size = {knobs.max_artifact_size}"
+        yield LintIssue(Severity.WARNING, LintIssueType.OVERSIZED, message, own, "keep a summary, or split it")
+    try:
+        text = artifact.content.decode("utf-8")
+    except UnicodeDecodeError:
+        message = f"{artifact.artifact_type} is a text, and the content is not UTF-8"
+        yield LintIssue(Severity.ERROR, LintIssueType.MALFORMED_CONTENT, message, own, "encode it as UTF-8")
+        return
+    fault = fault_of(text, artifact.schema_version)
+    if fault is not None:
+        yield LintIssue(Severity.ERROR, LintIssueType.MALFORMED_CONTENT, fault, own, "mend the content, or its format")
+    if knobs.vocabulary_enforcement:
+        known = {word.casefold() for word in knobs.vocabulary}
+        unknown = [tag for tag in dict.fromkeys(tags_of(text)) if tag.casefold() not in known]
+        if unknown:
+            message = f"tags outside pcp.anti_sprawl.vocabulary: {', '.join(unknown)}"
+            action = "use a term of the vocabulary, or add these to it"
+            yield LintIssue(Severity.WARNING, LintIssueType.VOCABULARY_VIOLATION, message, own, action)

@@ -1,0 +1,216 @@
+"""Validation of stored knowledge: contradictions, age, ended validity, low confidence, missing sources.
+
+Resident memory is read, and no SQL runs. Source: C-258 to C-265, K-085, K-086; docs/pcp.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config.pcp import GroundingConfig
+from caliber.engine.engine import Engine
+from caliber.model.access import Principal
+from caliber.model.events import Event, EventType
+from caliber.model.guard.validation import IssueType, Severity, ValidationIssue, ValidationResult
+from caliber.model.ids import uuid_from_bytes
+from caliber.model.references import EntityRef, kind_named
+from caliber.pcp.pairs import Candidate, Statement, candidate_pairs
+from caliber.pcp.readings import Readings
+from caliber.pcp.targets import Rows, Target, Targets
+from caliber.pcp.verifying import Finding, Verifier
+from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relation import Residence
+from caliber.schema.traits import Grounded
+
+_ORDER: Final = {severity: place for place, severity in enumerate(Severity)}
+_MS_US: Final = 1_000
+_DAY_US: Final = 86_400_000_000
+
+
+class Validator:
+    """Checks records as one principal sees them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._label = principal.label
+        self._targets = Targets(engine, principal)
+        self._grounding = engine.config.pcp.grounding
+
+    def validate(self, target: Any) -> ValidationResult:
+        """Return the issues of a window, scope or task. Raises: as ``Pcp.validate``."""
+        erased = self._engine.memory.erasures
+        found = self._targets.find(target)
+        issues, statements = self._examine(found)
+        pairs = candidate_pairs(statements, found.snapshot, self._engine.config.contradiction_threshold)
+        issues += [_contradiction(each) for each in self.findings(pairs.candidates)]
+        issues.sort(key=lambda issue: _ORDER[issue.severity])
+        valid = all(issue.severity is not Severity.ERROR for issue in issues)
+        checked = sum(len(rows.numbers) for rows in found.rows) + len(found.missing)
+        result = ValidationResult(valid, tuple(issues), checked, pairs.complete)
+        build = functools.partial(self._event, found, result, self._engine.clock.now_us())
+        self._engine.publish_later(build, erased)
+        return result
+
+    def _event(self, found: Target, result: ValidationResult, at_us: int) -> Event:
+        counts = Counter(issue.issue_type.value for issue in result.issues)
+        return self._engine.event(
+            EventType.VALIDATION_RUN,
+            principal=self._label,
+            trajectory_id=found.trajectory_id,
+            payload={"valid": result.valid, "checked": result.checked, **counts},
+            at_us=at_us,
+        )
+
+    def findings(self, candidates: Sequence[Candidate]) -> list[Finding]:
+        """Return which pairs of statements contradict each other, or may."""
+        timeout = None if self._grounding is None else self._grounding.verifier_timeout_ms
+        return Verifier(self._engine.part(Readings), self._engine.summarization, timeout).judge(candidates)
+
+    def _examine(self, found: Target) -> tuple[list[ValidationIssue], list[Statement]]:
+        now = self._engine.clock.now_us()
+        issues = [_gone(key) for key in found.missing]
+        statements: list[Statement] = []
+        for rows in found.rows:
+            ended = dict(_ended(rows, now))
+            issues += [_stale(rows.owners, number, why) for number, why in ended.items()]
+            grounded = rows.owners.relation.grounded
+            if grounded is not None:
+                numbers = [number for number in rows.numbers if number not in ended]
+                numbers = _stating(rows.owners, grounded, numbers)
+                if numbers:
+                    statements += self._statements(rows.owners, grounded, numbers)
+        if self._grounding is not None:
+            issues += _grounds(statements, self._grounding, now)
+        return issues, statements
+
+    def _statements(self, owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> Iterator[Statement]:
+        relation = owners.relation
+        at = np.array(numbers)
+        made = owners.column(grounded.since)[at].tolist()
+        valid = relation.valid
+        since, until = (
+            [unbounded] * len(numbers) if name is None else owners.column(name)[at].tolist()
+            for name, unbounded in (
+                (None if valid is None else valid.since, -(2**63)),
+                (None if valid is None else valid.until, 2**63 - 1),
+            )
+        )
+        sure = [None] * len(numbers)
+        if grounded.confidence is not None:
+            column = owners.column(grounded.confidence)[at].tolist()
+            sure = [value if value >= 0 else None for value in column]
+        subjects: list[tuple[str, ...]] = [()] * len(numbers)
+        if grounded.subject:
+            parts = []
+            for name in grounded.subject:
+                values = owners.interned(name)
+                parts.append([str(values[code]).casefold() for code in owners.column(name)[at].tolist()])
+            subjects = list(zip(*parts, strict=True))
+        kind = kind_named(relation.name)
+        for place, text in enumerate(self._engine.memory.texts(owners, numbers)):
+            yield Statement(
+                ref=EntityRef(kind, owners.entity_id(numbers[place])),
+                text=text.decode("utf-8", "replace") if isinstance(text, bytes) else text or "",
+                subject=subjects[place],
+                made=made[place],
+                since=since[place],
+                until=until[place],
+                confidence=sure[place],
+                owners=owners,
+                number=numbers[place],
+            )
+
+
+def _stating(owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> list[int]:
+    """Return the rows that state something."""
+    if grounded.kinds is None:
+        return numbers
+    name, values = grounded.kinds
+    codes = {owners.enum_code(name, value) for value in values}
+    return [number for number in numbers if int(owners.column(name)[number]) in codes]
+
+
+def _ended(rows: Rows, now: int) -> Iterator[tuple[int, str]]:
+    """Yield the rows that are not in use, or hold no more, and why."""
+    owners, relation = rows.owners, rows.owners.relation
+    for name in relation.active:
+        column = relation.column(name)
+        empty = 0 if column.residence is Residence.FLAG else column.resident_null
+        values = owners.column(name)[np.array(rows.numbers)]
+        for place in np.flatnonzero(values != empty).tolist():
+            yield rows.numbers[place], "it is not in use any more"
+    until = None if relation.valid is None else relation.valid.until
+    if until is not None:
+        ends: NDArray[np.int64] = owners.column(until)[np.array(rows.numbers)]
+        for place in np.flatnonzero(ends <= now).tolist():
+            yield rows.numbers[place], "the time in which it held has ended"
+
+
+def _stale(owners: RelationSnapshot, number: int, why: str) -> ValidationIssue:
+    ref = EntityRef(kind_named(owners.relation.name), owners.entity_id(number))
+    message = f"{ref.entity_type} {ref.id} is stale: {why}"
+    return ValidationIssue(Severity.ERROR, IssueType.STALE_DATA, message, (ref,), "assemble the window again")
+
+
+def _gone(key: uuid.UUID) -> ValidationIssue:
+    # The same for a record that is hidden: its existence is no business of the caller.
+    message = f"source {key} cannot be read: it was deleted or forgotten, or another principal owns it"
+    ref = EntityRef("record", uuid_from_bytes(key.bytes))
+    return ValidationIssue(Severity.ERROR, IssueType.MISSING_SOURCE, message, (ref,), "assemble the window again")
+
+
+def _grounds(statements: Sequence[Statement], knobs: GroundingConfig, now: int) -> Iterator[ValidationIssue]:
+    """Yield what statements lack: youth, confidence, sources."""
+    oldest = now - knobs.stale_data_max_age_ms * _MS_US
+    for each in statements:
+        named, name = (each.ref,), f"{each.ref.entity_type} {each.ref.id}"
+        if each.made < oldest and each.until == 2**63 - 1:
+            message = f"{name} is stale: {(now - each.made) // _DAY_US} days old, and no end of its validity is stated"
+            action = "confirm it, supersede it, or state valid_until"
+            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, named, action)
+        if each.confidence is not None and each.confidence < knobs.confidence_threshold:
+            message = f"{name} has a confidence of {each.confidence:.2f}, below {knobs.confidence_threshold:g}"
+            yield ValidationIssue(Severity.INFO, IssueType.LOW_CONFIDENCE, message, named, "confirm it, or end it")
+    if knobs.require_source_for_facts:
+        for each in _sourceless(statements):
+            message = f"{each.ref.entity_type} {each.ref.id} names no source"
+            action = "state the task or turn that it was drawn from"
+            yield ValidationIssue(Severity.ERROR, IssueType.MISSING_SOURCE, message, (each.ref,), action)
+
+
+def _sourceless(statements: Sequence[Statement]) -> Iterator[Statement]:
+    by_owner: dict[str, list[Statement]] = {}
+    for each in statements:
+        by_owner.setdefault(each.owners.relation.name, []).append(each)
+    for group in by_owner.values():
+        owners, numbers = group[0].owners, [each.number for each in group]
+        grounded = owners.relation.grounded
+        assert grounded is not None
+        has = [False] * len(group)
+        for name in grounded.sources:
+            values = owners.packed_values(name, numbers)
+            has = [known or value not in (None, b"", "[]") for known, value in zip(has, values, strict=True)]
+        if grounded.given is not None:
+            name, value = grounded.given
+            has = [
+                known or found == value for known, found in zip(has, owners.packed_values(name, numbers), strict=True)
+            ]
+        yield from (each for each, known in zip(group, has, strict=True) if not known)
+
+
+def _contradiction(finding: Finding) -> ValidationIssue:
+    first, second = finding.candidate.first.ref, finding.candidate.second.ref
+    names = f"{first.entity_type} {first.id} and {second.entity_type} {second.id}"
+    if finding.confirmed:
+        message, severity = f"{names} contradict each other: {finding.reason}", Severity.WARNING
+    else:
+        message, severity = f"{names}: unverified contradiction: {finding.reason}", Severity.INFO
+    action = "correct or end one of them; record=True makes it a conflict to resolve"
+    return ValidationIssue(severity, IssueType.CONTRADICTION, message, (first, second), action)

@@ -1,0 +1,114 @@
+"""Verifier of candidate contradictions: rules first, then the language model of the summarization provider.
+
+A provider that hangs, fails or answers with anything but a bool changes nothing: the rules' verdicts stand, and similar
+pairs that the rules do not judge are reported as unverified (C-261).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from caliber.llm.protocols import SummarizationProvider
+from caliber.model.deadline import remaining_s, within
+from caliber.model.guard.validation import Verdict
+from caliber.model.lazy_dataclass import dataclass
+from caliber.pcp.pairs import Candidate, Statement
+from caliber.pcp.readings import Readings
+from caliber.text.contradiction.reading import Reading
+from caliber.text.contradiction.rules import compare, keys_of
+
+_SHARE: Final = 0.5
+"""The part of a call's deadline that a provider may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A pair that contradicts itself, ``confirmed``, or that may."""
+
+    candidate: Candidate
+    confirmed: bool
+    reason: str
+
+
+class Verifier:
+    """Judges pairs of statements. Units: ``timeout_ms`` for all that the provider is asked; None asks it nothing."""
+
+    def __init__(self, readings: Readings, provider: SummarizationProvider | None, timeout_ms: int | None) -> None:
+        self._readings = readings
+        self._subjects: dict[str, frozenset[str]] = {}
+        self._read: dict[int, Reading] = {}
+        # A provider that only quotes has no model: it judges by the same rules.
+        models = provider is not None and getattr(provider, "quotes", False) is not True
+        self._provider = provider if models and timeout_ms is not None else None
+        self._timeout_s = 0 if timeout_ms is None else timeout_ms / 1_000
+
+    def judge(self, candidates: Sequence[Candidate]) -> list[Finding]:
+        """Return the pairs that contradict each other, in their order, and those that may."""
+        verdicts = [self._by_rule(each) for each in candidates]
+        asked = [
+            place
+            for place, (each, verdict) in enumerate(zip(candidates, verdicts, strict=True))
+            if self._provider is not None and (verdict is not None or each.similarity is not None)
+        ]
+        answers = self._ask(asked, candidates)
+        out = []
+        for place, (each, verdict) in enumerate(zip(candidates, verdicts, strict=True)):
+            answer = answers.get(place)
+            if verdict is not None:
+                denied = answer is False
+                reason = f"{verdict.kind}: {verdict.reason}"
+                out.append(Finding(each, not denied, reason + (", which the provider denies" if denied else "")))
+            elif answer is True:
+                out.append(Finding(each, True, "so says the provider"))
+            elif place in asked and answer is None:
+                out.append(Finding(each, False, "the provider gave no answer"))
+        return out
+
+    def _by_rule(self, pair: Candidate) -> Verdict | None:
+        first, second = self._reading(pair.first), self._reading(pair.second)
+        keys = None
+        if pair.first.subject and pair.first.subject == pair.second.subject:
+            name = pair.first.subject[0]
+            keys = self._subjects.get(name)
+            if keys is None:
+                keys = self._subjects[name] = keys_of(name)
+        return compare(first, second, keys)
+
+    def _reading(self, statement: Statement) -> Reading:
+        found = self._read.get(id(statement))  # candidates hold the statements
+        if found is None:
+            found = self._readings.of(statement.owners, statement.number, statement.text)
+            self._read[id(statement)] = found
+        return found
+
+    def _ask(self, places: Sequence[int], candidates: Sequence[Candidate]) -> dict[int, bool]:
+        """Return the provider's answers, as far as they come in time, from a thread of its own."""
+        provider = self._provider
+        if provider is None or not places:
+            return {}
+        left = remaining_s()
+        seconds = self._timeout_s if left is None else min(self._timeout_s, left * _SHARE)
+        answers: dict[int, bool] = {}
+        stopped = threading.Event()
+
+        def ask() -> None:
+            with within(seconds):
+                for place in places:
+                    if stopped.is_set():
+                        return
+                    try:
+                        answer = provider.verify_contradiction(
+                            candidates[place].first.text, candidates[place].second.text
+                        )
+                    except Exception:  # noqa: S112  (whatever it is: that pair stays unverified)
+                        continue
+                    if isinstance(answer, bool):
+                        answers[place] = answer
+
+        thread = threading.Thread(target=ask, name="caliber-verifier", daemon=True)
+        thread.start()
+        thread.join(seconds)
+        stopped.set()
+        return dict(answers)

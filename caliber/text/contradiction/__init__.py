@@ -1,0 +1,1 @@
+"""Contradictions between two statements, found by rules: reading of clauses, and their comparison."""

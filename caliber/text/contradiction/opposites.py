@@ -1,0 +1,392 @@
+"""Closed word lists for comparing statements: negations, opposites, synonyms, attributes with one value, times.
+
+Words are folded and unstemmed here; ``contradictions`` stems them once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _rows(text: str) -> list[tuple[str, ...]]:
+    return [tuple(part.strip() for part in line.split("|")) for line in text.strip().splitlines()]
+
+
+NEGATIONS: Final = frozenset(
+    _words("not no never nobody nothing none neither nor cannot hardly lack lacks lacking refuse refuses")
+)
+
+OPPOSITES: Final = _rows(
+    """
+    enabled on | disabled off deactivated inactive
+    enable activate | disable deactivate
+    allow allowed permit permitted welcome welcomed | forbid forbidden prohibit prohibited ban banned deny \
+    denied disallow disallowed block blocked
+    accept accepted approve approved | reject rejected decline declined refused turned_down veto vetoed disapprove
+    open opened in_business | closed close shut shuts shut_down
+    like likes love loves enjoy enjoys adore fond favour favor support_of in_favour_of in_favor_of for_it | \
+    dislike dislikes disliked hate hates hated detest loathe despise cannot_stand opposed oppose opposes \
+    against averse
+    true correct right accurate | false wrong incorrect inaccurate untrue
+    up online available reachable | down offline unavailable unreachable
+    public | private confidential secret
+    free gratis complimentary | paid chargeable
+    required mandatory compulsory obligatory | optional voluntary
+    include included includes contain contains | exclude excluded excludes omit omits
+    pass passed passes succeed succeeded successful | fail failed failing unsuccessful defeated
+    early | late
+    won win wins | lost lose loses
+    present attend attended attends | absent missed skip skipped skips
+    increase increased rise rose grow grew rises grows up_on | decrease decreased drop dropped fall fell \
+    shrink shrank drops
+    hot warm | cold cool chilly
+    big large huge | small little tiny
+    long lengthy length | short brief concise
+    fast quick rapid | slow sluggish
+    cheap inexpensive affordable | expensive costly pricey
+    full | empty vacant
+    easy simple | hard difficult complicated
+    safe secure | unsafe dangerous insecure
+    loud noisy | quiet silent
+    light bright | dark dim
+    high height tall | low
+    inwards inward | outwards outward
+    formal | informal casual
+    married | single unmarried divorced widowed
+    alive living | dead deceased
+    sync synchronous | async asynchronous
+    manual manually | automatic automatically automated
+    internal | external
+    local locally | remote remotely
+    temporary temporarily | permanent permanently
+    encrypted | plaintext unencrypted
+    finished complete completed done | unfinished incomplete pending ongoing outstanding
+    keep keeps kept retain retained | discard discarded drop_it throw_away
+    sweet | savoury salty bitter
+    strong | weak
+    thick | thin
+    wet | dry
+    vegetarian vegan meatless | carnivore meat_eater
+    indoor indoors inside | outdoor outdoors outside
+    read_only immutable readonly | writable mutable
+    stable | unstable flaky beta
+    urgent | nonurgent
+    healthy well | ill sick
+    fresh | stale
+    guilty | innocent
+    sober | drunk
+    odd | even
+    whole | broken
+    visible shown | hidden invisible
+    reversible rolled_back roll_back reversed revertible revert | irreversible
+    alone solo | accompanied
+    raw uncooked | cooked
+    buy bought | sell sold
+    employed | unemployed jobless
+    hired | fired resigned
+    extrovert outgoing | introvert shy
+    optimistic | pessimistic
+    north northern northward | south southern southward
+    east eastern | west western
+    oldest eldest | youngest
+    largest biggest | smallest
+    best | worst
+    highest | lowest
+    fastest | slowest
+    single-threaded singlethreaded | multi-threaded multithreaded
+    join joins joined began start starts started begin begins | left leave leaves quit quits ended ends end
+    """
+)
+"""Words that mean one thing, and words that mean its opposite."""
+
+SYNONYMS: Final = _rows(
+    """
+    start commence kick_off commences
+    leave finish finishes expire expires stop stops departs depart
+    child children kid kids
+    home live lives lived living reside resides residence resident moved move address dwell
+    job position role occupation profession title
+    employer employed
+    arrive arrives arrival land lands landed
+    licence license licensed licences
+    headquarter headquarters hq headquartered seat
+    own owner owns owned belongs belong
+    maintain maintainer maintained maintains
+    tongue language
+    native mother
+    release released launch launched ship ships shipped rollout
+    due deadline
+    deploy deploys deployed deployment rollouts
+    database db
+    production prod
+    colour color
+    weight weigh weighs weighed
+    age aged
+    favourite favorite preferred prefer prefers prefer_it
+    retry retries retried attempt attempts second_attempt
+    boss manager supervisor
+    partner spouse
+    appointment meeting
+    apartment flat
+    pay pays cost costs price priced fee charge charges rent
+    region zone
+    host hosts hosted hosting
+    store stores stored save saves saved
+    commute trip_to_work get_to_work
+    reply replies answer answers response responses
+    remove removed delete deleted deletes erase erased
+    write writes wrote written
+    send sends sent
+    run runs running ran
+    use uses used using
+    name named called names
+    lead leads led leader leading head heads headed
+    vote votes voted
+    born birthday birth birthdate
+    attend attending
+    car vehicle
+    doctor physician gp
+    bike bicycle
+    movie film
+    holiday vacation
+    mobile phone cellphone telephone
+    purchase order
+    supplier vendor
+    staff employee employees people
+    customer customers client clients
+    test tests
+    room venue
+    author authors
+    salary wage
+    capital_city capital
+    timezone time_zone
+    """
+)
+"""Words that name the same attribute or act."""
+
+SINGLE_VALUED: Final = frozenset(
+    _words(
+        """
+        home job licence headquarter native owner maintain default favourite capital timezone currency region boss
+        license headquarters own born nationality citizenship religion surname nickname birthplace hometown
+        located based host primary main current status level mode theme codename email address port branch
+        colour color framework orm editor shell browser os password theme format encoding protocol language
+        married spouse husband wife partner fiance diet size height weight shoe blood major degree school university
+        employer landlord dentist doctor captain leader lead president ceo cto founder author director chair
+        room venue location place seat terminal gate platform floor provider supplier vendor backend engine
+        database broker bus cache version name title called rank grade diagnosis cause winner destination origin
+        unit scale locale plan tier manufacturer brand model isp bank insurer airline team sponsor assignee reviewer
+        """
+    )
+)
+"""Attributes that have one value at a time."""
+
+EXCLUSIVE: Final = frozenset(
+    _words("only solely exclusively alone sole all every each always entirely nothing_else nowhere_else")
+)
+"""Words that leave no room for another value."""
+
+PREFERENCE: Final = frozenset(
+    _words("favourite favorite prefer prefers preferred rather wants want wanted likes best choose chooses")
+)
+
+MANY_VALUED: Final = frozenset(
+    _words(
+        "support supports supported speak speaks know knows visit visited include includes accepts "
+        "sell sells offer offers work works compatible"
+    )
+)
+"""Acts that several things can be the object of at once."""
+
+PLACED: Final = frozenset(("by", "in", "on", "at", "under", "with", "from", "as", "over", "through", "to", "into"))
+"""Words before what something is made, owned or held by or in."""
+
+LIGHT: Final = frozenset(
+    _words(
+        """
+        a an the of to in on at for by with from into as is are was were be been being am it its this that these those
+        there here has have had having do does did doing will shall and or but if so than then too also just very much
+        he she they we you i me my his her their our your him them us who whom whose which what when where how
+        get gets got gets given make makes made set sets put said says say told tells mentioned noted note according
+        currently now moment right still already yet again present presently today nowadays ever
+        all any some both each every other same such own more most many several few quite fully completely
+        about around approximately roughly nearly almost over under least up per mr mrs ms dr user users
+        fixed scheduled planned agreed decided stands stood comes come goes go happens happen ended ends_with located
+        one only solely always please can could may must should would might needs take takes taken took
+        behind through during within via upon onto out off really actually simply usually generally
+        bit kind thing after before held hold holds place takes things new_one like_that day days week weeks
+        year years month months hour hours
+        minute minutes gets keep_in_mind because while although however therefore though since until
+        everyone everybody else nothing_else nowhere_else first_place whole entire clear large_majority longer anymore
+        """
+    )
+) - frozenset(_words("day days week weeks own"))
+"""Words without content of their own when two statements are compared."""
+
+UNSURE: Final = frozenset(
+    _words(
+        "if whether would could might maybe perhaps possibly considering asked asks wonders wonder "
+        "plan_to hypothetically suppose"
+        "supposing imagine proposed proposes suggested suggests hopes hope hoped wishes wish dreams "
+        "thinking plans plan_to planned_to planning_to"
+        "intends intend guess rumour rumor allegedly apparently unsure undecided"
+    )
+)
+"""Words of what is not stated as a fact."""
+
+PAST: Final = frozenset(_words("formerly previously once used_to back_then originally earlier_on ex former old_times"))
+FUTURE: Final = frozenset(_words("will soon upcoming next tomorrow starting going_to eventually later"))
+EXCEPT: Final = frozenset(_words("unless except without until besides beyond apart_from"))
+
+CONTRASTS: Final = [
+    frozenset(_words(row))
+    for row in """
+    staging production development test demo sandbox preview canary
+    brother sister mother father son daughter wife husband uncle aunt cousin grandmother grandfather nephew niece boss
+    read write connect idle request session
+    left right
+    winter summer spring autumn
+    frontend backend mobile web desktop android ios windows linux macos
+    basic pro enterprise premium standard team starter
+    breakfast lunch dinner brunch
+    outbound inbound
+    input output
+    upload download
+    source target
+    internal external
+    hotel flight train car
+    weekday weekend
+    min max average median p50 p95 p99
+    cpu memory disk gpu
+    monthly yearly annual weekly daily hourly nightly
+    morning evening afternoon night noon
+    deposit rent
+    rear front
+    first second third fourth fifth main other
+    food drink dish colour color
+    net gross
+    adult child student senior
+    arrival departure
+    primary secondary accent replica
+    """.strip().splitlines()
+]
+"""Words of one row name different things of one kind: statements that differ by them are about two things."""
+
+KIN: Final = frozenset(
+    _words(
+        """
+        sister brother mother father son daughter wife husband partner friend boss colleague manager neighbour
+        neighbor
+        cousin uncle aunt grandmother grandfather grandson granddaughter parents child children kid kids dog
+        cat girlfriend
+        boyfriend fiance fiancee twin niece nephew flatmate roommate team company employer landlord team's assistant
+        """
+    )
+)
+"""Whom a name can own: a statement about somebody's sister is not about somebody."""
+
+COUNTRIES: Final = frozenset(
+    _words(
+        """
+        germany france italy spain portugal poland austria switzerland belgium netherlands denmark sweden
+        norway finland
+        iceland ireland england scotland wales uk britain europe asia africa america usa us canada mexico
+        brazil argentina
+        chile peru colombia japan china india korea taiwan vietnam thailand indonesia malaysia singapore australia
+        greece turkey russia ukraine czechia slovakia hungary romania bulgaria serbia croatia slovenia estonia latvia
+        lithuania egypt morocco kenya nigeria ghana ethiopia israel iran iraq bavaria tuscany andalusia catalonia
+        brittany provence california texas florida ontario quebec scandinavia eu abroad overseas countryside
+        """
+    )
+)
+"""Places that contain towns: a town and one of these do not exclude each other."""
+
+PHRASES: Final = {
+    (first, second): meaning
+    for words, meaning in _rows(
+        """
+        turn down | turned_down
+        turned down | turned_down
+        turns down | turned_down
+        cannot stand | cannot_stand
+        not stand | cannot_stand
+        to pay | paid
+        must pay | paid
+        rolled back | rolled_back
+        roll back | roll_back
+        shut down | shut_down
+        in business | in_business
+        used to | used_to
+        going to | going_to
+        nothing else | nothing_else
+        nowhere else | nowhere_else
+        time zone | time_zone
+        back then | back_then
+        read only | read_only
+        given up | given_up
+        no longer | not
+        not anymore | not
+        far from | not
+        meat eater | meat_eater
+        plans to | plan_to
+        plan to | plan_to
+        planned to | planned_to
+        out of | out_of
+        switched off | disabled
+        turned off | disabled
+        switched on | enabled
+        turned on | enabled
+        free of | without
+        apart from | apart_from
+        in favour | favour
+        in favor | favour
+        full time | fulltime
+        part time | parttime
+        kick off | start
+        kicks off | start
+        based in | home
+        moved to | home
+        grew up | grew_up
+        live in | home
+        lives in | home
+        living in | home
+        at least | at_least
+        at most | at_most
+        up to | up_to
+        more than | more_than
+        less than | less_than
+        fewer than | less_than
+        no more | no_more
+        came out | released
+        comes out | released
+        rather than | instead
+        instead of | instead
+        would rather | prefer
+        would like | want
+        had rather | prefer
+        right now | now
+        made up | made_up
+        set up | setup
+        good at | good_at
+        works as | job
+        work as | job
+        works for | employer
+        working as | job
+        works at | employer
+        work at | employer
+        working at | employer
+        working for | employer
+        mother tongue | native
+        native language | native
+        first language | native
+        native tongue | native
+        does for | does_for
+        """
+    )
+    for first, second in [words.split()]
+}
+"""Words that mean one thing together."""

@@ -1,0 +1,50 @@
+"""Reading of a statement: its clauses, and all of it as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from caliber.model.lazy_dataclass import dataclass
+from caliber.text.contradiction.clauses import ClauseBuilder
+from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of
+
+_MAX_CHARS: Final = 2_000
+_MAX_CLAUSES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A statement as it is compared: its clauses, and all of it as one."""
+
+    folded: str
+    clauses: tuple[Clause, ...]
+    whole: Clause
+
+
+def read_statement(text: str) -> Reading:
+    """Return a statement as it is compared."""
+    tokens = tokens_of(text[:_MAX_CHARS])
+    pieces = pieces_of(tokens)
+    clauses = tuple(clause for piece in pieces[:_MAX_CLAUSES] if (clause := ClauseBuilder(piece).build()) is not None)
+    folded = " ".join(token.folded for token in tokens if token.kind != "sign")
+    return Reading(folded, clauses, _united(clauses))
+
+
+def _united(clauses: Sequence[Clause]) -> Clause:
+    if len(clauses) == 1:
+        return clauses[0]
+    by_key: dict[str, Term] = {}
+    for clause in clauses:
+        for term in clause.terms:
+            by_key.setdefault(term.key, term)
+    return Clause(
+        tuple(by_key.values()),
+        bool(clauses) and clauses[0].negated,
+        tuple(each for clause in clauses for each in clause.quantities),
+        tuple(each for clause in clauses for each in clause.days),
+        frozenset[int]().union(*(clause.weekdays for clause in clauses)),
+        tuple(each for clause in clauses for each in clause.clocks),
+        frozenset[str]().union(*(clause.flags for clause in clauses)),
+        by_key,
+    )

@@ -1,0 +1,137 @@
+"""Tokens of a statement, and its clauses as lists of them: between marks, and before words that join clauses."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from caliber.model.lazy_dataclass import dataclass
+from caliber.text.contradiction import opposites as words
+from caliber.text.contradiction.quantities import MONTHS, TOKEN, Clock, Day, Quantity
+
+_LABELLED: Final = 4
+"""Words of the longest value after a colon."""
+_BREAKS: Final = frozenset((";", ":", ".", "!", "?", "(", ")", ",", "–", "—"))
+_JOINS: Final = frozenset(
+    ("and", "but", "because", "which", "who", "that", "while", "although", "though", "whereas", "so", "since", "where")
+)
+_CONTRACTED: Final = {"can't": "can", "won't": "will", "shan't": "shall", "cannot": "can", "isn't": "is", "ain't": "is"}
+_SECONDS: Final = frozenset(second for _, second in words.PHRASES)
+
+
+class Term(NamedTuple):
+    """A content word: the key that it is compared by, its side of a pair of opposites, and whether it is a name."""
+
+    key: str
+    sign: int
+    is_name: bool
+    folded: str
+    is_placed: bool = False
+    """Whether a preposition stands before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A piece of a statement that has one polarity. ``head`` is its first content word."""
+
+    terms: tuple[Term, ...]
+    negated: bool
+    quantities: tuple[Quantity, ...]
+    days: tuple[Day, ...]
+    weekdays: frozenset[int]
+    clocks: tuple[Clock, ...]
+    flags: frozenset[str]
+    by_key: dict[str, Term]
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    folded: str
+    owns: bool = False
+    """Whether it is a possessive: ``Sara's``."""
+
+
+def tokens_of(text: str) -> list[Token]:
+    out: list[Token] = []
+    for match in TOKEN.finditer(text.replace("’", "'")):
+        kind, raw = match.lastgroup or "", match.group()
+        folded = raw.casefold()
+        if kind == "word" and "'" in folded:
+            if folded.endswith("n't"):
+                out.append(Token(kind, raw, _CONTRACTED.get(folded, folded[:-3])))
+                out.append(Token(kind, "not", "not"))
+                continue
+            folded, _, ending = folded.partition("'")
+            raw = raw.partition("'")[0]
+            if ending == "s":
+                out.append(Token(kind, raw, folded, owns=True))
+                continue
+        elif folded == "cannot":
+            out.append(Token(kind, "can", "can"))
+            raw = folded = "not"
+        elif kind == "word" and folded.startswith("mid-") and folded[4:] in MONTHS:
+            out.append(Token(kind, "mid", "mid"))
+            raw, folded = raw[4:], folded[4:]
+        if folded in _SECONDS and out and (joined := words.PHRASES.get((out[-1].folded, folded))) is not None:
+            out[-1] = Token(kind, joined, joined)
+            continue
+        out.append(Token(kind, raw, folded))
+    return out
+
+
+def pieces_of(tokens: list[Token]) -> list[list[Token]]:
+    """Return the tokens of each clause: between marks, and before words that join clauses."""
+    pieces: list[list[Token]] = [[]]
+    outer: list[Token] | None = None
+    for at, token in enumerate(tokens):
+        if token.text == ":" and _is_label(tokens, at):
+            pieces[-1].append(Token("sign", "=", "="))
+        elif token.text == "(" and outer is None:
+            outer = pieces[-1]
+            pieces.append([])
+        elif token.text == ")" and outer is not None:
+            pieces.append(outer)  # what follows an aside goes on with what it interrupted
+            outer = None
+        elif token.kind == "sign" and token.text in _BREAKS:
+            if token.text == "?":
+                pieces[-1].append(Token("word", "if", "if"))
+            pieces.append([])
+        elif token.folded in _JOINS and pieces[-1]:
+            denied = token.folded == "that" and _denies(pieces[-1])
+            if denied:
+                pieces[-1] = []
+            pieces.append([Token("word", "not", "not")] if denied else [])
+        elif token.folded == "without" and pieces[-1]:
+            pieces[-1].append(Token("mark", "without", "without"))
+            pieces.append([Token("word", "not", "not")])
+        elif token.folded in ("instead", "than", "over", "to") and _is_preferred(token.folded, pieces[-1]):
+            pieces.append([Token("word", "not", "not"), Token("word", "if", "if")])
+        else:
+            pieces[-1].append(token)
+    return [piece for at, piece in enumerate(pieces) if piece and all(piece is not later for later in pieces[at + 1 :])]
+
+
+def _denies(piece: list[Token]) -> bool:
+    """Return whether a clause denies what follows: "it is not true that"."""
+    said = [token.folded for token in piece]
+    return len(said) <= 5 and (
+        (("not" in said) and ("true" in said or "case" in said)) or "false" in said or "untrue" in said
+    )
+
+
+def _is_preferred(word: str, before: list[Token]) -> bool:
+    """Return whether a word separates what is preferred from what is not."""
+    at = next((at for at, each in enumerate(before) if each.folded in words.PREFERENCE), None)
+    if at is None or at == len(before) - 1:
+        return False
+    return word not in ("to", "over") or before[at].folded in ("prefer", "prefers", "preferred", "choose", "chooses")
+
+
+def _is_label(tokens: list[Token], at: int) -> bool:
+    """Return whether a colon stands between an attribute and its value."""
+    following = 0
+    for token in tokens[at + 1 :]:
+        if token.kind == "sign" and token.text in _BREAKS and token.text != ",":
+            break
+        following += token.kind != "sign"
+    return at > 0 and 0 < following <= _LABELLED

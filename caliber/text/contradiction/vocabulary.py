@@ -1,0 +1,77 @@
+"""Vocabulary of the comparison of statements: the key of each word, and the words that are more than content."""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+import Stemmer
+
+from caliber.text.contradiction import opposites as words
+from caliber.text.contradiction.quantities import DAYS, MONTHS, NUMBERS, PARTS
+
+PLACES: Final = {"first": 1, "second": 2, "third": 3, "last": 31}
+EVENING: Final = frozenset(("evening", "afternoon", "night", "tonight", "noon"))
+
+
+@functools.lru_cache(maxsize=8_192)
+def key_of(word: str) -> str:
+    """Return the form by which a folded word is compared: its stem, without the ends that derivation changes."""
+    stem: str = word if len(word) < 4 or not word.isalpha() else Stemmer.Stemmer("english", 0).stemWord(word)
+    if len(stem) > 4:
+        stem = stem.rstrip("aeiouy")
+        if stem.endswith("c"):
+            stem = stem[:-1] + "s"
+    return stem
+
+
+def _table() -> dict[str, tuple[str, int]]:
+    out: dict[str, tuple[str, int]] = {}
+    for row in words.SYNONYMS:
+        first, *_ = names = row[0].split()
+        for name in names:
+            out.setdefault(name, (key_of(first), 1))
+    for same, opposite in words.OPPOSITES:
+        first = same.split()[0]
+        for sign, names in ((1, same.split()), (-1, opposite.split())):
+            for name in names:
+                out[name] = (out[first][0] if first in out else key_of(first), sign)
+    return out
+
+
+TABLE: Final = _table()
+BY_KEY: Final = {key_of(name): value for name, value in reversed(TABLE.items())}
+SPECIAL: Final = frozenset().union(
+    words.NEGATIONS,
+    NUMBERS,
+    PARTS,
+    MONTHS,
+    DAYS,
+    (f"{day}s" for day in DAYS),
+    (
+        "weekday",
+        "weekdays",
+        "workday",
+        "workdays",
+        "weekend",
+        "weekends",
+        "a",
+        "an",
+        "noon",
+        "midday",
+        "midnight",
+        "per",
+    ),
+    ("was", "were", "had", "did", "is", "are", "want", "wants", "wanted", "like"),
+    PLACES,
+    EVENING,
+    words.UNSURE,
+    words.PAST,
+    words.FUTURE,
+    words.EXCEPT,
+    words.EXCLUSIVE,
+    words.PREFERENCE,
+)
+"""Words that are more than content, or none."""
+SINGLE: Final = frozenset(TABLE.get(name, (key_of(name), 1))[0] for name in words.SINGLE_VALUED)
+LIKE: Final = frozenset(TABLE[name][0] for name in ("like", "favourite"))

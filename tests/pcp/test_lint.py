@@ -1,0 +1,130 @@
+"""Lint of artifacts. Source: C-278 to C-282, K-087."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caliber.model import EntityRef, Principal
+from caliber.model.errors import NotFound
+from caliber.model.guard.lint import LintIssueType, LintResult
+from caliber.model.guard.validation import Severity
+from caliber.pcp.formats import fault_of, tags_of
+
+RULES = {
+    "linter_enabled": True,
+    "vocabulary_enforcement": True,
+    "vocabulary": ["billing", "Search"],
+    "duplicate_detection": True,
+    "duplicate_limit": 2,
+    "duplicate_similarity": 0.95,
+    "max_artifact_size": 1_000,
+}
+DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n import os\n-a = 1\n+a = 2\n"
+
+
+@pytest.fixture
+def agent(backend: Any, start: Any) -> Any:
+    return start(backend.open(pcp__anti_sprawl=RULES))
+
+
+def kinds(result: LintResult) -> list[tuple[Severity, LintIssueType]]:
+    return [(each.severity, each.issue_type) for each in result.issues]
+
+
+def lint(agent: Any, content: Any, **options: Any) -> LintResult:
+    artifact = agent.keep(content, **options)
+    agent.memory.flush()
+    result: LintResult = agent.memory.pcp.lint(artifact.artifact_id)
+    return result
+
+
+def test_a_plain_artifact_has_no_issue(agent: Any) -> None:
+    assert lint(agent, "The cache holds 40 MB.") == LintResult(True, ())
+
+
+def test_size(agent: Any) -> None:
+    # C-278
+    result = lint(agent, "x" * 1_001)
+    assert kinds(result) == [(Severity.WARNING, LintIssueType.OVERSIZED)]
+    assert result.valid
+
+
+def test_near_duplicates_are_named_nearest_first(agent: Any) -> None:
+    # C-279
+    words = "the staging Redis instance listens on port 6379 since the move to the new cluster in May"
+    others = [agent.keep(f"{words}{'.' * number}").artifact_id for number in range(3)]
+    result = lint(agent, words + "!")
+    assert kinds(result) == [(Severity.INFO, LintIssueType.DUPLICATE)]
+    own, *alike = (ref.id for ref in result.issues[0].entities)
+    assert own not in others
+    assert len(alike) == 2
+    assert set(alike) <= set(others)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "is_sound"),
+    [
+        (b"\xff\xfe", {}, False),
+        ('{"rows": 3}', {"artifact_type": "tool_result", "schema_version": "json"}, True),
+        ('{"rows": 3', {"artifact_type": "tool_result", "schema_version": "application/json; v=2"}, False),
+        ('{"rows": 3', {"artifact_type": "tool_result"}, True),
+        ("[" * 100_000, {"schema_version": "json"}, False),
+        ("def f():\n    return 1\n", {"artifact_type": "code_patch", "schema_version": "python/3"}, True),
+        ("def f(:\n", {"artifact_type": "code_patch", "schema_version": "python/3"}, False),
+        ("(" * 10_000, {"artifact_type": "code_patch", "schema_version": "python"}, False),
+        (DIFF, {"artifact_type": "code_patch"}, True),
+        (DIFF[:-8], {"artifact_type": "code_patch"}, False),
+        (DIFF.replace("-1,2", "-1,9"), {"artifact_type": "code_patch", "schema_version": "diff"}, False),
+        ("no hunk at all", {"artifact_type": "code_patch", "schema_version": "diff"}, False),
+    ],
+)
+def test_content_of_its_declared_format(agent: Any, content: Any, options: dict[str, Any], is_sound: bool) -> None:
+    # C-280
+    result = lint(agent, content, **options)
+    found = (Severity.ERROR, LintIssueType.MALFORMED_CONTENT) in kinds(result)
+    assert found is not is_sound
+    assert result.valid is is_sound
+
+
+def test_tags_are_of_the_vocabulary(agent: Any) -> None:
+    # C-281
+    assert lint(agent, json.dumps({"tags": ["Billing", "search"], "n": 1}), schema_version="json").issues == ()
+    result = lint(agent, "Tags: billing, misc, other\n\nThe invoice is late.")
+    assert kinds(result) == [(Severity.WARNING, LintIssueType.VOCABULARY_VIOLATION)]
+    assert "misc, other" in result.issues[0].message
+
+
+@pytest.mark.parametrize("rules", [None, {**RULES, "linter_enabled": False}])
+def test_a_linter_that_is_off_finds_nothing(backend: Any, start: Any, rules: Any) -> None:
+    # C-282
+    agent = start(backend.open(pcp__anti_sprawl=rules))
+    assert lint(agent, b"\xff" * 5_000) == LintResult(True, ())
+
+
+def test_only_visible_artifacts_are_linted_and_named(agent: Any) -> None:
+    memory = agent.memory
+    task = memory.start_trajectory("plan", initiator=EntityRef.user("ana"))
+    scope = memory.current_scope(task.trajectory_id)
+    text = "the staging Redis instance listens on port 6379 since the move"
+    hidden = memory.create_artifact(
+        scope.scope_id, artifact_type="fact", content=text, extraction_method="explicit"
+    ).artifact_id
+    shared = agent.keep(text + ".").artifact_id
+    memory.flush()
+    ben = memory.acting_as(Principal.user("ben"))
+    for key in (hidden, uuid.uuid4(), agent.scope_id):
+        with pytest.raises(NotFound):
+            ben.pcp.lint(key)
+    assert hidden not in {ref.id for issue in ben.pcp.lint(shared).issues for ref in issue.entities}
+
+
+@given(st.text(max_size=200), st.sampled_from(["json", "python", "diff", "1"]))
+def test_any_text_is_judged(text: str, declared: str) -> None:
+    assert fault_of(text, declared) is None or isinstance(fault_of(text, declared), str)
+    assert all(isinstance(tag, str) for tag in tags_of(text))
