@@ -17,7 +17,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.validity import active_rows
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+from caliber.schema.traits import ALWAYS_US, NEVER_US
 
 TASKS: Final = TRAJECTORY.name
 SCOPES: Final = SCOPE.name

@@ -51,8 +51,7 @@ from caliber.schema.relation import (
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.memory import TABLE_PREFIX
-from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Enters, Exported, Links, Pruned, Text, Trust, Window
+from caliber.schema.traits import ALWAYS_US, NEVER_US, Ends, Enters, Exported, Links, Pruned, Text, Trust, Window
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""

@@ -15,6 +15,11 @@ from caliber.model.context import SectionType, SourceType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.memories import MemoryCategory
 
+NEVER_US = 2**63 - 1
+"""Stands for a missing end of validity in resident columns: later than any instant."""
+ALWAYS_US = -(2**63)
+"""Stands for a missing start of validity in resident columns: earlier than any instant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:

@@ -12,7 +12,7 @@ from caliber.model.trajectory import TurnRole
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.relations.trajectory import NEVER_US
+from caliber.schema.traits import NEVER_US
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.trajectory.turn_blocks import Outline, callers

@@ -20,8 +20,20 @@ from caliber.schema import relations  # first of all: other modules take the rel
 from caliber.schema.derived import Tokens
 from caliber.schema.erase import Erase
 from caliber.schema.relation import Relation, Residence, enum, instant, integer, real, text, text_array, uuid_, version
-from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Valid, Window
+from caliber.schema.traits import (
+    ALWAYS_US,
+    NEVER_US,
+    Ends,
+    Enters,
+    Exported,
+    Links,
+    Memory,
+    Pruned,
+    Text,
+    Trust,
+    Valid,
+    Window,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

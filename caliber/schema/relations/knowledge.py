@@ -31,9 +31,22 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 from caliber.schema.rules import NotBefore
-from caliber.schema.traits import NOTES, Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Valid, Window
+from caliber.schema.traits import (
+    ALWAYS_US,
+    NEVER_US,
+    NOTES,
+    Ends,
+    Enters,
+    Exported,
+    Links,
+    Memory,
+    Pruned,
+    Text,
+    Trust,
+    Valid,
+    Window,
+)
 
 _COLUMN = Residence.COLUMN
 

@@ -54,7 +54,9 @@ from caliber.schema.relation import (
 )
 from caliber.schema.rules import OnlyWith
 from caliber.schema.traits import (
+    ALWAYS_US,
     FACTS,
+    NEVER_US,
     Block,
     Counted,
     Dates,
@@ -74,10 +76,6 @@ from caliber.schema.traits import (
 
 _COLUMN = Residence.COLUMN
 _TEXT = Residence.TEXT
-NEVER_US = 2**63 - 1
-"""Stands for a missing end of validity in resident columns: later than any instant."""
-ALWAYS_US = -(2**63)
-"""Stands for a missing start of validity in resident columns: earlier than any instant."""
 
 
 def _outcome_to_json(outcome: TrajectoryOutcome) -> dict[str, Any]:

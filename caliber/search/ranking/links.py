@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from caliber.kernels.graph import Csr, Edges
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.schema.relations.trajectory import NEVER_US
+from caliber.schema.traits import NEVER_US
 
 
 @dataclass(frozen=True, slots=True)
