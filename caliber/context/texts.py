@@ -16,10 +16,11 @@ from typing import Any, Final, Protocol
 from caliber.context.conversation import TURNS
 from caliber.kernels.tokens.counting import ELLIPSIS
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.time import from_us
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of
-from caliber.storage.compile.damage import UNREADABLE, damaged, stored_instant
+from caliber.storage.compile.damage import UNREADABLE, damaged, damaged_instant
 
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _DAY_US: Final = 86_400_000_000
@@ -211,7 +212,10 @@ def _plain(column: Column, stored: Any) -> str:
 
 def day_text(day: int) -> str:
     """Return a day, counted from 1970, as passages name it: 8 May 2023."""
-    when = stored_instant(day * _DAY_US)
+    try:
+        when = from_us(day * _DAY_US)
+    except OverflowError:
+        raise damaged_instant() from None
     return f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.lazy_dataclass import dataclass
-from caliber.storage.compile.damage import stored_instant
+from caliber.model.time import from_us
+from caliber.storage.compile.damage import damaged_instant
 from caliber.text.dates import Interval
 
 
@@ -68,7 +69,10 @@ class StoredStats:
     def today(self, now_us: int) -> date:
         """Return the day of the newest visible record, or today if that is earlier."""
         newest = [stats.newest_us for stats in self.kinds.values() if stats.newest_us is not None]
-        return stored_instant(min(now_us, max(newest)) if newest else now_us).date()
+        try:
+            return from_us(min(now_us, max(newest)) if newest else now_us).date()
+        except OverflowError:
+            raise damaged_instant() from None
 
     def count(self, term: str) -> int:
         """Return how many visible texts hold a term."""

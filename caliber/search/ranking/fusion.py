@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
+from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
-from caliber.storage.compile.damage import stored_instant
+from caliber.storage.compile.damage import damaged_instant
 from caliber.text.dates import Interval
 
 LEGS = ("vector", "keyword", "graph", "importance")
@@ -232,7 +233,10 @@ def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
 def today(searched: Sequence[Searched], now_us: int) -> date:
     """Return the day of the newest visible record: "last week" is relative to it."""
     newest = [at for at in (_newest_us(item) for item in searched) if at is not None]
-    return stored_instant(min(now_us, max(newest)) if newest else now_us).date()
+    try:
+        return from_us(min(now_us, max(newest)) if newest else now_us).date()
+    except OverflowError:
+        raise damaged_instant() from None
 
 
 def _newest_us(item: Searched) -> int | None:

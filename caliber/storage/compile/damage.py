@@ -174,7 +174,12 @@ def stored_instant(value: Any) -> datetime:
     try:
         return from_us(value)
     except UNREADABLE:
-        raise damaged("a stored instant is damaged: no calendar has it") from None
+        raise damaged_instant() from None
+
+
+def damaged_instant() -> StorageError:
+    """Return the error of an instant that no calendar has."""
+    return damaged("a stored instant is damaged: no calendar has it")
 
 
 @contextmanager
