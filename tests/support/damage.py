@@ -51,7 +51,7 @@ def filled(path: Path) -> uuid.UUID:
         made = [
             memory.add_note(
                 entity="fault", entity_type="thing", note_type="fact", content=f"fault number {at}", confidence=0.5,
-                importance=5, tags=["t"], visible_to=["user"], source_trajectory_ids=[task.trajectory_id],
+                importance=5, tags=["t"], visible_to=["executor"], source_trajectory_ids=[task.trajectory_id],
             )
             for at in range(2)
         ]  # fmt: skip
