@@ -20,7 +20,7 @@ from caliber.model.time import from_us
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of
-from caliber.storage.compile.damage import UNREADABLE, damaged, damaged_instant
+from caliber.storage.compile.damage import NO_INSTANT, UNREADABLE, damaged
 
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _DAY_US: Final = 86_400_000_000
@@ -215,7 +215,7 @@ def day_text(day: int) -> str:
     try:
         when = from_us(day * _DAY_US)
     except OverflowError:
-        raise damaged_instant() from None
+        raise damaged(NO_INSTANT) from None
     return f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
-from caliber.storage.compile.damage import damaged_instant
+from caliber.storage.compile.damage import NO_INSTANT, damaged
 from caliber.text.dates import Interval
 
 
@@ -72,7 +72,7 @@ class StoredStats:
         try:
             return from_us(min(now_us, max(newest)) if newest else now_us).date()
         except OverflowError:
-            raise damaged_instant() from None
+            raise damaged(NO_INSTANT) from None
 
     def count(self, term: str) -> int:
         """Return how many visible texts hold a term."""

@@ -20,7 +20,7 @@ from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
-from caliber.storage.compile.damage import damaged_instant
+from caliber.storage.compile.damage import NO_INSTANT, damaged
 from caliber.text.dates import Interval
 
 LEGS = ("vector", "keyword", "graph", "importance")
@@ -236,7 +236,7 @@ def today(searched: Sequence[Searched], now_us: int) -> date:
     try:
         return from_us(min(now_us, max(newest)) if newest else now_us).date()
     except OverflowError:
-        raise damaged_instant() from None
+        raise damaged(NO_INSTANT) from None
 
 
 def _newest_us(item: Searched) -> int | None:

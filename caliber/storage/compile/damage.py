@@ -41,6 +41,7 @@ ADVICE: Final = (
     "the other records are not touched by that: `caliber db check` lists all that is damaged; restore a backup, or"
     " remove what is damaged"
 )
+NO_INSTANT: Final = "a stored instant is damaged: no calendar has it"
 _INT64: Final = 2**63
 _STORED: Final[dict[ColumnType, Any]] = {
     ColumnType.UUID: bytes,
@@ -174,12 +175,7 @@ def stored_instant(value: Any) -> datetime:
     try:
         return from_us(value)
     except UNREADABLE:
-        raise damaged_instant() from None
-
-
-def damaged_instant() -> StorageError:
-    """Return the error of an instant that no calendar has."""
-    return damaged("a stored instant is damaged: no calendar has it")
+        raise damaged(NO_INSTANT) from None
 
 
 @contextmanager
