@@ -187,6 +187,18 @@ class Planter:
             schema_version=word("version of an artifact's form"),
             idempotency_key=word("idempotency key of an artifact"),
         )
+        old = memory.create_artifact(
+            scope.scope_id,
+            artifact_type="fact",
+            content=f"once {word('superseded artifact')}",
+            extraction_method="explicit",
+        )
+        new = memory.artifacts.supersede(
+            old.artifact_id,
+            content=f"now {word('superseding artifact')}",
+            schema_version=word("version of a superseding artifact's form"),
+        )
+        memory.artifacts.update(new.artifact_id, confidence=0.5)
         window = memory.assemble_context(
             task.trajectory_id,
             query=f"where is {word('query of a window')}",
