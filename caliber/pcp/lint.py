@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
+from caliber.access.visibility import Readers
 from caliber.config.pcp import AntiSprawlConfig
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
@@ -34,19 +35,27 @@ class Linter:
         """Return the issues of an artifact. Raises: as ``Pcp.lint``."""
         snapshot = self._engine.snapshot()
         found = snapshot.locate(key.bytes)
-        artifact = None
-        if found is not None and self._readers.allows(*found):
-            artifact = self._engine.memory.entity(*found)
+        artifact = None if found is None else self._engine.memory.entity(*found)
         if found is None or not isinstance(artifact, Artifact):
+            raise NotFound(entity_type="artifact", id=key)
+        readers = self._readers
+        if readers.serves_tasks:  # as for a window: the application acts for the task's user
+            readers = readers.acting_for(artifact.trajectory_id)
+        if not readers.allows(*found):
             raise NotFound(entity_type="artifact", id=key)
         knobs = self._engine.config.pcp.anti_sprawl
         if knobs is None or not knobs.linter_enabled:
             return LintResult(True, ())
-        issues = [*_of_content(artifact, knobs), *self._duplicates(snapshot, *found, knobs)]
+        issues = [*_of_content(artifact, knobs), *self._duplicates(snapshot, readers, *found, knobs)]
         return LintResult(all(issue.severity is not Severity.ERROR for issue in issues), tuple(issues))
 
     def _duplicates(
-        self, snapshot: ResidentSnapshot, owners: RelationSnapshot, number: int, knobs: AntiSprawlConfig
+        self,
+        snapshot: ResidentSnapshot,
+        readers: Readers,
+        owners: RelationSnapshot,
+        number: int,
+        knobs: AntiSprawlConfig,
     ) -> Iterator[LintIssue]:
         """Yield the records in use that are nearly the same, the nearest first (C-279)."""
         space = snapshot.space_in_use
@@ -56,7 +65,7 @@ class Linter:
         vectors = index.vectors(owners, number)
         if not len(vectors):
             return
-        allowed = visible_rows(owners, self._engine.clock.now_us(), self._readers.over(owners))
+        allowed = visible_rows(owners, self._engine.clock.now_us(), readers.over(owners))
         allowed[number] = False
         rows, scores = index.best(vectors[0], owners, allowed, knobs.duplicate_limit, knobs.duplicate_similarity)
         if not len(rows):

@@ -62,7 +62,7 @@ class Targets:
         for name in _containers(snapshot):
             owners = snapshot[name]
             number = owners.find(key.bytes)
-            if number >= 0 and self._readers.allows(owners, number):
+            if number >= 0 and (self._readers.serves_tasks or self._readers.allows(owners, number)):
                 return self._below(snapshot, owners, number)
         try:
             window, _, _ = self._reader.recorded(key)

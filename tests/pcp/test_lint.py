@@ -121,6 +121,8 @@ def test_only_visible_artifacts_are_linted_and_named(agent: Any) -> None:
     for key in (hidden, uuid.uuid4(), agent.scope_id):
         with pytest.raises(NotFound):
             ben.pcp.lint(key)
+    (issue,) = memory.acting_as(Principal.application("crm")).pcp.lint(hidden).issues  # it acts for the task's user
+    assert issue.issue_type is LintIssueType.DUPLICATE
     assert hidden not in {ref.id for issue in ben.pcp.lint(shared).issues for ref in issue.entities}
 
 

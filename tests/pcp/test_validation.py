@@ -205,6 +205,8 @@ def test_hidden_records_look_like_missing_ones(agent: Any) -> None:
     assert of_kind(memory.pcp.validate(made), IssueType.CONTRADICTION)
     seen = memory.acting_as(Principal.user("ben")).pcp.validate(made)
     assert {each.issue_type for each in seen.issues} == {IssueType.MISSING_SOURCE}
+    application = memory.acting_as(Principal.application("crm"))
+    assert application.pcp.validate(task.trajectory_id).valid  # it acts for the task's user
     with pytest.raises(ConstraintViolation):
         memory.acting_as(Principal.user("ben")).pcp.validate(task.trajectory_id)
     assert of_kind(memory.acting_as(Principal.user("ana")).pcp.validate(made), IssueType.CONTRADICTION)
