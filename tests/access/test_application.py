@@ -130,7 +130,11 @@ def test_a_call_about_a_task_acts_for_its_user(open_app: Callable[..., caliber.C
         assert read(window.window_id, user=ANA)
     assert memory.replay(window.window_id, user=ANA).text == window.text
     scope = memory.open_scope(key)
-    memory.create_artifact(scope.scope_id, artifact_type="fact", content="a boat", extraction_method="explicit")
+    boat = memory.create_artifact(scope.scope_id, artifact_type="fact", content="a boat", extraction_method="explicit")
+    assert memory.artifacts.update(boat.artifact_id, confidence=0.5).version == 2
+    assert memory.pcp.lint(boat.artifact_id).valid
+    saved = memory.pcp.checkpoint(key)
+    assert memory.pcp.recover(key, saved.checkpoint_id, preview=True).turns_rolled_back == 0
     record = memory.records("fact").insert(subject="x", kind="claim", content="y", trajectory=key)
     assert memory.records("fact").update(record.record_id, content="z").content == "z"
     memory.records("fact").delete(record.record_id)

@@ -23,7 +23,6 @@ from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.model.context import Reach
-from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
@@ -84,9 +83,8 @@ def tasks_in_reach(tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Rea
             near |= (kinds == by_user) & (starters == tasks.interned_codes("initiator_id").get(user, -1))
             near |= users == tasks.interned_codes("user_id").get(user, -1)
     rows = np.flatnonzero(near & tasks.live_mask)
-    keys = tasks.ties().take(rows, axis=0).astype(">u8").tobytes()
     ordinals = tasks.column("ordinal")[rows].tolist()
-    return {uuid_from_bytes(keys[16 * at : 16 * at + 16]): ordinal for at, ordinal in enumerate(ordinals)}
+    return {tasks.entity_id(row): ordinal for row, ordinal in zip(rows.tolist(), ordinals, strict=True)}
 
 
 def conditions_of(
