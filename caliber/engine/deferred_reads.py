@@ -55,5 +55,5 @@ class DeferredReads(Deferred):
         raise NotImplementedError
 
     def forgotten(self, row: Any) -> Any | None:  # noqa: ARG002
-        """Return what may be written of a row whose read came before an erasure; None for nothing."""
+        """Return the part of a row that may be written though its read came before an erasure; None for nothing."""
         return None

@@ -96,7 +96,7 @@ class RolledBack:
     def _batches(
         self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Collection[str], *, undone: bool = False
     ) -> list[Event]:
-        """Return what was learnt from some turns of a task and stands, or was undone; the newest first."""
+        """Return the batches learnt from some turns of a task that stand, or were undone; the newest first."""
         if not turns:
             return []
         path, key = "list_by_trajectory_and_type", trajectory_id.bytes

@@ -25,7 +25,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What a recovery did to a task, or with ``preview`` would do. Source: C-285, C-485.
+    """The changes that a recovery made to a task, or with ``preview`` would make. Source: C-285, C-485.
 
     ``restored_to`` is when the checkpoint was made, and ``turn_number`` how many turns the task had then. Records are
     counted that were rolled back, and ``turns_restored`` those that an earlier recovery had rolled back. Of the facts

@@ -8,24 +8,26 @@ Source: C-271, C-272, C-482 to C-486, K-088 to K-090.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Protocol
 
+from caliber.access.corrections import Corrections
 from caliber.engine.engine import Engine
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.errors import (
+    Conflict,
     InvalidStateTransition,
     InvalidValue,
     NoCheckpointAvailable,
     NotFound,
     StorageError,
 )
-from caliber.model.events import EventType
+from caliber.model.events import CorrectionAction, EventType
 from caliber.model.ids import CheckpointId, ScopeId, TrajectoryId
 from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.references import EntityType
@@ -85,6 +87,7 @@ class Recovery:
         self._principal = principal
         self._tasks = tasks
         self._facts = facts
+        self._corrections = Corrections(engine, principal)
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> Checkpoint:
         """Store a checkpoint of a task as it is now. Raises: NotFound, InvalidStateTransition for an ended task."""
@@ -123,7 +126,7 @@ class Recovery:
     def _recover(
         self, uow: UnitOfWork, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, before: Any
     ) -> RecoveryResult:
-        """Return what a recovery does; it is done if ``before``, the checkpoint of the task as it is, was prepared."""
+        """Return the changes of a recovery, made if ``before``, a checkpoint of the task as it is, was prepared."""
         uow.lock(TRAJECTORY, trajectory_id.bytes)
         task: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
         _check_going(task, "recovery")
@@ -200,9 +203,9 @@ class Recovery:
                 uow, scope.scope_id, summary=None, estimator=self._engine.estimator, artifact_ids=(), checkpoint_id=None
             )
         for relation, record in plan.mark:
-            _set(uow, relation, record, at)
+            self._set(uow, relation, record, {"rolled_back_at": at})
         for relation, record in plan.lift:
-            _set(uow, relation, record, None)
+            self._lift(uow, relation, record)
         if task.status is not TrajectoryStatus.ACTIVE:
             lifecycle.move_trajectory(uow, task.trajectory_id, TrajectoryStatus.ACTIVE)
         opened = lifecycle.open_scope(uow, task.trajectory_id)
@@ -222,6 +225,30 @@ class Recovery:
         counts = {each: getattr(done, each) for each in _COUNTS}
         self._emit(uow, EventType.CHECKPOINT_RECOVER, opened, {"id": str(done.checkpoint_id), **counts})
         return done
+
+    def _set(self, uow: UnitOfWork, relation: Relation, record: Any, changes: dict[str, Any]) -> None:
+        """Write columns of a record as it is by now."""
+        if "updated_at" in codec_of(relation).names:
+            changes = {**changes, "updated_at": from_us(uow.now_us)}
+        now = uow.get(relation, getattr(record, relation.key[0]).bytes)
+        changed = dataclasses.replace(now, **changes)
+        codec = codec_of(relation)
+        old = uow.current(relation, codec.encode(now, 0 if relation.ordinal else None))
+        if uow.has_twin(relation, old, codec.encode(changed, old[0] if relation.ordinal else None)):
+            return  # an equal record took its place, and stays
+        uow.update(relation, changed)
+
+    def _lift(self, uow: UnitOfWork, relation: Relation, record: Any) -> None:
+        """Bring a record back into use that was rolled back, or that a later record superseded."""
+        ends, changes = relation.ends, {"rolled_back_at": None}
+        if ends is not None and ends.supersede is not None:
+            now = uow.get(relation, getattr(record, relation.key[0]).bytes)
+            event = self._corrections.last(uow, relation, now)
+            if event is not None and event.payload["action"] == CorrectionAction.SUPERSEDE:
+                with contextlib.suppress(Conflict):  # it was changed again since: only these columns are put back
+                    self._corrections.undo(uow, relation, now, event)
+            changes |= dict.fromkeys((ends.supersede, ends.archive or ends.supersede))
+        self._set(uow, relation, record, changes)
 
     def _emit(self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any]) -> None:
         about = EntityType.SCOPE if kind is EventType.SCOPE_OPEN else EntityType.CHECKPOINT
@@ -309,22 +336,6 @@ class _Records:
             plan.mark.append((SCOPE, scope))
         elif not gone and scope.rolled_back_at is not None:
             plan.lift.append((SCOPE, scope))
-
-
-def _set(uow: UnitOfWork, relation: Relation, record: Any, at: datetime | None) -> None:
-    """Mark a record as rolled back, or bring it back into use."""
-    changed = {"rolled_back_at": at}
-    now = uow.get(relation, getattr(record, relation.key[0]).bytes)
-    if relation is ARTIFACT:
-        changed["updated_at"] = from_us(uow.now_us)
-        if at is None:
-            changed |= {"superseded_by": None, "retired_at": None}
-            codec = codec_of(relation)
-            old = uow.current(relation, codec.encode(now, 0))
-            new = codec.encode(dataclasses.replace(now, **changed), old[0])
-            if uow.has_twin(relation, old, new):
-                return  # an equal one took its place, and stays
-    uow.update(relation, dataclasses.replace(now, **changed))
 
 
 def _check_going(task: Trajectory, what: str) -> None:

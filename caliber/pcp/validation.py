@@ -212,5 +212,5 @@ def _contradiction(finding: Finding) -> ValidationIssue:
         message, severity = f"{names} contradict each other: {finding.reason}", Severity.WARNING
     else:
         message, severity = f"{names}: unverified contradiction: {finding.reason}", Severity.INFO
-    action = "correct or end one of them; record=True makes it a conflict to resolve"
+    action = "correct or end one of them"
     return ValidationIssue(severity, IssueType.CONTRADICTION, message, (first, second), action)

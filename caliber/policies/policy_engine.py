@@ -381,7 +381,7 @@ class PolicyEngine:
     def apply_checkpoint(
         self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], *, spare: int = 0
     ) -> uuid.UUID:
-        """Store a prepared checkpoint; ``spare`` more than the configuration says are kept."""
+        """Store a prepared checkpoint; ``spare`` more are kept than the configuration sets."""
         keep = self._engine.config.checkpoint_retention + spare
         scope_id = None if subject.scope is None else subject.scope.scope_id
         checkpoint = insert_checkpoint(uow, subject.trajectory, scope_id, *state, keep=keep)

@@ -113,7 +113,7 @@ class Policies(Protocol[P]):
     def apply_checkpoint(
         self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], *, spare: int = 0
     ) -> uuid.UUID:
-        """Store a prepared checkpoint; ``spare`` more than the configuration says are kept."""
+        """Store a prepared checkpoint; ``spare`` more are kept than the configuration sets."""
         ...
 
     def prepare_notes(self, subject: Subject) -> list[Any]:

@@ -212,7 +212,7 @@ WORK: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
 
 
 def left(backend: Any, memory: caliber.Caliber, folder: Path) -> set[tuple[str, bytes]]:
-    """Return what is found of the person, once all that waits is done."""
+    """Return the traces of the person that are found, once all waiting work is done."""
     memory.flush()
     memory.jobs.run_due()
     memory.flush()

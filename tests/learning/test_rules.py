@@ -184,7 +184,7 @@ def test_answers_are_read_with_their_question(question: str, answer: str, facts:
 
 
 def test_a_relative_may_get_a_name_later(memory: caliber.Caliber) -> None:
-    """What was learnt of "my daughter" is about the daughter who turns out to be Ines."""
+    """Facts about "my daughter" are about the daughter who turns out to be Ines."""
     texts = ["my daughter is 8", "her name is Ines", "Ines is 9 since Sunday"]
     for text in texts[:2]:
         memory.remember([{"role": "user", "content": text}], user="maria")

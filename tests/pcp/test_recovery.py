@@ -151,6 +151,21 @@ def test_a_superseded_artifact_is_in_use_again(memory: caliber.Caliber) -> None:
     assert memory.get(old.artifact_id).superseded_by is None
 
 
+def test_a_corrected_artifact_is_as_it_was(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    old = task.make("the valve is open")
+    checkpoint = memory.pcp.checkpoint(task.id)
+    memory.artifacts.supersede(old.artifact_id, content="the valve is shut")
+    assert task.found("valve") == ["the valve is shut"]
+    done = memory.pcp.recover(task.id, checkpoint.checkpoint_id)
+    assert (done.artifacts_rolled_back, done.artifacts_restored) == (1, 1)
+    assert task.found("valve") == ["the valve is open"]
+    assert memory.get(old.artifact_id).expires_at is None
+    memory.pcp.recover(task.id, done.before_id)
+    assert task.found("valve") == ["the valve is shut"]
+    assert memory.admin.verify() == []
+
+
 def test_a_summary_of_turns_that_were_rolled_back_is_none_any_more(backend: Backend) -> None:
     memory = backend.open(**KNOBS | {"policies": [SUMMARIZING]})
     task = Task(memory)
@@ -310,7 +325,7 @@ def test_a_recovery_is_told_in_the_trace(memory: caliber.Caliber) -> None:
 
 
 class Model:
-    """What of a task is in use: texts of turns and artifacts."""
+    """The texts of turns and artifacts of a task that are in use."""
 
     def __init__(self) -> None:
         self.turns: list[str] = []

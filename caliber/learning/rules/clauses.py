@@ -178,7 +178,7 @@ def _plain(text: str) -> str:
 
 
 def _blanked(message: str) -> str:
-    """Return a message without the words that take back what was said before it: "jk, I'm on VS Code"."""
+    """Return a message without the words that take back the one before it: "jk, I'm on VS Code"."""
     return _JUST_KIDDING.sub(lambda found: " " * len(found[0]), message)
 
 

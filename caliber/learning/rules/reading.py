@@ -332,7 +332,7 @@ def _after(stated: list[Candidate], new: Candidate) -> Candidate:
 
 
 def _same_aversion(one: Candidate, other: Candidate) -> bool:
-    """Return whether both say that a person keeps off the same thing: "mushrooms. can't stand them"."""
+    """Return whether both mean that a person avoids the same thing: "mushrooms. can't stand them"."""
     return (
         one.attribute in _AVERSIONS
         and other.attribute in _AVERSIONS

@@ -196,7 +196,7 @@ class Subjects:
         return self.mention(Person(found["role"].casefold(), name if named else ""))
 
     def _antecedent(self, pronoun: str) -> Person | None:
-        """Return the person whom a pronoun stands for, or None where it may be one of two."""
+        """Return the person that a pronoun stands for, or None where it may be one of two."""
         others = _HER if pronoun == "he" else _HIS
         fitting = [each for each in self._people if each.role.split(" ")[-1] not in others]
         if len(fitting) > 1 and self._mentioned.get(fitting[-2]) == self._mentioned.get(fitting[-1]):

@@ -424,7 +424,7 @@ def is_trip(value: str) -> bool:
 
 
 def is_when(value: str) -> bool:
-    """Return whether a value says when something will be."""
+    """Return whether a value tells the time of something to come."""
     return _WHEN.match(value.strip()) is not None
 
 
