@@ -29,6 +29,7 @@ THROUGH = {
     "recall.from": "reach",
     "cache_dir": "cache_path",
     "access.default_visibility": "for_role",
+    "access.views.interests": "for_role",
     "section_priorities": "of",
     **{f"trust.{role}_turns": "of_turn" for role in ("system", "user", "assistant", "tool")},
     **{f"pcp.dosage.max_{kind}_in_window": "most" for kind in ("scopes", "artifacts", "notes")},
@@ -41,13 +42,19 @@ THROUGH = {
 # Read by way of a table of names, or of an equal knob.
 LIKE = {
     "pcp.recovery_points.max_checkpoints": "checkpoint_retention",
-    "pcp.grounding.stale_data_max_age_ms": "stale_threshold",
 }
 BY_TABLE = {
     **{f"search.weights.{leg}": "SearchWeights" for leg in ("vector", "keyword", "graph", "importance")},
 }
-# Read of a thing whose type only a protocol knows.
-STATED = {"tenancy.directory.adapter": ("caliber.tenancy.directory",)}
+# Read of a thing whose type only a protocol knows, or a method returns.
+STATED = {
+    "tenancy.directory.adapter": ("caliber.tenancy.directory",),
+    **{
+        f"access.views.scoring.weights.{role}.{part}": ("caliber.search.ranking.roles",)
+        for role in ("orchestrator", "optimizer", "reviewer", "executor")
+        for part in ("base", "access", "recency", "relevance")
+    },
+}
 # What rooms that cannot see the configuration call its sections.
 STANDS_FOR = {
     "AnyStorage": ("StorageConfig", "PostgresConfig"),

@@ -73,7 +73,7 @@ class GroundingConfig(Section):
         "Confidence below which a note is given.", "C-264, C-257", source_value=0.5, ge=0, le=1
     )
     stale_data_max_age_ms: Duration = knob(
-        "Age from which data is stale; equals stale_threshold.",
+        "Age from which data is stale.",
         "C-256, C-257",
         unit="ms",
         source_value=2_592_000_000,

@@ -109,6 +109,14 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "access.default_visibility.optimizer": ["optimizer", "executor"],
     "access.default_visibility.reviewer": ["reviewer", "executor"],
     "access.default_visibility.executor": ["executor", "reviewer"],
+    "access.views.interests.orchestrator": ["decision", "architecture", "coordination"],
+    "access.views.interests.optimizer": ["decision", "pattern", "skill"],
+    "access.views.interests.reviewer": ["bug", "test", "decision"],
+    "access.views.interests.executor": ["implementation", "pattern", "bug"],
+    "access.views.scoring.full_uses": 10,
+    "access.views.scoring.half_life_ms": 2_592_000_000,
+    "access.views.scoring.interesting": 0.8,
+    "access.views.scoring.other": 0.3,
 }
 
 
