@@ -15,7 +15,6 @@ from caliber.model.ids import ScopeId
 from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.resident.validity import active_rows
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.traits import ALWAYS_US, NEVER_US
 
@@ -48,9 +47,10 @@ def newest_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tupl
 
 def closed_scopes(scopes: RelationSnapshot, trajectory: bytes) -> NDArray[np.int64]:
     """Return the rows of a trajectory's closed scopes that have a summary. Shapes: ``int64[n]``"""
-    closed = scopes.group("trajectory_id", trajectory)
-    closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
-    return active_rows(scopes, closed[scopes.column("summary_tokens")[closed] > 0])
+    rows = scopes.group("trajectory_id", trajectory)
+    rows = rows[(scopes.column("closed_at")[rows] != NEVER_US) & (scopes.column("rolled_back_at")[rows] == 0)]
+    closed: NDArray[np.int64] = rows[scopes.column("summary_tokens")[rows] > 0]
+    return closed
 
 
 def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:

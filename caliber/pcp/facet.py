@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.access.visibility import require
 from caliber.engine.engine import Engine
@@ -14,10 +14,12 @@ from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
 from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.windows import ContextWindow
-from caliber.pcp.recovery import LearntFacts, Recovery
 from caliber.schema.relations import TRAJECTORY
 from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
+
+if TYPE_CHECKING:
+    from caliber.pcp.recovery import LearntFacts
 
 
 class Pcp:
@@ -26,6 +28,8 @@ class Pcp:
     def __init__(
         self, engine: Engine, principal: Principal, searching: Searching, tasks: Tasks[Any], facts: LearntFacts
     ) -> None:
+        from caliber.pcp.recovery import Recovery  # most processes recover no task
+
         self._engine = engine
         self._principal = principal
         self._searching = searching

@@ -56,6 +56,7 @@ class Searcher:
 
     def __init__(self, memory: ResidentMemory, settings: SearchConfig, kinds: Sequence[str]) -> None:
         self._settings = settings
+        self._similarities = dict(settings.floor.similarity)
         self.kinds = tuple(kinds)
         self.analyzer = analyzer = Analyzer(settings.keyword.language)
         self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=settings.keyword.query_words_max)
@@ -225,7 +226,7 @@ class Searcher:
         joined, reached = self._joined(searched, nearest, query, names, weights, request, links)
         floored = Floored(joined, nearest.beyond)
         if request.floor:
-            thresholds = Thresholds.of(settings.floor, nearest, request.snapshot, request.space_id)
+            thresholds = Thresholds.of(settings.floor, self._similarities, nearest, request.snapshot, request.space_id)
             floor = Floor(settings.floor, query, coverage, thresholds, request.stats)
             floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
         before = sum(map(len, nearest.similarities))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import EllipsisType
+from typing import TYPE_CHECKING
 
 from caliber.engine.engine import Engine
 from caliber.model import arguments
@@ -13,7 +14,9 @@ from caliber.model.deadline import bounded
 from caliber.model.ids import Id
 from caliber.model.trajectory import TTL, Artifact, ExtractionMethod
 from caliber.model.trust import TrustLabel
-from caliber.trajectory.correcting import ArtifactCorrections
+
+if TYPE_CHECKING:
+    from caliber.trajectory.correcting import ArtifactCorrections
 
 
 class Artifacts:
@@ -155,5 +158,7 @@ class Artifacts:
             return self._engine.write(self._corrections().undo(key, expected, guard))
 
     def _corrections(self) -> ArtifactCorrections:
+        from caliber.trajectory.correcting import ArtifactCorrections  # most processes correct no artifact
+
         self._engine.check_open()
         return ArtifactCorrections(self._engine, self._principal)

@@ -16,7 +16,6 @@ from caliber.model.providers import (
     TokenCounter,
     TrajectoryDigest,
 )
-from caliber.text import comparison, note_rules, rules, textrank
 
 MODEL = "extractive"
 # Raised whenever a rule or a number of this provider changes: its answers are then those of another model.
@@ -27,7 +26,8 @@ _HASHED_DIMENSIONS = 512
 class ExtractiveProvider:
     """A ``SummarizationProvider`` of rules: nothing in its answers that was not in its input.
 
-    Sentences are compared by ``embedding_provider``; without one by hashed words. Threads may share it.
+    Sentences are compared by ``embedding_provider``; without one by hashed words. Threads may share it. The rules and
+    their word lists load with the first call that needs them.
     """
 
     quotes = True
@@ -47,10 +47,14 @@ class ExtractiveProvider:
 
         Raises: InvalidValue, SummarizationFailed, and what the embedding provider raises.
         """
+        from caliber.text import textrank
+
         return textrank.summarize(text, max_tokens, self._count_tokens, self._embedder)
 
     def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
         """Return the artifacts that the rules find, in order of turns."""
+        from caliber.text import rules
+
         return rules.extract_artifacts(turns)
 
     def generate_notes(
@@ -60,16 +64,24 @@ class ExtractiveProvider:
         artifacts: Sequence[ExtractedArtifact],
     ) -> list[GeneratedNote]:
         """Return the notes that the rules draw from artifacts, summaries and goal."""
+        from caliber.text import note_rules
+
         return note_rules.generate_notes(trajectory, scope_summaries, artifacts)
 
     def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
         """Return one note with the statements of both. Raises: InvalidValue (K-111)."""
+        from caliber.text import note_rules
+
         return note_rules.merge_notes(a, b)
 
     def verify_contradiction(self, a: str, b: str) -> bool:
         """Return whether the two contradict each other, as far as careful rules can tell."""
+        from caliber.text import comparison
+
         return comparison.verify_contradiction(a, b)
 
     def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
         """Return one decision per cluster: supersede the nearly identical, keep the rest."""
+        from caliber.text import comparison
+
         return comparison.decide_consolidation(clusters)

@@ -58,20 +58,28 @@ class Thresholds:
 
     @classmethod
     def of(
-        cls, settings: FloorConfig, nearest: Nearest, snapshot: ResidentSnapshot, space_id: uuid.UUID | None
+        cls,
+        settings: FloorConfig,
+        similarities: dict[str, float],
+        nearest: Nearest,
+        snapshot: ResidentSnapshot,
+        space_id: uuid.UUID | None,
     ) -> Thresholds:
-        """Return the thresholds for a query whose vector was compared in a space, or had none."""
+        """Return the thresholds for a query whose vector was compared in a space, or had none.
+
+        ``similarities`` are those of the settings.
+        """
         rest = np.float32(settings.rest)
         if not nearest.compared:
             return cls(None, settings.words_alone, rest)
         space = None if space_id is None else snapshot.spaces.get(space_id)
-        least = None if space is None else _measured(settings, space.name)
+        least = None if space is None else _measured(similarities, space.name)
         return cls(None if least is None else np.float32(least), settings.words, rest)
 
 
-def _measured(settings: FloorConfig, space: str) -> float | None:
+def _measured(similarities: dict[str, float], space: str) -> float | None:
     """Return the least similarity in a space; where a model cuts texts, ``MODEL/254@384``, makes no difference."""
-    return settings.similarity.get(space, settings.similarity.get(_CUT.sub("", space)))
+    return similarities.get(space, similarities.get(_CUT.sub("", space)))
 
 
 class Floor:
