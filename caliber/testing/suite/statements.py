@@ -207,7 +207,10 @@ def test_access_path_lists_what_it_says_in_its_order(relation: Relation, path: A
     def belongs(row: Row) -> bool:
         if tuple(row[place] for place in places) != wanted:
             return False
-        return all((row[codec.index(name)] is None) == null for name, null in path.where)
+        values = ((row[codec.index(name)], wanted) for name, wanted in path.where)
+        return all(
+            (value is None) == wanted if isinstance(wanted, bool) else value == wanted for value, wanted in values
+        )
 
     with world.store.read() as session:
         expected = sorted(
@@ -246,6 +249,9 @@ def _population(world: World, relation: Relation, path: AccessPath) -> Iterator[
         for step in (3, 1, 2):
             columns = {**common, **_apart(relation, path, number)}
             for name, null in path.where:
+                if not isinstance(null, bool):  # a member of an enum
+                    columns[name] = next(each for each in type(null) if (each is null) is not outside)
+                    continue
                 present = null if outside else not null
                 columns[name] = columns.get(name) or _present(relation, name, references, step) if present else None
             for name in path.order:

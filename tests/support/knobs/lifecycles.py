@@ -460,7 +460,13 @@ CASES: tuple[Case, ...] = (
     case("checkpoint_retention", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
     case("pcp.recovery_points.max_checkpoints", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
     case("pcp.recovery_points.frequency", checkpoints, ("manual", 0), ("per_turn", 3), ("per_scope", 1)),
-    case("pcp.recovery_points.compression_enabled", packed, (False, "json"), (True, "json+zlib"), **EVERY_CHECKPOINT),
+    case(
+        "pcp.recovery_points.compression_enabled",
+        packed,
+        (False, "sha256+json"),
+        (True, "sha256+json+zlib"),
+        **EVERY_CHECKPOINT,
+    ),
     # --- policies
     case("policies", told, ([], 0), ([policy("scope_close", NOTIFY, NOTIFY)], 2)),
     case(
