@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from caliber.access.corrections import Corrections
 from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import StaleInputs
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.errors import (
@@ -120,8 +121,12 @@ class Recovery:
         found = self._engine.write(looked)
         if preview or found.reason is not None:
             return found
-        before = self._prepare(trajectory_id)
-        return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
+
+        def attempt() -> RecoveryResult:
+            before = self._prepare(trajectory_id)
+            return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
+
+        return self._tasks.retry(attempt)
 
     def _recover(
         self, uow: UnitOfWork, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, before: Any
@@ -130,6 +135,8 @@ class Recovery:
         uow.lock(TRAJECTORY, trajectory_id.bytes)
         task: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
         _check_going(task, "recovery")
+        if before is not None and before[0].trajectory.version != task.version:
+            raise StaleInputs(entity_type=TRAJECTORY.name, id=trajectory_id, reason="it went on while it was recovered")
         records = _Records(uow, trajectory_id)
         checkpoint, state, damaged = self._choose(uow, records, checkpoint_id)
         if task.status is not state.trajectory_status:

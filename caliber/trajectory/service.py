@@ -126,7 +126,7 @@ class Tasks(Generic[P]):
             turns = [] if scope is None else self.turns_of(snapshot, scope.scope_id)
         return Subject(trajectory, scopes, scope, turns, snapshot, erased=erased)
 
-    def _retry(self, attempt: Callable[[], T]) -> T:
+    def retry(self, attempt: Callable[[], T]) -> T:
         """Repeat ``attempt`` while its prepared results are stale."""
         for _ in range(self._engine.config.storage.serialization_retries):
             try:
@@ -217,7 +217,7 @@ class Tasks(Generic[P]):
 
         Raises: Superseded, Conflict, Unavailable, and what stopped an action.
         """
-        return self._retry(lambda: self._run(claim))
+        return self.retry(lambda: self._run(claim))
 
     def _run(self, claim: Claim) -> int:
         """Run a trigger's policies on the present records, in its scope or the current one. Raises: Superseded.
@@ -324,7 +324,7 @@ class Tasks(Generic[P]):
                 prepared.checkpoint = self.policies.prepare_checkpoint(subject)
             return self.policies.write(prepared, subject, lambda uow: self._close(uow, subject, prepared, guard))
 
-        return self._retry(attempt)
+        return self.retry(attempt)
 
     def _close(self, uow: UnitOfWork, subject: Subject, prepared: P, guard: LockToken | None) -> Scope:
         uow.guard(guard)
@@ -422,7 +422,7 @@ class Tasks(Generic[P]):
 
             return self.policies.write(prepared, subject, work)
 
-        return self._retry(attempt)
+        return self.retry(attempt)
 
     def _settle_children(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> None:
         trajectories = snapshot["trajectory"]
@@ -484,7 +484,7 @@ class Tasks(Generic[P]):
 
             return self._engine.write(work)
 
-        return self._retry(attempt)
+        return self.retry(attempt)
 
 
 def _check_turns(now: Scope, prepared: Scope) -> None:

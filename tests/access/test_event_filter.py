@@ -58,7 +58,8 @@ def test_of_a_note_hears_who_may_read_it(backend: Any, mode: str) -> None:
     # Of a note that is gone nobody knows any more who could read it.
     memory.storage.notes.delete(hidden)
     for event in [heard["admin"][0], heard["admin"][1]]:
-        inspect(memory).engine.publish(event)
+        engine = inspect(memory).engine
+        engine.publish(event, engine.memory.erasures)
     assert len(heard["admin"]) == 7
     assert (len(heard["writer"]), len(heard["reader"])) == (6, 2)
 
@@ -100,13 +101,14 @@ def test_the_log_of_a_trajectory_is_read_as_it_was_heard(backend: Any, start: An
     memory = backend.open(**LIGHT)
     task = start(memory).trajectory_id
     hidden = memory.acting_as(WRITER).add_note(content="for orchestrators", **NOTE).note_id
-    make = inspect(memory).engine.event
+    engine = inspect(memory).engine
+    make = engine.event
     said = {"error": "Conflict", "message": f"note {hidden} was changed"}
     for number in range(12):  # what may not be heard of takes no place under a limit
         memory.acting_as(WRITER).assemble_context(task)
         about = {"trajectory_id": task, "subject": (EntityType.NOTE, hidden)}
-        inspect(memory).engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about))
-    inspect(memory).engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said))
+        engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about), engine.memory.erasures)
+    engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said), engine.memory.erasures)
     done = make(EventType.FORGET, trajectory_id=task, family=EventFamily.AUDIT)
     inspect(memory).write(lambda uow: event_log.audit(uow, done))
     reader = memory.acting_as(READER)

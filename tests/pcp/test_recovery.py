@@ -25,6 +25,7 @@ from caliber.model.errors import (
     NotFound,
 )
 from caliber.model.events import EventType
+from caliber.pcp.recovery import Recovery
 from caliber.schema.relations import CHECKPOINT
 from caliber.testing import inspect
 
@@ -121,6 +122,28 @@ def test_a_recovery_again_changes_nothing_and_can_be_taken_back(memory: caliber.
     )
     assert memory.pcp.recover(task.id, first.before_id).reason is not None
     assert memory.admin.verify() == []
+
+
+def test_a_turn_that_comes_in_between_is_in_the_checkpoint_before(
+    memory: caliber.Caliber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Task(memory)
+    task.say("one")
+    memory.pcp.checkpoint(task.id)
+    task.say("two")
+    prepare, late = Recovery._prepare, ["three"]
+
+    def prepared(self: Recovery, *asked: Any) -> Any:
+        found = prepare(self, *asked)
+        if late:
+            task.say(late.pop())  # after the state was read, before the transaction
+        return found
+
+    monkeypatch.setattr(Recovery, "_prepare", prepared)
+    done = memory.pcp.recover(task.id)
+    assert done.turns_rolled_back == 2
+    memory.pcp.recover(task.id, done.before_id)
+    assert "three" in task.window()
 
 
 def test_the_newest_checkpoint_of_the_present_course_is_taken(memory: caliber.Caliber) -> None:

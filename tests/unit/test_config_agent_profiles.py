@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,11 +143,3 @@ def test_two_profiles_make_different_windows_of_one_store(tmp_path: Path) -> Non
     assert {"recall", "current"} <= used_by["chat-companion"].keys()
     assert not {"recall", "current"} & used_by["sources"].keys()
     assert list(used_by["sources"]) == ["user", "artifacts"]
-
-
-def test_no_profile_promises_to_go_back_to_a_checkpoint() -> None:
-    """They are taken and kept; until something reads them, the page on knobs says so."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    items = [item for item in re.split(r"^- ", page, flags=re.MULTILINE) if item.startswith("`checkpoint_retention`")]
-    assert len(items) > 1
-    assert all("othing goes back to" in " ".join(item.split()) for item in items)

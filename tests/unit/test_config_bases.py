@@ -301,5 +301,5 @@ def test_what_users_read_names_no_requirement() -> None:
     said = {name: run("check", "--explain", name).stdout for name in ("token_budget", "search.min_similarity", "pcp")}
     for name, text in {"configuration.md": pages["configuration.md"], **helps, **said}.items():
         assert not CODE.findall(text), name
-    errors = (ROOT / "caliber" / "model" / "errors.py").read_text("utf-8")
+    errors = (ROOT / "caliber" / "model" / "errors" / "__init__.py").read_text("utf-8")
     assert not [line for line in errors.splitlines() if CODE.search(line) and re.search(r'f?"[^"]*\b[A-Z]-\d', line)]

@@ -111,7 +111,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
     ),
     # A process of schema 5 would show a user's tasks to everybody.
     6: MigrationStep(
-        "tasks of users are their own, facts about people, and types of notes for roles",
+        "tasks of users are their own, and facts about people",
         min_reader_version=6,
         min_writer_version=6,
         changes=(
@@ -120,16 +120,19 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("person_fact"),
             AddEnumMember(PrincipalKind.APPLICATION),
             AddRelation("access_grant"),
+        ),
+    ),
+    # A process of schema 6 would show turns that a recovery took back, and cannot read the notes of these types.
+    7: MigrationStep(
+        "turns and summaries that were rolled back, and types of notes for roles",
+        min_reader_version=7,
+        min_writer_version=7,
+        changes=(
+            AddColumn("turn", "rolled_back_at"),
+            AddColumn("scope", "rolled_back_at"),
             *(AddEnumMember(each) for each in _ROLE_TYPES),
             AddPath("event", "list_audit_by_subject"),
         ),
-    ),
-    # A process of schema 6 would show turns that a recovery took back.
-    7: MigrationStep(
-        "turns and summaries that were rolled back",
-        min_reader_version=7,
-        min_writer_version=7,
-        changes=(AddColumn("turn", "rolled_back_at"), AddColumn("scope", "rolled_back_at")),
     ),
 }
 
