@@ -18,6 +18,7 @@ from support.drawn import needs
 from support.model_server import Handler, serving
 
 from caliber.config import CaliberConfig, profiles
+from caliber.model.learning import PersonAttribute
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "chat.py"
@@ -123,6 +124,7 @@ class World:
         self.open()
         empty = stored_bytes(backend) if backend.has("reopen") else b""
         self.built_in = {word for words in self.own.values() for word in words if holds(empty, word)}
+        self.built_in |= {each.value for each in PersonAttribute}  # facts of the other users name theirs
 
     def open(self) -> None:
         self.memory = self.backend.open(self.config)

@@ -16,6 +16,7 @@ from support.tenancies import tenancy_config
 
 import caliber
 from caliber.config import CaliberConfig, profiles
+from caliber.model import Principal
 from caliber.model.errors import (
     Conflict,
     DTypeError,
@@ -38,7 +39,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> CaliberConfig:
 
 
 def goals(settings: CaliberConfig, tenant: str) -> list[str]:
-    with caliber.open(settings, tenant=tenant) as memory:
+    with caliber.open(settings, tenant=tenant, principal=Principal.admin()) as memory:
         return [each.goal for each in memory.storage.trajectories.all()]
 
 

@@ -128,8 +128,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_reader_version=7,
         min_writer_version=7,
         changes=(
-            AddColumn("turn", "rolled_back_at"),
-            AddColumn("scope", "rolled_back_at"),
+            *(AddColumn(each, "rolled_back_at") for each in ("turn", "scope")),
             *(AddEnumMember(each) for each in _ROLE_TYPES),
             AddPath("event", "list_audit_by_subject"),
         ),
