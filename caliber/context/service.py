@@ -127,7 +127,7 @@ class Reader:
                     snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
                 )
                 check("the window was assembled")
-                if self._left_behind(assembled, trajectory_id, claim, erased):
+                if self.leave_behind(assembled, trajectory_id, claim, erased):
                     return assembled.window
                 # Another process consumed its injections: the next attempt must know.
                 engine.snapshot(ReadConsistency.LATEST)
@@ -217,7 +217,7 @@ class Reader:
             now_us=now,
         )
 
-    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim, erased: int) -> bool:
+    def leave_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim, erased: int) -> bool:
         """Store a window and its side effects; return False if others consumed its injections."""
         engine = self._engine
         config = engine.config

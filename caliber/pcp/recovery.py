@@ -92,7 +92,7 @@ class Recovery:
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> Checkpoint:
         """Store a checkpoint of a task as it is now. Raises: NotFound, InvalidStateTransition for an ended task."""
-        subject, state = self._prepare(trajectory_id)
+        subject, state = self.prepare(trajectory_id)
 
         def work(uow: UnitOfWork) -> Checkpoint:
             _check_going(uow.get(TRAJECTORY, trajectory_id.bytes), "checkpoint")
@@ -102,7 +102,8 @@ class Recovery:
 
         return self._engine.write(work)
 
-    def _prepare(self, trajectory_id: uuid.UUID) -> tuple[Any, tuple[str, bytes]]:
+    def prepare(self, trajectory_id: uuid.UUID) -> tuple[Any, tuple[str, bytes]]:
+        """Return a task as it is, and the state of its checkpoint. Raises: NotFound, InvalidStateTransition."""
         snapshot = self._engine.snapshot("latest")
         scope = self._tasks.current_scope(snapshot, trajectory_id)
         subject = self._tasks.subject(snapshot, trajectory_id, scope, all_turns=False)
@@ -123,7 +124,7 @@ class Recovery:
             return found
 
         def attempt() -> RecoveryResult:
-            before = self._prepare(trajectory_id)
+            before = self.prepare(trajectory_id)
             return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
 
         return self._tasks.retry(attempt)

@@ -131,7 +131,7 @@ def test_a_turn_that_comes_in_between_is_in_the_checkpoint_before(
     task.say("one")
     memory.pcp.checkpoint(task.id)
     task.say("two")
-    prepare, late = Recovery._prepare, ["three"]
+    prepare, late = Recovery.prepare, ["three"]
 
     def prepared(self: Recovery, *asked: Any) -> Any:
         found = prepare(self, *asked)
@@ -139,7 +139,7 @@ def test_a_turn_that_comes_in_between_is_in_the_checkpoint_before(
             task.say(late.pop())  # after the state was read, before the transaction
         return found
 
-    monkeypatch.setattr(Recovery, "_prepare", prepared)
+    monkeypatch.setattr(Recovery, "prepare", prepared)
     done = memory.pcp.recover(task.id)
     assert done.turns_rolled_back == 2
     memory.pcp.recover(task.id, done.before_id)

@@ -75,7 +75,7 @@ def test_what_is_loaded_is_what_add_note_would_have_made(store: Any) -> None:
         3,
         valid_from=pa.array([None, WHEN, WHEN], pa.timestamp("us", "UTC")),
         namespace=["a", None, "b"],
-        visible_to=pa.array([None, ["y", "x"], ["x"]], pa.list_(pa.string())),
+        visible_to=pa.array([None, ["agent:y", "agent:x"], ["agent:x"]], pa.list_(pa.string())),
         created_by=[me] * 3,
         occurred_at=pa.array([None, None, WHEN], pa.timestamp("us", "UTC")),
     )
@@ -125,7 +125,7 @@ def filled(backend: Any, start: Callable[..., Any]) -> Any:
     )
     first = agent.keep("artifact \0 one", confidence=0.5)
     agent.keep("artifact two", ttl=caliber.model.TTL(caliber.model.TTLKind.DURATION, 60_000))
-    one, two = agent.note("lakes", tags=("a", "b\0")), agent.note("rivers", visible_to=("x",))
+    one, two = agent.note("lakes", tags=("a", "b\0")), agent.note("rivers", visible_to=("agent:x",))
     memory.storage.edges.insert(
         plain(
             BY_NAME["edge"],

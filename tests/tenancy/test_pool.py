@@ -309,14 +309,14 @@ def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(setting
                 memory.start_trajectory(f"of {name}", initiator=USER)
             if number == 2 * places:
                 gc.collect()
-                first, described = resident_mb(), len(connection._bindings)
+                first, described = resident_mb(), len(connection.known_bindings)
             assert tenants.stats().open <= places
             if in_server and number % 25 == 0:
                 most = max(most, connections())
         creating = time.perf_counter() - begin
         gc.collect()
         grown = resident_mb() - first
-        assert len(connection._bindings) == described, "the types of a statement are kept once for all schemas"
+        assert len(connection.known_bindings) == described, "the types of a statement are kept once for all schemas"
         assert grown < 64 + 0.01 * count, "what is closed is not kept"
         assert open_files() - files < 8 * (places + CLOSING_MOST) + 32
         assert most <= 2 * (places + CLOSING_MOST) + 2, "one a tenant and now and then a second; those of the directory"

@@ -174,6 +174,7 @@ def test_a_window_is_replayed_and_explained_without_its_estimator(world: Any, mo
     from caliber.kernels.tokens import estimators
 
     monkeypatch.setitem(estimators.COSTS, "cl100k_base", bytes(640))
+    estimators.open_estimator.cache_clear()
     estimators.costs_of.cache_clear()
     estimators.digest_of.cache_clear()
     try:

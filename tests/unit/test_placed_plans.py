@@ -17,5 +17,5 @@ def test_statements_of_a_schema_are_those_compiled_for_it(schema: str, monkeypat
     placed, irregular = compile_plans(dialect), statements.irregular(dialect)
     assert placed == {relation.name: compile_relation(relation, dialect) for relation in RELATIONS}
     monkeypatch.setattr(statements, "TEMPLATE", schema)
-    assert irregular == statements._irregular.__wrapped__("vectors")
+    assert irregular == statements.irregular_plans.__wrapped__("vectors")
     assert TEMPLATE not in repr(placed) + repr(irregular)

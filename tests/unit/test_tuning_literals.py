@@ -168,10 +168,30 @@ _allow(
     storage__bulk__checks="-",
 )
 _allow(
+    METHOD,
+    learning__rules__answers="question_of",
+    learning__rules__reading="_YOUNGEST",
+    text__contradiction__clauses="ClauseBuilder.clock ClauseBuilder.plain _AMPM",
+    text__contradiction__quantities="Clock.excludes NUMBERS PARTS Quantity.excludes SCALES _ROUGH _TIME _UNITS"
+    " _YEAR_DAYS date_of",
+    text__contradiction__rules="_ALIKE _SAME_TOPIC",
+)
+_allow(
+    BOUNDS,
+    pcp__formats="_HEAD_CHARS",
+    pcp__pairs="_MAX_PAIRS",
+    text__contradiction__reading="_MAX_CHARS _MAX_CLAUSES",
+)
+_allow(
+    PATIENCE,
+    pcp__verifying="_SHARE",
+)
+_allow(
     MATHS,
     context__gather__shared="_DAY_US",
+    pcp__validation="_DAY_US _MS_US",
     context__record__record="_SECOND_US",
-    context__texts="_EPOCH",
+    context__texts="_DAY_US",
     dsl__parser="_UNITS_MS",
     llm__remote__limiter="_MINUTE_S",
     erasure__erasing="_ALL_TIME_US",
@@ -195,7 +215,6 @@ _allow(
 _allow(
     METHOD,
     text__blocks="_LINE_CHARS _block_at _fenced is_diff",
-    text__comparison="_MAX_CHARS _NEARLY_IDENTICAL _SAME_TOPIC _SAME_WORDING",
     llm__local__hashed="_KEPT_WORDS _NGRAM_WEIGHT",
     text__naming="MAX_ENTITY_CHARS _MAX_CHARS_READ",
     text__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"

@@ -255,11 +255,11 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
 @functools.lru_cache(maxsize=16)
 def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the irregular statements of every backend, for one schema."""
-    return {name: placed(plan, dialect.schema) for name, plan in _irregular(dialect.vector_schema).items()}
+    return {name: placed(plan, dialect.schema) for name, plan in irregular_plans(dialect.vector_schema).items()}
 
 
 @functools.lru_cache(maxsize=4)
-def _irregular(vector_schema: str) -> dict[str, Plan]:
+def irregular_plans(vector_schema: str) -> dict[str, Plan]:
     dialect = dialect_of(TEMPLATE, vector_schema)
     names = _names(dialect)
     out = {}

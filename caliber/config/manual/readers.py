@@ -228,7 +228,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "search.floor.words": ("search.ranking.floor",),
     "search.floor.words_alone": ("search.ranking.floor",),
-    "search.floor.similarity": ("search.ranking.floor",),
+    "search.floor.similarity": ("search.searcher",),
     "search.floor.rest": ("search.ranking.floor",),
     "search.floor.question_words": ("search.ranking.floor",),
     "search.floor.saying_words": ("search.ranking.floor",),

@@ -48,7 +48,7 @@ _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
 
-_bindings: dict[tuple[int, str], Binding] = {}
+known_bindings: dict[tuple[int, str], Binding] = {}
 """How statements' values travel, for all stores of this process."""
 
 
@@ -231,13 +231,13 @@ class PgConnection:
         qualifier = self.shared.qualifier
         common = (self.shared.vector_oid, plan.sql.replace(qualifier, "").replace(f"'{qualifier[1:-2]}/", "'/"))
         shared = plan.name.partition(".")[0] in BY_NAME or not plan.name.startswith(TABLE_PREFIX)
-        if shared and common in _bindings:
-            self.shared.bindings[plan.name] = _bindings[common]
-            return _bindings[common]
+        if shared and common in known_bindings:
+            self.shared.bindings[plan.name] = known_bindings[common]
+            return known_bindings[common]
         name = prepared_name(self.shared.prefix, plan.name) if self.shared.prepares else b""
         self.shared.bindings[plan.name] = binding = self._described(plan, name)
         if shared:
-            _bindings[common] = binding
+            known_bindings[common] = binding
         return binding
 
     def _described(self, plan: Plan, name: bytes) -> Binding:
