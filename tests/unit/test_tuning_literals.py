@@ -215,6 +215,7 @@ _allow(
 _allow(
     METHOD,
     text__blocks="_LINE_CHARS _block_at _fenced is_diff",
+    text__comparison="_MAX_CHARS _NEARLY_IDENTICAL",
     llm__local__hashed="_KEPT_WORDS _NGRAM_WEIGHT",
     text__naming="MAX_ENTITY_CHARS _MAX_CHARS_READ",
     text__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"
