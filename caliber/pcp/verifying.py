@@ -14,6 +14,7 @@ from caliber.llm.protocols import SummarizationProvider
 from caliber.model.deadline import remaining_s, within
 from caliber.model.guard.validation import Verdict
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 from caliber.pcp.pairs import Candidate, Statement
 from caliber.pcp.readings import Readings
 from caliber.text.contradiction.reading import Reading
@@ -102,7 +103,8 @@ class Verifier:
                         answer = provider.verify_contradiction(
                             candidates[place].first.text, candidates[place].second.text
                         )
-                    except Exception:  # noqa: S112  (whatever it is: that pair stays unverified)
+                    except Exception as error:  # whatever it is: that pair stays unverified
+                        let_through(error)
                         continue
                     if isinstance(answer, bool):
                         answers[place] = answer

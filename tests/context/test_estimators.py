@@ -15,7 +15,7 @@ from support.drawn import needs
 from support.providers import ScriptedSummarizer
 
 from caliber.kernels import estimate_tokens, open_estimator
-from caliber.kernels.tokens import tokenizer
+from caliber.kernels.tokens import estimators, tokenizer
 from caliber.model.errors import ExtraNotInstalled, MultipleErrors
 
 pytestmark = pytest.mark.databases("one")
@@ -108,11 +108,13 @@ def test_a_missing_package_is_said_at_open(
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "nothing"))
     monkeypatch.setitem(sys.modules, "quicktok", None)
     tokenizer.open_token_vocabulary.cache_clear()
+    estimators.open_estimator.cache_clear()
     try:
         with pytest.raises(ExtraNotInstalled, match=r"pip install 'caliber-memory\[tokens\]'"):
             backend.open(**knobs("exact"))
     finally:
         tokenizer.open_token_vocabulary.cache_clear()
+        estimators.open_estimator.cache_clear()
     backend.open(**knobs("calibrated"))  # nothing was left locked
 
 

@@ -49,8 +49,11 @@ class Filled:
             }
             for key in IDS:
                 write(relation, plain(relation, **{**unlike_any(relation), **references, relation.key[0]: key}))
-            for _ in range(self._rows):
+            head = None if relation.text is None else relation.text.head
+            for number in range(self._rows):
                 item = entity(relation, self.chance, 0)
+                if head is not None and not number:
+                    item = replace(item, **{head: "é\0b"})  # whatever is drawn
                 hashes = {column.name: self.chance.randbytes(32) for column in relation.columns if column.length == 32}
                 write(relation, replace(item, **unlike_any_key(relation), **hashes))
 

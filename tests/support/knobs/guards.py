@@ -35,9 +35,12 @@ def issues(config: CaliberConfig, place: Place, **options: Any) -> list[str]:
 
 def asked(config: CaliberConfig, place: Place) -> list[str]:
     """Return the issues where a model takes a second to deny that two facts contradict each other."""
-    provider = ScriptedSummarizer()
-    provider.before = lambda _: threading.Event().wait(1) and None
-    return issues(config, place, summarization_provider=provider)
+    provider, done = ScriptedSummarizer(), threading.Event()
+    provider.before = lambda _: done.wait(1) and None
+    try:
+        return issues(config, place, summarization_provider=provider)
+    finally:
+        done.set()
 
 
 def case(
