@@ -25,7 +25,7 @@ from caliber.model.errors import Unavailable
 from caliber.testing import inspect as inside
 
 WITHOUT = {
-    "acting_as records subscribe deliver": "they neither read nor write the store",
+    "acting_as view records subscribe deliver": "they neither read nor write the store",
     "flush close": "they have ``write_behind.shutdown_ms``",
     "stats verify check status backup vacuum rebuild_search create_views drop_views": "they look after a whole store",
     "all bulk_read table_of": "they hand out an iterator, or a table",
