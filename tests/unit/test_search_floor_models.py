@@ -69,7 +69,7 @@ def needs(kind: str) -> None:
 def filled(path: Path, kind: str) -> Any:
     config = settings(path, kind)
     caliber.create(config)
-    memory = caliber.open(config)
+    memory = caliber.open(config, principal=caliber.Principal.admin())
     task = memory.start_trajectory("talk", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
     assert scope is not None
