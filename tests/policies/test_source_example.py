@@ -18,7 +18,7 @@ def test_the_example_of_the_source_documents_runs(backend: Backend) -> None:
     made = load_config(EXAMPLE, base="reference")
     settings = made.with_overrides(storage=backend.config().to_mapping()["storage"])
     backend.create(settings)
-    with caliber.open(settings) as memory:
+    with caliber.open(settings, principal=caliber.Principal.admin()) as memory:
         task = memory.start_trajectory("choose a parser", initiator=USER).trajectory_id
         scope = memory.current_scope(task)
         assert scope is not None

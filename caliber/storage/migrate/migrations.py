@@ -128,7 +128,8 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_reader_version=7,
         min_writer_version=7,
         changes=(
-            *(AddColumn(each, "rolled_back_at") for each in ("turn", "scope")),
+            AddColumn("turn", "rolled_back_at"),
+            AddColumn("scope", "rolled_back_at"),
             *(AddEnumMember(each) for each in _ROLE_TYPES),
             AddPath("event", "list_audit_by_subject"),
         ),
