@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
@@ -26,6 +26,9 @@ from caliber.model.search import ReadConsistency
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.policies.policy_engine import tasks_of
 from caliber.search.service import Searching
+
+if TYPE_CHECKING:
+    from caliber.explain.service import Explaining
 
 
 class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractContextManager["Caliber"]):
@@ -162,7 +165,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         """
         record_id = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
         with bounded(deadline_ms):
-            return self._reader.seen_by(user).explain(arguments.as_uuid(window_id, "window_id"), record_id)
+            return self._explaining(user).explain(arguments.as_uuid(window_id, "window_id"), record_id)
 
     def replay(
         self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
@@ -174,7 +177,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         Raises: NotFound for the window, or for a source that was erased; PermissionDenied for another user.
         """
         with bounded(deadline_ms):
-            return self._reader.seen_by(user).replay(arguments.as_uuid(window_id, "window_id"))
+            return self._explaining(user).replay(arguments.as_uuid(window_id, "window_id"))
 
     def trace(
         self,
@@ -195,6 +198,11 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
             return self._reader.seen_by(user).trace(
                 arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit
             )
+
+    def _explaining(self, user: str | EntityRef | None) -> Explaining:
+        from caliber.explain.service import Explaining
+
+        return Explaining(self._engine, self._reader.seen_by(user))
 
     # --- around ------------------------------------------------------------------------------------
 

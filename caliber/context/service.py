@@ -1,4 +1,4 @@
-"""Service for context windows of one principal: assembles, stores, explains, replays; logs and reads events.
+"""Service for context windows of one principal: assembles and stores them; logs and reads events.
 
 While the records are in memory, ``assemble_context`` runs no SQL on the calling path.
 """
@@ -9,7 +9,7 @@ import functools
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
 from caliber.context.conversation import TASKS
-from caliber.context.facts import WindowFacts
 from caliber.context.gather.asking import DefaultQuery, default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import NO_CLAIM, Claim, PendingInjections, consume_all, try_commit
@@ -53,9 +52,6 @@ from caliber.search.request import Asked
 from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
 from caliber.search.stored_content import StoredContents
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-if TYPE_CHECKING:
-    from caliber.context.explain.rescore import CurrentScore
 
 _NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4
@@ -308,42 +304,6 @@ class Reader:
         if not own:
             raise NotFound(entity_type="context_window", id=window_id)
         return window, config, StoredContents(self._engine, readers.acting_for(task))
-
-    def replay(self, window_id: uuid.UUID) -> ContextWindow:
-        """Return a persisted window byte for byte, by running ranking and fill again."""
-        from caliber.context.explain.replayer import replay
-
-        window, config, contents = self.recorded(window_id)
-        try:
-            return replay(window.record, config, contents)
-        except NotFound:
-            if self._readers.everything:  # nobody else is told whether a source was removed or is hidden
-                raise
-        reason = "a source of this window is gone, or you may no longer see it, so the window cannot be replayed"
-        raise NotFound(reason, entity_type="context_window", id=window_id)
-
-    def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
-        """Return why each record of a window was included or excluded, or the reason for one record."""
-        from caliber.context.explain.explainer import explain
-
-        window, config, contents = self.recorded(window_id)
-        return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
-
-    def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:
-        """Return the present relevance of a record to a window's query; None when it has none."""
-        from caliber.context.explain.rescore import rebuild_inputs, score_now
-
-        engine = self._engine
-        if self._shared.records is not None:  # a score compares with those of all other records
-            return None
-        snapshot = engine.memory.snapshot
-        found = snapshot.locate(record_id.bytes)
-        if found is None or facts.config_hash != engine.config.hash.hex():
-            return None
-        masks = self._readers.acting_for(facts.trajectory_id).masks(snapshot)
-        return score_now(
-            rebuild_inputs(facts, snapshot, engine.config, masks), *found, self._shared.searcher, engine.memory
-        )
 
     # --- the event log ---------------------------------------------------------------------------
 

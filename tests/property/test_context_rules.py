@@ -13,10 +13,10 @@ from support.context_world import Contents, World, numbered, searching
 
 from caliber.config.injection import InjectionKind
 from caliber.context.assembler import plan_of
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
 from caliber.context.rules import OneShot, failing, values_of
 from caliber.dsl.variables import variables_of
+from caliber.explain.explainer import explain
+from caliber.explain.replayer import replay
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.knowledge import NoteType

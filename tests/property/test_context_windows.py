@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.context_world import ME, Contents, World, numbered, searching
 
 from caliber.context.assembler import plan_of
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
 from caliber.context.record.record import FORMAT, MAGIC, unpack_body, unpack_record
+from caliber.explain.explainer import explain
+from caliber.explain.replayer import replay
 from caliber.kernels import estimate_tokens
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType

@@ -16,9 +16,9 @@ from caliber.config import CaliberConfig, profiles
 from caliber.config.search import SearchConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
-from caliber.context.explain.rescore import CurrentScore, rebuild_inputs, score_now
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import AssemblyInputs
+from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
 from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
 from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.knowledge import Note, NoteType, Usage

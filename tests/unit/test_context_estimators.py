@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from support import context_world as kit
 
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
 from caliber.context.plan import plan_of
 from caliber.context.record.record import unpack_record
+from caliber.explain.explainer import explain
+from caliber.explain.replayer import replay
 from caliber.kernels import estimate_tokens
 from caliber.kernels.tokens import tokenizer
 from caliber.model.context import AssemblyAction

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from support import context_world as kit
 
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
 from caliber.context.record.record import FORMAT, MAGIC, principal_of, unpack_record
+from caliber.explain.explainer import explain
+from caliber.explain.replayer import replay
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.model.context import DecisionCode, SourceType
 from caliber.model.errors import InvalidValue, NotFound, StorageError

@@ -13,8 +13,8 @@ import pytest
 from support import context_world as kit
 from support.context_world import decisions, section
 
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
+from caliber.explain.explainer import explain
+from caliber.explain.replayer import replay
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.model.context import SourceType

@@ -13,9 +13,9 @@ from support import context_world as kit
 from support.context_world import Contents, content, section
 
 from caliber.config.injection import InjectionKind
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
 from caliber.context.rules import OneShot
+from caliber.explain.explainer import explain
+from caliber.explain.replayer import replay
 from caliber.model.context import AssemblyAction, SectionType
 from caliber.model.errors import MultipleErrors
 from caliber.model.knowledge import NoteType

@@ -36,6 +36,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("search",),
     ("trajectory", "knowledge", "memories", "lineage", "blocks", "decisions", "episodes", "workspace"),
     ("context",),
+    ("explain",),
     ("pcp", "evolution", "learning"),
     ("agents",),
     ("erasure",),

@@ -14,15 +14,15 @@ import numpy as np
 from caliber.access.visibility import user_of
 from caliber.config import CaliberConfig
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
-from caliber.context.explain.absence import Absence, why_absent
-from caliber.context.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
-from caliber.context.explain.rescore import CurrentScore
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import source_type_of
 from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
+from caliber.explain.absence import Absence, why_absent
+from caliber.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
+from caliber.explain.rescore import CurrentScore
 from caliber.model.context import AssemblyAction, Reach
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
