@@ -196,8 +196,7 @@ def baseline_of(checksum: bytes, at_us: int, epoch: str | None = None, *, versio
 def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> str:
     """Return the epoch of a store: another one since it was restored."""
     plan = plans[SCHEMA_MIGRATION.name]
-    rows = session.run(plan.lists["list_all"], ())
-    return str(plan.codec.decode(rows[0]).epoch)
+    return str(plan.codec.decode(session.run(plan.lists["list_all"], ())[0]).epoch)
 
 
 def check_needed(store: str, needed: int) -> None:
