@@ -82,12 +82,12 @@ class CaliberConfig(Section):
         "C-097",
         gt=0,
     )
-    stale_threshold: Duration = knob(
-        "Age from which knowledge is stale; equals pcp.grounding.stale_data_max_age_ms.",
+    stale_threshold: Duration | None = knob(
+        "Age from which a validation reports knowledge as stale; equals pcp.grounding.stale_data_max_age_ms.",
         "C-098",
         unit="ms",
         gt=0,
-        reserved=True,
+        optional=True,
     )
     contradiction_threshold: Real = knob(
         "Similarity from which two differing statements are compared; those about one subject always are.",

@@ -86,8 +86,13 @@ class Validator:
                 numbers = _stating(rows.owners, grounded, numbers)
                 if numbers:
                     statements += self._statements(rows.owners, grounded, numbers)
-        if self._grounding is not None:
-            issues += _grounds(statements, self._grounding, now)
+        config, grounding = self._engine.config, self._grounding
+        # The two are equal where both are set (K-006).
+        oldest_ms = config.stale_threshold if grounding is None else grounding.stale_data_max_age_ms
+        if oldest_ms is not None:
+            issues += _aged(statements, oldest_ms, now)
+        if grounding is not None:
+            issues += _grounds(statements, grounding)
         return issues, statements
 
     def _statements(self, owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> Iterator[Statement]:
@@ -166,15 +171,21 @@ def _gone(key: uuid.UUID) -> ValidationIssue:
     return ValidationIssue(Severity.ERROR, IssueType.MISSING_SOURCE, message, (ref,), "assemble the window again")
 
 
-def _grounds(statements: Sequence[Statement], knobs: GroundingConfig, now: int) -> Iterator[ValidationIssue]:
-    """Yield what statements lack: youth, confidence, sources."""
-    oldest = now - knobs.stale_data_max_age_ms * _MS_US
+def _aged(statements: Sequence[Statement], oldest_ms: int, now: int) -> Iterator[ValidationIssue]:
+    """Yield the statements that are older than an age, without an end of validity."""
+    oldest = now - oldest_ms * _MS_US
+    for each in statements:
+        if each.made < oldest and each.until == 2**63 - 1:
+            days, name = (now - each.made) // _DAY_US, f"{each.ref.entity_type} {each.ref.id}"
+            message = f"{name} is stale: {days} days old, and no end of its validity is stated"
+            action = "confirm it, supersede it, or state valid_until"
+            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, (each.ref,), action)
+
+
+def _grounds(statements: Sequence[Statement], knobs: GroundingConfig) -> Iterator[ValidationIssue]:
+    """Yield what statements lack: confidence, sources."""
     for each in statements:
         named, name = (each.ref,), f"{each.ref.entity_type} {each.ref.id}"
-        if each.made < oldest and each.until == 2**63 - 1:
-            message = f"{name} is stale: {(now - each.made) // _DAY_US} days old, and no end of its validity is stated"
-            action = "confirm it, supersede it, or state valid_until"
-            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, named, action)
         if each.confidence is not None and each.confidence < knobs.confidence_threshold:
             message = f"{name} has a confidence of {each.confidence:.2f}, below {knobs.confidence_threshold:g}"
             yield ValidationIssue(Severity.INFO, IssueType.LOW_CONFIDENCE, message, named, "confirm it, or end it")

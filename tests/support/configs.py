@@ -12,7 +12,6 @@ DIMENSIONS = 32
 HASH_PROVIDER = {"provider_type": "hash", "model": "test", "dimensions": DIMENSIONS, "options": {}}
 
 UNREAD: dict[str, Any] = {
-    "stale_threshold": "365d",
     "message_retention": "30d",
     "delegation_timeout": "1h",
     "orphan_detection_threshold": "1d",

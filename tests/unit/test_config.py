@@ -133,6 +133,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "principal.role",
             "tokens.vocabulary",  # an estimator that counts bytes has none
             *UNREAD,  # until something reads them
+            "stale_threshold",  # as pcp.grounding: without both no age is stale
             "pcp.anti_sprawl",
             "pcp.grounding",
         ]
@@ -187,7 +188,7 @@ WRONG: dict[str, list[Any]] = {
         "a",
     ],
     "checkpoint_retention": POSITIVE,  # C-097
-    "stale_threshold": DURATION,  # C-098
+    "stale_threshold": [value for value in DURATION if value is not None],  # C-098
     "contradiction_threshold": RATIO,  # C-099
     "context_window_persistence.kind": ["Ttl", "never", 1, None],  # C-100 C-506
     "context_window_persistence.ttl_ms": [0, -1, "0s", "x", 1.5],

@@ -79,7 +79,8 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
     assert departed.deviation is not None
     assert departed.value_from[0] == "reference"
     assert shown(explain("lock_timeout", mine).value, "ms") == "30s"
-    assert not explain("stale_threshold", mine).acts
+    assert explain("stale_threshold", mine).acts
+    assert not explain("delegation_timeout", mine).acts
 
 
 def test_an_entry_of_a_table_is_explained_as_knobs_are() -> None:

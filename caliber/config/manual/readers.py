@@ -10,6 +10,7 @@ from typing import Final
 READERS: Final[dict[str, tuple[str, ...]]] = {
     "token_budget": ("admin.rule_outcomes", "context.assembler", "context.service", "explain.replayer"),
     "checkpoint_retention": ("policies.policy_engine",),
+    "stale_threshold": ("pcp.validation",),
     "contradiction_threshold": ("pcp.validation",),
     "validation_mode": ("search.service",),
     "lock_timeout": ("engine.engine",),

@@ -55,20 +55,25 @@ def _clash(option_a: str, option_b: str, reason: str) -> IncompatibleOptions:
 @check("checkpoint_retention", "pcp.recovery_points.max_checkpoints")
 def _checkpoints(kept: int, most: int) -> Iterator[ConfigError]:
     if kept != most:
-        yield _clash("checkpoint_retention", "pcp.recovery_points.max_checkpoints", f"{kept} and {most} must be equal")
+        yield _clash(
+            "checkpoint_retention",
+            "pcp.recovery_points.max_checkpoints",
+            f"{kept} and {most} differ: set both to the same number",
+        )
 
 
 @check("stale_threshold", "pcp.grounding.stale_data_max_age_ms")
 def _stale(threshold: int | None, most: int | None) -> Iterator[ConfigError]:
     if None not in (threshold, most) and threshold != most:
-        reason = f"{threshold} ms and {most} ms must be equal"
+        reason = f"{threshold} ms and {most} ms differ: set both to the same time, or leave stale_threshold out"
         yield _clash("stale_threshold", "pcp.grounding.stale_data_max_age_ms", reason)
 
 
 @check("token_budget", "pcp.dosage.max_context_tokens")
 def _dosage(budget: int, most: int) -> Iterator[ConfigError]:
     if most > budget:
-        yield _clash("pcp.dosage.max_context_tokens", "token_budget", f"{most} must not exceed {budget}")
+        reason = f"{most} must not exceed {budget}: lower the former, or raise the latter"
+        yield _clash("pcp.dosage.max_context_tokens", "token_budget", reason)
 
 
 # --- stores and tenants --------------------------------------------------------------------------
@@ -253,7 +258,7 @@ def _shares(
 @check("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary")
 def _vocabulary(enforced: bool, terms: tuple[str, ...]) -> Iterator[ConfigError]:
     if enforced and not terms:
-        reason = "an empty vocabulary allows no term at all"
+        reason = "an empty vocabulary allows no term at all: list terms, or turn vocabulary_enforcement off"
         yield _clash("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary", reason)
 
 

@@ -97,6 +97,13 @@ CASES = (
         (11 * DAY_MS, [CONTRADICTION]),
         (9 * DAY_MS, [CONTRADICTION, "warning stale_data"]),
     ),
+    Case(
+        "stale_threshold",
+        issues,
+        (11 * DAY_MS, [CONTRADICTION]),
+        (9 * DAY_MS, [CONTRADICTION, "warning stale_data"]),
+        {"policies": [], "summarization_provider": None, "pcp.grounding": None},
+    ),
     case("pcp.grounding.verifier_timeout_ms", (20, [CONTRADICTION]), (60_000, ["info contradiction"]), see=asked),
     lint_case("linter_enabled", (False, []), (True, ["oversized 1"])),
     lint_case("max_artifact_size", (100, ["oversized 1"]), (1_000, [])),
