@@ -64,7 +64,7 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     if target.suffix != ARCHIVE:
         reason = "must end in .zip, an archive for every database, or in .db, a copy of a SQLite file"
         raise InvalidValue(field="path", reason=reason)
-    from caliber.storage.dump.archive import check_target, only_one, write_archive
+    from caliber.dump.archive import check_target, only_one, write_archive
 
     check_target(target, replace=replace)
     with only_one(target), store.maintenance.snapshot() as snapshot:
@@ -81,7 +81,7 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
 
 
 def _copied(store: Store, target: Path, replace: bool, progress: Progress) -> BackupReport:
-    from caliber.storage.dump.archive import check_target, finish, only_one, unfinished_of
+    from caliber.dump.archive import check_target, finish, only_one, unfinished_of
 
     if not store.maintenance.copies_files:
         raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
@@ -109,7 +109,7 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
     if source.suffix == COPY:
         epoch = module.restore(config, source, replace=replace, clock_us=clock_us, progress=progress)
     elif source.suffix == ARCHIVE:
-        from caliber.storage.dump.archive import Archive
+        from caliber.dump.archive import Archive
 
         archive = Archive(source)
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from caliber.model.errors import ProviderNotSupported
 
 if TYPE_CHECKING:
-    from caliber.storage.protocol import BackendModule
+    from caliber.backends.protocol import BackendModule
 
 _MODULES = {"sqlite": "caliber.backends.sqlite", "postgres": "caliber.backends.postgres"}
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import click
 
+from caliber.importing.errors import SourceError
 from caliber.model.errors import (
     CaliberError,
     ConfigError,
@@ -119,6 +120,8 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
         return MISTAKE, error.format_message(), hint, {"code": "CALIBER_CLI", "kind": "usage"}
     if isinstance(error, click.ClickException):
         return MISTAKE, error.format_message(), "", {"code": "CALIBER_CLI", "kind": "usage"}
+    if isinstance(error, SourceError):
+        return PROBLEM if error.in_data else MISTAKE, error.message, error.hint, {}
     if isinstance(error, CaliberError):
         details: dict[str, Any] = {"code": error.code, "kind": error.kind, "retryable": error.retryable}
         faults = error.context.get("errors")

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.model.events import Event
-from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
@@ -24,13 +23,7 @@ from caliber.storage.write.feed import Feed
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from caliber.config import CaliberConfig
-    from caliber.storage.directory import Records
-    from caliber.storage.dump.archive import Archive
-    from caliber.storage.maintain.moving import Replica
-    from caliber.storage.migrate.memory_steps import MigrationPlan
+    pass
 
 T = TypeVar("T")
 
@@ -192,39 +185,3 @@ class Store(BulkStore, Protocol):
     def close(self) -> None:
         """Release everything; further calls raise Unavailable."""
         ...
-
-
-class BackendModule(Protocol):
-    """The interface of a room under ``caliber.backends``."""
-
-    def restore(
-        self,
-        config: CaliberConfig,
-        source: Archive | Path,
-        *,
-        replace: bool,
-        clock_us: Callable[[], int],
-        progress: Progress,
-    ) -> str:
-        """Replace the store with a backup, a file of the database's own or an archive; return its new epoch."""
-        ...
-
-    def create(self, config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None: ...
-
-    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]: ...
-
-    def plan_migration(
-        self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()
-    ) -> MigrationPlan: ...
-
-    def open_store(
-        self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
-    ) -> Store: ...
-
-    def open_records(self, settings: Any, *, create: bool, clock_us: Callable[[], int]) -> Records: ...
-
-    def open_replica(self, settings: Any, *, clock_us: Callable[[], int]) -> Replica: ...
-
-    def create_role(self, settings: Any) -> None: ...
-
-    def drop_role(self, settings: Any) -> None: ...

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
+from caliber.backends.protocol import BackendModule
 from caliber.config import CaliberConfig
 from caliber.model.errors import InvalidValue
 from caliber.model.lazy_dataclass import dataclass
-from caliber.storage.protocol import BackendModule
 
 
 @dataclass(frozen=True, slots=True)

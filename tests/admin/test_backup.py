@@ -23,11 +23,11 @@ from support.drawn import needs
 import caliber
 from caliber.admin.full_text import check_full_text, rebuild_full_text
 from caliber.backends.sqlite.moving.fence import fence
+from caliber.dump.archive import Archive, only_one
+from caliber.dump.dumped_relations import DUMP_RELATIONS
 from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.relations import RELATIONS
-from caliber.storage.dump.archive import Archive, only_one
-from caliber.storage.dump.dumped_relations import DUMP_RELATIONS
 from caliber.storage.maintain.moved import FenceState
 from caliber.testing import inspect
 

@@ -111,7 +111,7 @@ def _backup(memory: Any, _: Any, folder: Path) -> None:
     ("work", "files"),
     [
         (_write, ("/backends/", "/events/", "resident/memory.py", "storage/write/group.py")),
-        (_backup, ("storage/dump/archive.py", "admin/backup.py")),
+        (_backup, ("dump/archive.py", "admin/backup.py")),
     ],
     ids=["write", "backup"],
 )

@@ -10,9 +10,9 @@ from support.drawn import needs
 from support.memories import FACT, STEP, record
 
 import caliber
+from caliber.dump.archive import Archive
 from caliber.model.errors import InvalidRow
 from caliber.storage.compile.derived import completed
-from caliber.storage.dump.archive import Archive
 from caliber.testing import inspect
 
 MEMORIES = [FACT, STEP]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.cli_runs import caliber, caliber_json, git, repository
 
 import caliber as package
-from caliber.cli.importing import documents
+from caliber.importing import documents
 from caliber.text import sections
 
 GUIDE = """# Guide

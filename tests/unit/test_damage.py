@@ -21,9 +21,9 @@ import caliber
 from caliber.admin.backup import backup
 from caliber.api.opening import bare_store
 from caliber.config.manual.render import render_toml
+from caliber.dump.archive import Archive
 from caliber.model.errors import CaliberError, InternalError, StorageError
 from caliber.model.progress import unheard
-from caliber.storage.dump.archive import Archive
 from caliber.testing import inspect
 
 Step = tuple[str, Callable[[], object]]

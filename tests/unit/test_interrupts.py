@@ -35,7 +35,7 @@ OURS = {
     "tenancy/pool.py": "a thread of its own",
 }
 """Files with a clause in which no exception of a handler is lost, and why."""
-OTHERS = ("cli/", "testing/")
+OTHERS = ("cli/", "importing/", "testing/")
 """A program, which is ended by its signals, and checks for tests."""
 
 

@@ -28,6 +28,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("dsl", "text"),
     ("storage",),
+    ("dump",),
     ("backends",),
     ("resident", "events", "blobs", "llm", "localserver"),
     ("engine",),
@@ -44,7 +45,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("policies",),
     ("tenancy", "admin"),
     ("api",),
-    ("integrations", "testing", "aio"),
+    ("integrations", "importing", "testing", "aio"),
     ("cli",),
     ("__init__", "__main__"),
 )

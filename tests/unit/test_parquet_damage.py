@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from caliber.dump.dumped_relations import DUMP_RELATIONS
 from caliber.model.errors import InvalidValue
-from caliber.storage.dump.dumped_relations import DUMP_RELATIONS
-from caliber.storage.dump.parquet import open_parquet, parquet_batches
+from caliber.storage.bulk.parquet import open_parquet, parquet_batches
 
 CONFIG_DOCUMENT = next(relation for relation in DUMP_RELATIONS if relation.name == "config_document")
 

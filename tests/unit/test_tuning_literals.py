@@ -13,6 +13,7 @@ ROOMS = {
     "model": "Numbers of enumerations, units of time, and what a record may hold.",
     "schema": "Numbers of relations and versions of the schema.",
     "cli": "What people are shown: widths, numbers of lines, defaults of options, which every call can say otherwise.",
+    "importing": "How a source is read by the commands that import it, which every call can say otherwise.",
     "testing": "Example data of the contract suite.",
 }
 """Rooms whose numbers are not looked at, and why."""
@@ -163,7 +164,7 @@ _allow(
     llm__remote__embedding="_OF_THE_CONTENT",
     resident__mirror="_ENTRY_BYTES",
     erasure__subject="_INVISIBLE _UNSPACED",
-    storage__dump__archive="only_one write_archive",
+    dump__archive="only_one write_archive",
     storage__bulk__checks="-",
 )
 _allow(

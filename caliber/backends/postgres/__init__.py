@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.config.storage import PostgresConfig
     from caliber.config.tenancy import PostgresDirectory
-    from caliber.storage.dump.archive import Archive
+    from caliber.dump.archive import Archive
     from caliber.storage.migrate.memory_steps import MigrationPlan
     from caliber.storage.protocol import ConnectionPool
 
@@ -71,7 +71,7 @@ def restore(
     _require_driver()
     from caliber.backends.postgres import store
     from caliber.backends.postgres.maintaining import restoring
-    from caliber.storage.dump.archive import Archive
+    from caliber.dump.archive import Archive
 
     settings: Any = config.storage
     if not isinstance(source, Archive):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.config.storage import StorageConfig
     from caliber.config.tenancy import SqliteDirectory
-    from caliber.storage.dump.archive import Archive
+    from caliber.dump.archive import Archive
     from caliber.storage.protocol import ConnectionPool
 
 __all__ = [

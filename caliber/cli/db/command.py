@@ -13,7 +13,7 @@ from caliber.cli.db.maintenance import COMMANDS as MAINTENANCE
 from caliber.cli.db.spaces import COMMANDS
 from caliber.cli.db.tenants import COMMANDS as TENANTS
 from caliber.cli.failures import LISTED
-from caliber.cli.forget import purge
+from caliber.cli.memory.forget import purge
 from caliber.cli.output import advancing
 from caliber.cli.settings import Settings, with_store, with_whole_store
 from caliber.model.progress import Progress

@@ -119,7 +119,8 @@ def _title(out: Output, number: int, text: str) -> None:
 
 
 def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
-    from caliber.cli.importing.command import remember_files, remember_repository
+    from caliber.cli.memory.ingest import remember_files, remember_repository
+    from caliber.importing.errors import SourceError
 
     _title(out, 1, "Remember")
     began = time.monotonic()
@@ -129,7 +130,7 @@ def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
         if found["empty"]:
             out.print("   a git repository without commits: taking its text files instead")
             found = None
-    except UsageError as error:
+    except SourceError as error:
         if not path.exists():
             raise
         out.print(f"   {error.message}: taking its text files instead")
@@ -187,7 +188,7 @@ def _print_answer(out: Output, asked: Asked) -> None:
 
 
 def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any] | None:
-    from caliber.cli.query import in_words
+    from caliber.cli.memory.query import in_words
 
     _title(out, 3, "Why was something left out?")
     found = steps.an_exclusion(memory, [item.window for item in asked])
@@ -206,7 +207,7 @@ def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any]
 
 def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
     """Ask a question again under a program of which one rule is another: where it changes most."""
-    from caliber.cli.query import in_words
+    from caliber.cli.memory.query import in_words
 
     kinds = tuple(map(SourceType, steps.KNOWLEDGE))
     asked, kind = max(itertools.product(every, kinds), key=lambda pair: len(steps.taken(pair[0].window, pair[1])))

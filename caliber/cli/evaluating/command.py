@@ -12,8 +12,8 @@ from click.core import ParameterSource
 
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
+from caliber.cli.memory.query import with_kinds
 from caliber.cli.output import Output, plural, printable
-from caliber.cli.query import with_kinds
 from caliber.cli.settings import Settings, with_store
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from caliber.cli.failures import UsageError
-from caliber.cli.json_lines import json_object
+from caliber.importing.json_lines import json_object
 from caliber.model.hints import did_you_mean
 from caliber.model.lazy_dataclass import dataclass
 

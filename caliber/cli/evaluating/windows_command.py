@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
+from caliber.cli.memory.query import trajectory_id_of
 from caliber.cli.output import Output, plural, printable
-from caliber.cli.query import trajectory_id_of
 from caliber.model.trajectory import TrajectoryStatus
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _task(memory: Caliber, named: str | None) -> Iterator[uuid.UUID]:
 
 def _owner(memory: Caliber) -> EntityRef:
     """Return the initiator of the newest task."""
-    from caliber.cli.importing.source import initiator_of
+    from caliber.importing.source import initiator_of
 
     tasks = (item for status in TrajectoryStatus for item in memory.storage.trajectories.list_by_status(status))
     newest = max(tasks, key=lambda item: item.last_activity_at, default=None)
@@ -137,7 +137,7 @@ def _ask_conversations(out: Output, config: CaliberConfig, file: Path, sizes: Se
     from caliber.api.opening import open as open_store
     from caliber.cli.evaluating.conversations import BadData, load, remember
     from caliber.cli.evaluating.windows import SEARCH_AND_FILL, TASKS, ConversationWindows
-    from caliber.cli.importing.source import initiator_of
+    from caliber.importing.source import initiator_of
     from caliber.model.access import Principal
 
     try:

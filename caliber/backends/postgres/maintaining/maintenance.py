@@ -14,13 +14,13 @@ from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
+from caliber.dump.dumped_relations import BATCH_ROWS
 from caliber.model.errors import InternalError
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
-from caliber.storage.dump.dumped_relations import BATCH_ROWS
 from caliber.storage.maintain.maintenance import FollowerStatus, IndexStatus, RelationStatus, StoreStatus, Vacuumed
 
 _SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"

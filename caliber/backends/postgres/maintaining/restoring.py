@@ -21,6 +21,14 @@ from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
 from caliber.backends.postgres.memories import catalog_in
+from caliber.dump.archive import Archive
+from caliber.dump.dumped_relations import (
+    RowsDigest,
+    columns_of,
+    dump_relations,
+    record_relations,
+    relations_to_empty,
+)
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError
 from caliber.model.progress import Progress
@@ -30,14 +38,6 @@ from caliber.schema.relations import MEMORY_TYPE
 from caliber.storage.bulk.load import ahead
 from caliber.storage.compile.plan import compile_relation
 from caliber.storage.compile.spelling import quote
-from caliber.storage.dump.archive import Archive
-from caliber.storage.dump.dumped_relations import (
-    RowsDigest,
-    columns_of,
-    dump_relations,
-    record_relations,
-    relations_to_empty,
-)
 from caliber.storage.write.changes import RELOAD_RECORD
 
 _CHUNK_BYTES: Final = 1 << 18

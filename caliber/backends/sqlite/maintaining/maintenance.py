@@ -16,6 +16,7 @@ from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.maintaining import views
 from caliber.backends.sqlite.schema import PLANS, check_allowed
+from caliber.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
 from caliber.model.errors import StorageError
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -24,7 +25,6 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote, quote_all
-from caliber.storage.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
 from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, StoreStatus, Vacuumed
 from caliber.storage.stored_memories import catalog_of
 

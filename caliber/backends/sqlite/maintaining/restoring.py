@@ -36,6 +36,8 @@ from caliber.backends.sqlite.schema import (
     sync_folder,
     take_place,
 )
+from caliber.dump.archive import Archive, only_one
+from caliber.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.progress import Progress
 from caliber.schema.relations.erasure import ERASURE
@@ -43,8 +45,6 @@ from caliber.storage.bulk.columns import rows_of
 from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.compile.spelling import quote
-from caliber.storage.dump.archive import Archive, only_one
-from caliber.storage.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
 from caliber.storage.maintain.moved import MOVED, MOVING
 from caliber.storage.stored_memories import catalog_of
 from caliber.storage.write.changes import RELOAD_RECORD

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from caliber.api.caliber import Caliber
-from caliber.cli.importing.source import Imported, open_scope_of
+from caliber.importing.source import Imported, open_scope_of
 from caliber.model.arguments import MAX_NAME_CHARS
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityType

@@ -20,7 +20,7 @@ from caliber.model.trust import TrustLabel
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
-    from caliber.cli.importing.source import Imported
+    from caliber.importing.source import Imported
     from caliber.model.references import EntityRef
     from caliber.model.trajectory import Trajectory
 
@@ -88,11 +88,11 @@ def remember_repository(
     owner: EntityRef | None = None,
 ) -> dict[str, Any]:
     """Import a repository and return the counts; shared with the demo."""
-    from caliber.cli.importing import documents as documenting
-    from caliber.cli.importing.files import is_text, shown
-    from caliber.cli.importing.git import Repository
-    from caliber.cli.importing.history import import_history
-    from caliber.cli.importing.source import Imported, importing, trajectory_of
+    from caliber.importing import documents as documenting
+    from caliber.importing.files import is_text, shown
+    from caliber.importing.git import Repository
+    from caliber.importing.history import import_history
+    from caliber.importing.source import Imported, importing, trajectory_of
 
     repository = Repository(path)
     if not is_text(str(repository.root)):
@@ -150,25 +150,26 @@ def remember_repository(
 
 
 def _namespace(name: str, trajectory: Trajectory) -> str:
-    from caliber.cli.importing.documents import name_space
+    from caliber.importing.documents import name_space
 
     return name_space(printable(name), trajectory)
 
 
 def _others(memory: Caliber, identities: Iterable[str]) -> list[Trajectory]:
     """Return the shared tasks of sources, whose records belong to everybody."""
-    from caliber.cli.importing.source import trajectories_of
+    from caliber.importing.source import trajectories_of
 
     return [task for identity in identities for task in trajectories_of(memory, identity)]
 
 
 def _repository_of(folder: Path) -> list[str]:
     """Return the identities of a folder's repository; empty without one."""
-    from caliber.cli.importing.git import Repository
+    from caliber.importing.errors import SourceError
+    from caliber.importing.git import Repository
 
     try:
         return Repository(folder).identities()
-    except UsageError:
+    except SourceError:
         return []
 
 
@@ -258,9 +259,9 @@ def remember_files(
     owner: EntityRef | None = None,
 ) -> dict[str, Any]:
     """Import the text files of a folder and return the counts; shared with the demo."""
-    from caliber.cli.importing import files as listing_files
-    from caliber.cli.importing.documents import Documents
-    from caliber.cli.importing.source import Imported, importing, trajectories_of, trajectory_of
+    from caliber.importing import files as listing_files
+    from caliber.importing.documents import Documents
+    from caliber.importing.source import Imported, importing, trajectories_of, trajectory_of
 
     listing = listing_files.list_files(path)
     root = listing.root if path.is_dir() else listing.root / listing.files[0]
@@ -347,8 +348,8 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, owner: EntityRef
     is stored: with a bad line nothing is, unless --skip-bad leaves such lines out. Each conversation is stored in
     transactions of 500 messages; after a failure, importing again goes on where it stopped.
     """
-    from caliber.cli.importing import chat
-    from caliber.cli.importing.source import Imported, importing
+    from caliber.importing import chat
+    from caliber.importing.source import Imported, importing
 
     size = file.stat().st_size if file.is_file() else 0
     with settings.out.progress("checking", size, "bytes") as advance:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from caliber.api.caliber import Caliber
-from caliber.cli.importing.git import Commit, Repository
-from caliber.cli.importing.source import Imported, open_scope_of
+from caliber.importing.git import Commit, Repository
+from caliber.importing.source import Imported, open_scope_of
 from caliber.model.trajectory import Scope, Trajectory, TurnRole
 from caliber.model.trust import TrustLabel
 

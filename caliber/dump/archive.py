@@ -23,6 +23,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any, Final
 
+from caliber.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations, dumped
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through, suppress
@@ -32,10 +33,9 @@ from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.bulk.arrow import batch_from_rows
+from caliber.storage.bulk.parquet import parquet_batches, parquet_names, parquet_writer
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import UNREADABLE
-from caliber.storage.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations, dumped
-from caliber.storage.dump.parquet import parquet_batches, parquet_names, parquet_writer
 from caliber.storage.maintain.maintenance import StoreSnapshot
 from caliber.storage.migrate.job_conversion import DROPPED, converted_to
 from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
@@ -419,7 +419,7 @@ class Archive:
         return tuple(column for column in relation.columns if column.name in names)
 
     def batches(self, relation: Relation) -> Iterator[Any]:
-        """Yield the rows of a relation of ``caliber.storage.dump.dumped_relations`` as record batches."""
+        """Yield the rows of a relation of ``caliber.dump.dumped_relations`` as record batches."""
         member = self.member(relation)
         if member is not None:
             yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from caliber.cli.failures import Problem, UsageError
+from caliber.importing.errors import SourceError
 from caliber.model.lazy_dataclass import dataclass
 
 _ENVIRONMENT: Final = {
@@ -68,7 +68,7 @@ class Repository:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise UsageError(f"{path}: there is no such folder", "check the path")
+            raise SourceError(f"{path}: there is no such folder", "check the path")
         self._folder = (path if path.is_dir() else path.parent).resolve()
         inside = self._try("rev-parse", "--git-dir")
         if inside.returncode:
@@ -134,7 +134,11 @@ class Repository:
                     process.kill()
                     raise
                 if process.wait():
-                    raise Problem(f"git log ended with code {process.returncode}", "run `git fsck` in the repository")
+                    raise SourceError(
+                        f"git log ended with code {process.returncode}",
+                        "run `git fsck` in the repository",
+                        in_data=True,
+                    )
 
     def files(self) -> list[TreeFile]:
         """Return the regular files of HEAD: no symbolic links, no submodules."""
@@ -186,14 +190,16 @@ class Repository:
                 check=False,
             )
         except FileNotFoundError:
-            raise UsageError(
+            raise SourceError(
                 "the program git was not found", "install git, or use `caliber ingest files` instead"
             ) from None
 
     def _run(self, *arguments: str, folder: Path | None = None) -> bytes:
         done = self._try(*arguments, folder=folder)
         if done.returncode:
-            raise Problem(f"git {arguments[0]}: {_last_line(done.stderr)}", "run `git fsck` in the repository")
+            raise SourceError(
+                f"git {arguments[0]}: {_last_line(done.stderr)}", "run `git fsck` in the repository", in_data=True
+            )
         return done.stdout
 
     def _text(self, *arguments: str) -> str:
@@ -227,15 +233,15 @@ def _last_line(raw: bytes) -> str:
     return lines[-1].removeprefix("fatal: ") if lines else "it failed without a message"
 
 
-def _not_a_repository(path: Path, stderr: bytes) -> UsageError:
+def _not_a_repository(path: Path, stderr: bytes) -> SourceError:
     if b"dubious ownership" in stderr:
-        return UsageError(
+        return SourceError(
             f"{path}: git refuses a repository that belongs to another user",
             f"if you trust it: git config --global --add safe.directory {path.resolve()}",
         )
     if b"not a git repository" in stderr:
-        return UsageError(f"{path} is not a git repository", f"`caliber ingest files {path}` remembers plain files")
-    return UsageError(f"{path}: {_last_line(stderr)}", "check the path")
+        return SourceError(f"{path} is not a git repository", f"`caliber ingest files {path}` remembers plain files")
+    return SourceError(f"{path}: {_last_line(stderr)}", "check the path")
 
 
 def _parse(stream: IO[bytes]) -> Iterator[Commit]:

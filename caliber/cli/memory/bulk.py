@@ -84,7 +84,7 @@ def _targets(path: Path, relations: tuple[str, ...], plurals: Mapping[str, bool]
 
 
 def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
-    from caliber.storage.dump.parquet import write_parquet
+    from caliber.storage.bulk.parquet import write_parquet
 
     reader = memory.storage.bulk_read(relation, batch_rows=_BATCH_ROWS)
     total = memory.storage.table_of(relation).count()
@@ -147,7 +147,7 @@ def _sources(path: Path, relations: tuple[str, ...], plurals: Iterable[str]) -> 
 
 
 def _import(memory: Caliber, out: Output, relation: str | None, file: Path, on_existing: str) -> dict[str, Any]:
-    from caliber.storage.dump.parquet import open_parquet
+    from caliber.storage.bulk.parquet import open_parquet
 
     with open_parquet(file, batch_rows=_BATCH_ROWS) as opened:
         name = relation or opened.relation

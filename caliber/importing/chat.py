@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from caliber.api.caliber import Caliber
-from caliber.cli.failures import UsageError
-from caliber.cli.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
-from caliber.cli.json_lines import json_object
 from caliber.config.trust import TrustConfig
+from caliber.importing.errors import SourceError
+from caliber.importing.json_lines import json_object
+from caliber.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.model.errors import CaliberError
 from caliber.model.references import EntityRef
 from caliber.model.trajectory import ToolCall, Trajectory, TrajectoryStatus, TurnRole
@@ -72,7 +72,7 @@ class Parsed:
 def parse(path: Path, advance: Callable[[int], None]) -> Parsed:
     """Read and check a whole file; bad lines are collected, not raised.
 
-    Raises: UsageError when the file cannot be read.
+    Raises: SourceError when the file cannot be read.
     """
     out = Parsed([], [], 0)
     loose = Conversation()
@@ -86,9 +86,9 @@ def parse(path: Path, advance: Callable[[int], None]) -> Parsed:
                 except BadLine as error:
                     out.bad.append((number, str(error)))
     except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file", "check the path") from None
+        raise SourceError(f"{path}: there is no such file", "check the path") from None
     except IsADirectoryError:
-        raise UsageError(f"{path} is a folder", "name a .jsonl file") from None
+        raise SourceError(f"{path} is a folder", "name a .jsonl file") from None
     if loose.turns:
         out.conversations.insert(0, loose)
     for conversation in out.conversations:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from caliber.cli.failures import UsageError
-from caliber.cli.importing.documents import as_text
+from caliber.importing.documents import as_text
+from caliber.importing.errors import SourceError
 
 MAX_BYTES: Final = 1_000_000
 _SKIPPED_FOLDERS: Final = frozenset(
@@ -48,15 +48,15 @@ class Listing:
 def list_files(path: Path) -> Listing:
     """Return the files under ``path``, relative to it; git's ignore rules are followed where git knows the folder.
 
-    Raises: UsageError.
+    Raises: SourceError.
     """
     if not path.exists():
-        raise UsageError(f"{path}: there is no such file or folder", "check the path")
+        raise SourceError(f"{path}: there is no such file or folder", "check the path")
     root = path.resolve()
     if not is_text(str(root)):
-        raise UsageError(f"{shown(str(root))}: the path is not UTF-8, and cannot be remembered", "rename it")
+        raise SourceError(f"{shown(str(root))}: the path is not UTF-8, and cannot be remembered", "rename it")
     if not root.is_file() and not root.is_dir():
-        raise UsageError(f"{path}: neither a file nor a folder", "check the path")
+        raise SourceError(f"{path}: neither a file nor a folder", "check the path")
     if root.is_file():
         return Listing(root.parent, [root.name], uses_git=False)
     listing = Listing(root, [], uses_git=False)
@@ -94,11 +94,11 @@ def shown(name: str) -> str:
 
 
 def _from_git(root: Path) -> list[str] | None:
-    from caliber.cli.importing.git import Repository
+    from caliber.importing.git import Repository
 
     try:
         return Repository(root).listed(root)
-    except UsageError:
+    except SourceError:
         return None
 
 

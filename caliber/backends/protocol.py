@@ -1,0 +1,54 @@
+"""Protocol ``BackendModule``: the interface of a room under ``caliber.backends``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from caliber.model.progress import Progress
+from caliber.storage.protocol import ConnectionPool, Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from caliber.config import CaliberConfig
+    from caliber.dump.archive import Archive
+    from caliber.storage.directory import Records
+    from caliber.storage.maintain.moving import Replica
+    from caliber.storage.migrate.memory_steps import MigrationPlan
+
+
+class BackendModule(Protocol):
+    """The interface of a room under ``caliber.backends``."""
+
+    def restore(
+        self,
+        config: CaliberConfig,
+        source: Archive | Path,
+        *,
+        replace: bool,
+        clock_us: Callable[[], int],
+        progress: Progress,
+    ) -> str:
+        """Replace the store with a backup, a file of the database's own or an archive; return its new epoch."""
+        ...
+
+    def create(self, config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None: ...
+
+    def migrate(self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> list[int]: ...
+
+    def plan_migration(
+        self, config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()
+    ) -> MigrationPlan: ...
+
+    def open_store(
+        self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
+    ) -> Store: ...
+
+    def open_records(self, settings: Any, *, create: bool, clock_us: Callable[[], int]) -> Records: ...
+
+    def open_replica(self, settings: Any, *, clock_us: Callable[[], int]) -> Replica: ...
+
+    def create_role(self, settings: Any) -> None: ...
+
+    def drop_role(self, settings: Any) -> None: ...

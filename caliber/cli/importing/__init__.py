@@ -1,1 +1,0 @@
-"""Command ``ingest``: imports git histories, conversations and files as turns, notes and artifacts; repeatable."""

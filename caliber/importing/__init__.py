@@ -1,0 +1,1 @@
+"""Imports of git histories, conversations and files as turns, notes and artifacts; repeatable."""
