@@ -1,0 +1,128 @@
+"""An agent of 2,000 turns that fails: each recovery brings back the state of the checkpoint, after kills too.
+
+40 turns a database in ``make test``, 2,000 in ``make soak``. Source: issue 17, C-266 to C-272; docs/pcp.md.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import uuid
+from collections import Counter
+from typing import Any
+
+from support import agent_processes
+from support.agent_processes import KNOBS, PARTS, USER, Worker
+from support.databases import DSN, Backend
+from support.drawn import needs
+from support.evidence import record, scale, seed
+
+import caliber
+from caliber.model.access import Principal
+from caliber.model.time import FixedClock
+
+TURNS = scale(40, 2_000)
+LATER_US = 1_700_000_000_000_000 + 3_600_000_000
+"""An hour after the killed processes: their leases are over."""
+FAILURES = ["killed", "bad tool output", "contradiction", "runaway context", "killed while recovering"]
+IMPORTED = [
+    "caliber.api.opening",
+    "caliber.backends.postgres",
+    "caliber.backends.sqlite",
+    "caliber.learning.rules.reading",
+    "caliber.pcp.recovery",
+]
+starting = multiprocessing.get_context("forkserver")
+
+
+def run(work: Any, backend: Backend, at: int, task: uuid.UUID, number: int) -> int | None:
+    """Have a process work until a line; return how many lines there are, None if it died."""
+    starting.set_forkserver_preload(IMPORTED)
+    reports, theirs = starting.Pipe(duplex=False)
+    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), at, theirs, task, number)
+    process = starting.Process(target=work, args=arguments)
+    process.start()
+    theirs.close()
+    try:
+        lines: int | None = reports.recv()
+    except EOFError:
+        lines = None
+    process.join(120)
+    assert process.exitcode == (-signal.SIGKILL if lines is None else 0)
+    return lines
+
+
+def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
+    """Return what an agent sees of a task: its records in use, facts, answers of searches, and windows."""
+    turns = [
+        turn.text
+        for scope in memory.storage.scopes.list_by_trajectory(task)
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id)
+        if turn.rolled_back_at is None
+    ]
+    owner = memory.identities.resolve(USER)
+    notes = [] if owner is None else memory.storage.notes.find_by_entity(USER, "person")
+    found = {part: sorted(hit.content for hit in memory.search(part, limit=900).hits) for part in PARTS[:4]}
+    windows = {
+        query: sorted(
+            line
+            for line in memory.assemble_context(task, query=query, max_tokens=8_000).text.splitlines()
+            if line and not line.startswith("#")  # the turns of the scope stand under another heading afterwards
+        )
+        for query in ("", "which model is the pump?", "where does the user live?")
+    }
+    return {
+        "status": memory.get(task).status,
+        "turns": turns,
+        "artifacts": sorted(hit.content for hit in memory.search("report", kinds=["artifact"], limit=900).hits),
+        "facts": sorted(note.content for note in notes if note.active and note.valid_until is None),
+        "found": found,
+        "windows": windows,
+    }
+
+
+@needs("reopen")
+def test_an_agent_that_fails_is_brought_back_each_time(backend: Any) -> None:
+    rng = random.Random(seed())
+    clock, admin = FixedClock(LATER_US), Principal.admin()
+    memory = backend.open(clock=clock, principal=admin, **KNOBS)
+    task = memory.start_trajectory("look after the machines of the dairy", user=USER).trajectory_id
+    worker = Worker(memory, task, rng)
+    failures: Counter[str] = Counter()
+    rounds = 0
+    while worker.turns < TURNS:
+        for _ in range(rng.randrange(4, scale(8, 40))):
+            worker.step(worker.turns)
+        checkpoint = memory.pcp.checkpoint(task)
+        before = seen(memory, task)
+        failure = FAILURES[rounds % len(FAILURES)]
+        if failure == "killed":
+            at, number = rng.randrange(200, 6_000), rng.randrange(1 << 30)
+            failures[failure] += run(agent_processes.misled, backend, at, task, number) is None
+        elif failure == "contradiction":
+            worker.contradict(worker.turns)
+        elif failure == "runaway context":
+            worker.run_away(worker.turns, scale(7, 40))
+        else:
+            for _ in range(rng.randrange(3, 9)):
+                worker.step(worker.turns, roles=("tool",))
+        if failure == "killed while recovering":
+            failures[failure] += run(agent_processes.recovering, backend, rng.randrange(50, 1_500), task, 0) is None
+        elif failure != "killed":
+            failures[failure] += 1
+        done = memory.pcp.recover(task)
+        assert done.success
+        assert done.checkpoint_id == checkpoint.checkpoint_id
+        after = seen(memory, task)
+        for name, value in before.items():
+            assert after[name] == value, (rounds, failure, name)
+        rounds += 1
+    assert memory.admin.check() == []
+    assert set(failures) == set(FAILURES)
+    record(
+        f"simulated-agent-{backend.name}",
+        "An agent that fails, brought back to its checkpoints",
+        {"turns": worker.turns, "recoveries": rounds, **failures},
+    )
