@@ -85,6 +85,18 @@ class Worker:
         else:
             self.memory.close_scope(scope.scope_id)
 
+    def be_misled(self, steps: int) -> None:
+        """Read wrong output of a tool and go on from there.
+
+        A turn comes first: the summary of a scope that closes right after a checkpoint tells of nothing later, and
+        stays.
+        """
+        scope = self.memory.current_scope(self.task) or self.memory.open_scope(self.task)
+        self.memory.append_turn(scope.scope_id, role="tool", content=answered(self.rng, 0))
+        self.turns += 1
+        for at in range(steps):
+            self.step(at, roles=("tool",))
+
     def make(self, scope: Any, content: str) -> Any:
         """Make an artifact."""
         return self.memory.create_artifact(
@@ -127,13 +139,7 @@ def misled(
     path: str, knobs: dict[str, Any], dsn: str, at: int, reports: Connection, task: uuid.UUID, seed: int
 ) -> None:
     """Work on a task for ten steps."""
-
-    def work(memory: caliber.Caliber) -> None:
-        worker = Worker(memory, task, random.Random(seed))
-        for step in range(10):
-            worker.step(step)
-
-    _run(path, knobs, dsn, at, reports, work)
+    _run(path, knobs, dsn, at, reports, lambda memory: Worker(memory, task, random.Random(seed)).be_misled(10))
 
 
 def recovering(
