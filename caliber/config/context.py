@@ -179,8 +179,8 @@ class AssemblyConfig(Section):
         ge=0,
         le=1,
     )
-    overflow_policy: Literal["truncate", "exclude"] = knob(
-        "A record too long for the rest of the budget is cut, or left out.", "C-121"
+    overflow_policy: Literal["truncate", "compress", "exclude"] = knob(
+        "A record too long for the rest of the budget is cut, compressed to its key sentences, or left out.", "C-121"
     )
     truncate_min_tokens: Int = knob("Smallest rest worth cutting a record for.", "ours", unit="tokens", ge=1)
     message_overhead_tokens: Int = knob(

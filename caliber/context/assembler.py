@@ -55,6 +55,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
     ranked, codes = rank(gathered.candidates, plan)
     rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
+    rendered.query = inputs.query
     decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, rendered)
     facts = WindowFacts(
         window_id=inputs.window_id,

@@ -29,6 +29,7 @@ VALUES_IN_ONE: Final = 1_000_000
 # Plain numbers: NumPy takes five times as long to compare with a member of an enum.
 INCLUDED: Final = int(DecisionCode.INCLUDED)
 INCLUDED_TRUNCATED: Final = int(DecisionCode.INCLUDED_TRUNCATED)
+INCLUDED_COMPRESSED: Final = int(DecisionCode.INCLUDED_COMPRESSED)
 EXCLUDED_SECTION_BUDGET: Final = int(DecisionCode.EXCLUDED_SECTION_BUDGET)
 EXCLUDED_BUDGET: Final = int(DecisionCode.EXCLUDED_BUDGET)
 EXCLUDED_GROUP: Final = int(DecisionCode.EXCLUDED_GROUP)
@@ -102,7 +103,7 @@ class Candidates:
 
 def entered(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return the places of the candidates in the window."""
-    return np.flatnonzero((codes == INCLUDED) | (codes == INCLUDED_TRUNCATED))
+    return np.flatnonzero((codes == INCLUDED) | (codes == INCLUDED_TRUNCATED) | (codes == INCLUDED_COMPRESSED))
 
 
 def positions_as_tie(count: int) -> NDArray[np.uint64]:

@@ -169,6 +169,8 @@ class AssemblyPlan:
     """Of which tasks records may be recalled."""
     most: tuple[tuple[tuple[int, ...], int], ...] = ()
     """Limits on the number of records of several sources together."""
+    compresses: bool = False
+    """Whether records that do not fit whole enter compressed."""
 
     @property
     def declared(self) -> dict[int, str]:
@@ -249,6 +251,18 @@ class AssemblyPlan:
                 caps.append(int(section.cap * self.budget(max_tokens)))
             out.append(min(self.longest(min(caps)) + self.slack, INT32_MAX) if caps else UNCAPPED)
         return np.array(out, np.int32)
+
+    def may_compress(self, section: SectionPlan) -> bool:
+        """Return whether records of a section may enter compressed (C-274)."""
+        critical = self.config.pcp.dosage.critical_priority
+        assert critical is not None  # the configuration requires it of those that compress
+        return section.compressible and section.source not in (SYSTEM, SPOKEN) and section.priority < critical
+
+    def compressed(self, length: int) -> int:
+        """Return the length to which a text of this length is compressed."""
+        ratio = self.config.pcp.dosage.compress_ratio
+        assert ratio is not None
+        return int(length * ratio)
 
     def cap_of(self, section: SectionPlan, max_tokens: int) -> int | None:
         """Return the hard limit of a section's tokens, or None."""
@@ -425,6 +439,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         records=records,
         reach=config.recall.reach,
         most=_most(config, records),
+        compresses=assembly.overflow_policy == "compress",
     )
 
 

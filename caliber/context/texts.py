@@ -98,13 +98,19 @@ class TurnText:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The cut of a text: its length in characters, and whether dots follow."""
+    """The cut of a text: its length in characters, and whether dots follow.
+
+    ``spans`` are the sentences that stay of a compressed text; where others are left out between them, dots stand.
+    """
 
     characters: int
     dots: bool
+    spans: tuple[tuple[int, int], ...] = ()
 
     def of(self, whole: str) -> str:
         """Return the rest of a text after the cut."""
+        if self.spans:
+            return quoted(whole, self.spans)
         return whole[: self.characters] + (ELLIPSIS if self.dots else "")
 
 
@@ -135,6 +141,8 @@ class RenderedTexts:
     """The speaker of each line of a passage."""
     passages: Speaking | None = None
     """Gives recalled turns in parts."""
+    query: str | None = None
+    """The query that compressed texts are to answer."""
 
     def cut(self, place: int, cut: Cut) -> None:
         """Let a text enter cut."""
@@ -153,6 +161,16 @@ class RenderedTexts:
         """Return turns as they enter, in parts."""
         out = self.parts(places)
         return [self.cut_turns.get(place, turn) for place, turn in zip(places, out, strict=True)]
+
+
+def quoted(whole: str, spans: Sequence[tuple[int, int]]) -> str:
+    """Return parts of a text in their order, with dots between those that do not adjoin."""
+    out, before = "", None
+    for start, end in spans:
+        gap = "" if before is None else whole[before:start]
+        out += (f" {ELLIPSIS} " if gap.strip() else gap) + whole[start:end]
+        before = end
+    return out
 
 
 def shown(content: bytes | str | None) -> str:

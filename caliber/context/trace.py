@@ -24,10 +24,12 @@ from caliber.model.windows import AssemblyDecision
 _ACTIONS: Final = {
     DecisionCode.INCLUDED: AssemblyAction.INCLUDE,
     DecisionCode.INCLUDED_TRUNCATED: AssemblyAction.TRUNCATE,
+    DecisionCode.INCLUDED_COMPRESSED: AssemblyAction.COMPRESS,
 }
 RULES: Final = {
     DecisionCode.INCLUDED: "standard_inclusion",
     DecisionCode.INCLUDED_TRUNCATED: "overflow_truncate",
+    DecisionCode.INCLUDED_COMPRESSED: "overflow_compress",
     DecisionCode.EXCLUDED_RELEVANCE: "relevance_threshold",
     DecisionCode.EXCLUDED_SECTION_BUDGET: "section_limit",
     DecisionCode.EXCLUDED_BUDGET: "budget_limit",
@@ -88,12 +90,16 @@ class Decided:
             return f"included at rank {place} with relevance {relevance:.4f}, {tokens} tokens"
         if code is DecisionCode.INCLUDED_TRUNCATED:
             return f"cut from {plan.tokens(int(self.sizes[place]))} to {tokens} tokens, which were left"
+        if code is DecisionCode.INCLUDED_COMPRESSED:
+            ratio, whole = plan.config.pcp.dosage.compress_ratio, plan.tokens(int(self.sizes[place]))
+            return f"did not fit whole: compressed from {whole} to {tokens} tokens (pcp.dosage.compress_ratio {ratio})"
         if code is DecisionCode.EXCLUDED_RELEVANCE:
             return f"relevance {relevance:.4f} is below the threshold {plan.config.min_relevance_threshold:.4f}"
         if code is DecisionCode.EXCLUDED_ERROR:
             return "its vector cannot be compared with the query's: another model or another number of dimensions"
         if code is DecisionCode.EXCLUDED_DOSAGE:
-            return f"better candidates fill the {self._dosage(source)} places that the dosage allows {section.name}"
+            knob = plan.records[source].in_windows.most
+            return f"better candidates fill the {self._dosage(source)} places that pcp.dosage.{knob} allows"
         if code is DecisionCode.EXCLUDED_GROUP:
             return "belongs to a tool call and its results, which did not fit whole"
         if code is DecisionCode.EXCLUDED_EVICTED:
@@ -123,7 +129,9 @@ class Decided:
         if spare:
             kept = f"{spare} kept free for the next turns"
             return f"needs {plan.tokens(asked)} tokens, but {remaining} were left, and {kept}"
-        return f"needs {plan.tokens(asked)} tokens, but {budget - remaining}/{budget} were used and {remaining} left"
+        by = "" if budget == self.max_tokens else " (pcp.dosage.max_context_tokens)"
+        used = f"{budget - remaining}/{budget} were used and {remaining} left{by}"
+        return f"needs {plan.tokens(asked)} tokens, but {used}"
 
     def _dosage(self, source: int) -> int:
         return next(limit for sources, limit in self.plan.most if source in sources)

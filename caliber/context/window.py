@@ -6,7 +6,7 @@ Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -31,7 +31,7 @@ from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.texts import Cut, RenderedTexts, TurnText, byte_length, passage_lead
+from caliber.context.texts import Cut, RenderedTexts, TurnText, byte_length, passage_lead, quoted
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length, truncate_to_tokens
 from caliber.model.context import ContextPersistence
@@ -223,11 +223,12 @@ def cut_texts(
     for item in filled.truncations:
         place = item.place
         if cached is None:
-            rendered.cut(place, _cut(plan, rendered.texts[place], item.room))
+            cut = _compressed if item.compress else _cut
+            rendered.cut(place, cut(plan, rendered.texts[place], item.room, rendered.query))
             shown[place] = plan.measure([rendered.texts[place]])[0]
         else:
-            shown[place], cut = cached[place]
-            rendered.cut(place, cut)
+            shown[place], made = cached[place]
+            rendered.cut(place, made)
         if ranked[SOURCE][place] == SPOKEN:
             (turn,) = rendered.parts([place])
             text = rendered.texts[place]
@@ -237,7 +238,18 @@ def cut_texts(
     return shown
 
 
-def _cut(plan: AssemblyPlan, whole: str, room: int) -> Cut:
+def _compressed(plan: AssemblyPlan, whole: str, room: int, query: str | None) -> Cut:
+    """Return the key sentences of a text that are together not longer than ``room``; its beginning where none fits."""
+    from caliber.text.key_sentences import key_sentences  # most windows compress nothing
+
+    def fits(spans: Sequence[tuple[int, int]]) -> bool:
+        return int(plan.measure([quoted(whole, spans)])[0]) <= room
+
+    spans = key_sentences(whole, query or "", fits)
+    return Cut(spans[-1][1], False, spans) if spans else _cut(plan, whole, room, query)
+
+
+def _cut(plan: AssemblyPlan, whole: str, room: int, _query: str | None) -> Cut:
     """Return the place to cut a text that must not be longer than ``room``."""
     if plan.additive:
         cut = truncate_to_tokens(whole, plan.whole_tokens(room), estimator=plan.estimator)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
-from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
+from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, entered, rank
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
@@ -26,7 +26,6 @@ from caliber.context.record.record import Record, content_hash, unpack_record
 from caliber.context.texts import RenderedTexts, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
-from caliber.model.context import DecisionCode
 from caliber.model.errors import InvalidValue, NotFound, StorageError
 from caliber.model.windows import ContextWindow, CutOff
 
@@ -126,11 +125,10 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
         )
     ranked = record.ranked
     by_section = {item.section: item.text for item in fixed_texts(plan, dict(record.facts.extra_sections))}
-    included = (record.codes == DecisionCode.INCLUDED) | (record.codes == DecisionCode.INCLUDED_TRUNCATED)
     out: dict[int, str] = {}
     turns: dict[int, TurnText] = {}
     speakers: dict[int, str] = {}
-    for place in np.flatnonzero(included).tolist():
+    for place in entered(record.codes).tolist():
         source = int(ranked[SOURCE][place])
         relation = record.facts.relation_of(source)
         if relation is None:

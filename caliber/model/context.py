@@ -84,6 +84,7 @@ class DecisionCode(IntEnum):
     EXCLUDED_DUPLICATE = 9
     EXCLUDED_EVICTED = 10
     EXCLUDED_SHOWN = 11
+    INCLUDED_COMPRESSED = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,9 @@ knobs = st.fixed_dictionaries(
     {
         "assembly.order": st.sampled_from(["priority", "stable_first"]),
         "assembly.fill_ratio": st.sampled_from([0.5, 1.0]),
-        "assembly.overflow_policy": st.sampled_from(["truncate", "exclude"]),
+        "assembly.overflow_policy": st.sampled_from(["truncate", "compress", "exclude"]),
+        "pcp.dosage.critical_priority": st.sampled_from([0, 2, 60, 101]),
+        "pcp.dosage.compress_ratio": st.sampled_from([0.1, 0.5, 1.0]),
         "assembly.truncate_min_tokens": st.integers(1, 20),
         "assembly.relevance": st.sampled_from(["search", "vector"]),
         "assembly.rule_limit": st.integers(0, 6),

@@ -150,8 +150,8 @@ class Twin:
             before = (DecisionCode.EXCLUDED_DUPLICATE, DecisionCode.EXCLUDED_RELEVANCE, DecisionCode.EXCLUDED_ERROR)
             better = [at for at in range(place) if self.of(SOURCE, at) in kinds and self.codes[at] not in before]
             assert len(better) >= most
-            section = plan.sections[self.of(SECTION, place)]
-            return f"better candidates fill the {most} places that the dosage allows {section.name}"
+            knob = plan.records[self.of(SOURCE, place)].in_windows.most
+            return f"better candidates fill the {most} places that pcp.dosage.{knob} allows"
         raise AssertionError(f"no reason is known for {code!r}")
 
 

@@ -15,8 +15,6 @@ UNREAD: dict[str, Any] = {
     "message_retention": "30d",
     "delegation_timeout": "1h",
     "orphan_detection_threshold": "1d",
-    "pcp.dosage.critical_priority": 90,
-    "pcp.dosage.compress_ratio": 0.5,
     "pcp.grounding.conflict_resolution": "highest_confidence",
 }
 """Every knob that nothing reads yet: a file may set it, and its value is checked."""

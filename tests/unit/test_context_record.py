@@ -303,7 +303,7 @@ def test_explain_answers_for_one_candidate(full: Any) -> None:
     assert included["tokens"] > 0
     dosage = ask(full, record, full.keys["third artifact"])
     assert (dosage["verdict"], dosage["rule_id"]) == ("excluded", "dosage_limit")
-    assert dosage["reason"] == "better candidates fill the 2 places that the dosage allows artifacts"
+    assert dosage["reason"] == "better candidates fill the 2 places that pcp.dosage.max_artifacts_in_window allows"
     irrelevant = ask(full, record, full.keys["far artifact"])
     assert (irrelevant["verdict"], irrelevant["rule_id"]) == ("excluded", "relevance_threshold")
     assert (irrelevant["relevance"], irrelevant["min_relevance"]) == (0.0, 0.1)

@@ -221,6 +221,7 @@ _allow(
     text__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"
     " _OUTCOME_CONFIDENCE _SUMMARY_CERTAINTY",
     text__rules="MAX_ARTIFACTS_PER_TURN MAX_CHARS_READ _FOLDED_CHARS",
+    text__key_sentences="_MAX_SENTENCES _PARTS",
     text__sections="PART_CHARS _LEAST_LETTERS",
     text__sentences="_SHORT_LINE _WORD_BEFORE prefix_end",
     llm__language_model="_REASON_CHARS",

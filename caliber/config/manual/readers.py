@@ -316,11 +316,12 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "assembly.note_min_similarity": ("context.gather.scores", "explain.absence"),
     "assembly.notes_without_query": ("context.gather.candidates", "context.in_database.window_rows"),
     "assembly.neutral_relevance": ("context.gather.scores",),
-    "assembly.overflow_policy": ("context.filling.priorities", "context.filling.shares"),
+    "assembly.overflow_policy": ("context.filling.priorities", "context.filling.shares", "context.plan"),
     "assembly.truncate_min_tokens": (
         "context.filling.priorities",
         "context.filling.shares",
         "context.filling.shown_turns",
+        "context.filling.state",
     ),
     "assembly.message_overhead_tokens": (
         "context.filling.priorities",
@@ -383,6 +384,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "pcp.dosage.max_scopes_in_window": ("context.plan",),
     "pcp.dosage.max_artifacts_in_window": ("context.plan",),
     "pcp.dosage.max_notes_in_window": ("context.plan",),
+    "pcp.dosage.critical_priority": ("context.plan",),
+    "pcp.dosage.compress_ratio": ("context.plan", "context.trace"),
     "pcp.anti_sprawl.linter_enabled": ("pcp.lint",),
     "pcp.anti_sprawl.vocabulary_enforcement": ("pcp.lint",),
     "pcp.anti_sprawl.vocabulary": ("pcp.lint",),

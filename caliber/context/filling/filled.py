@@ -13,10 +13,11 @@ from caliber.model.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A candidate that enters cut. Units: ``room`` is the length there is for its text."""
+    """A candidate that enters cut, or compressed. Units: ``room`` is the length there is for its text."""
 
     place: int
     room: int
+    compress: bool = False
 
 
 @dataclass(frozen=True, slots=True)

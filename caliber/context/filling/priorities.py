@@ -19,6 +19,7 @@ from caliber.context.columns import (
     EXCLUDED_SECTION_BUDGET,
     GROUP,
     INCLUDED,
+    INCLUDED_COMPRESSED,
     INCLUDED_TRUNCATED,
     LEAD,
     SECTION,
@@ -148,9 +149,13 @@ def fill_by_priority(
         used_in=[0] * len(plan.sections),
     )
     first = _system_first(state, bool(len(considered)) and int(source[0]) == SYSTEM)
-    state.take(np.arange(first, len(considered)), state.room)
-    closed = _close_late_sections(state, plan.config.assembly.fill_ratio * full)
-    if plan.config.assembly.overflow_policy == "truncate":
+    threshold = plan.config.assembly.fill_ratio * full
+    if plan.compresses:
+        closed = _take_compressing(state, first, threshold)
+    else:
+        state.take(np.arange(first, len(considered)), state.room)
+        closed = _close_late_sections(state, threshold)
+    if plan.config.assembly.overflow_policy != "exclude":
         _truncate_best(state, closed)
     if state.used == 0 and (state.codes == EXCLUDED_BUDGET).any():
         raise BudgetTooSmall(max_tokens=max_tokens, needed=_smallest(state) + plan.tokens(reserve.total))
@@ -158,7 +163,9 @@ def fill_by_priority(
     out[considered] = state.codes
     return Filled(
         codes=out,
-        truncations=tuple(Truncation(int(considered[item.place]), item.room) for item in state.truncations),
+        truncations=tuple(
+            Truncation(int(considered[item.place]), item.room, item.compress) for item in state.truncations
+        ),
         first_turn=None,
         stable_sections=_stable_sections(state),
         closed_sections=closed,
@@ -187,15 +194,49 @@ def _system_first(state: _Filling, present: bool) -> int:
     return 1
 
 
+def _take_compressing(state: _Filling, first: int, threshold: float) -> frozenset[int]:
+    """Fill section by section; records that do not fit whole enter compressed. Return the sections that came late."""
+    plan = state.plan
+    late = set()
+    for section in plan.by_rank:
+        places = np.flatnonzero(state.section == section.index)
+        places = places[places >= first]
+        if state.used >= threshold and section.source not in (SYSTEM, SPOKEN):
+            late.add(section.index)
+            state.codes[places] = EXCLUDED_BUDGET
+            continue
+        state.take(places, state.room)
+        if plan.may_compress(section):
+            for place in places[state.codes[places] != INCLUDED].tolist():
+                _compress(state, place, section.index)
+    return frozenset(late)
+
+
+def _compress(state: _Filling, place: int, section: int) -> None:
+    """Let a candidate enter compressed, if that fits."""
+    plan = state.plan
+    if state.group[place] != ALONE or state.lead[place]:
+        return
+    target = plan.compressed(int(state.cost[place]))
+    price = target + (plan.separator_length if state.used_in[section] else plan.overheads[section])
+    if price <= state.limit(section) and plan.whole_tokens(target) >= plan.config.assembly.truncate_min_tokens:
+        state.codes[place] = INCLUDED_COMPRESSED
+        state.truncations.append(Truncation(place, target, compress=True))
+        state.charge(section, price)
+
+
 # --- the end of the budget -----------------------------------------------------------------------
 
 
 def _taken(state: _Filling) -> NDArray[np.int64]:
     """Return the tokens taken by each decided candidate, with its share of the section."""
     plan = state.plan
-    included = np.flatnonzero(state.codes == INCLUDED)
+    included = np.flatnonzero((state.codes == INCLUDED) | (state.codes == INCLUDED_COMPRESSED))
     out = np.zeros(len(state.codes), np.int64)
     out[included] = state.cost[included] + plan.separator_length
+    for item in state.truncations:
+        if item.compress:
+            out[item.place] = item.room + plan.separator_length
     opened, first = np.unique(state.section[included], return_index=True)
     out[included[first]] += plan.section_overhead[opened] - plan.separator_length
     if len(out) and state.codes[0] == INCLUDED_TRUNCATED and not state.is_turn[0]:
@@ -227,7 +268,7 @@ class _RoomBefore:
         codes = state.codes.tolist()
         for place, (section, cost) in enumerate(zip(state.section.tolist(), state.cost.tolist(), strict=True)):
             asked.append(cost + (state.plan.separator_length if section in opened else state.plan.overheads[section]))
-            if codes[place] == INCLUDED:
+            if codes[place] in (INCLUDED, INCLUDED_COMPRESSED):
                 opened.add(section)
         return list(zip(asked, remaining, strict=True))
 
@@ -296,7 +337,7 @@ def _smallest(state: _Filling) -> int:
         tokens = plan.tokens(length - (plan.message_length if state.is_turn[place] else 0))
         if section.source == SYSTEM:
             tokens = 1
-        elif state.group[place] == ALONE and assembly.overflow_policy == "truncate" and section.compressible:
+        elif state.group[place] == ALONE and assembly.overflow_policy != "exclude" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
         least.append(tokens + plan.tokens(section.header_length) + assembly.message_overhead_tokens + 1)

@@ -74,7 +74,7 @@ def fill_shared(
         lead=ranked[LEAD].take(considered).tolist(),
         passage=ranked[PASSAGE_ID].take(considered).tolist(),
         hard=hard,
-        least=int(cost.min()) if len(cost) else 0,
+        least=0 if not len(cost) else plan.compressed(int(cost.min())) if plan.compresses else int(cost.min()),
         messages=messages,
         used_in=[0] * len(plan.sections),
     )
@@ -122,7 +122,9 @@ def fill_shared(
 
     return Filled(
         codes=out,
-        truncations=tuple(Truncation(int(considered[item.place]), item.room) for item in state.truncations),
+        truncations=tuple(
+            Truncation(int(considered[item.place]), item.room, item.compress) for item in state.truncations
+        ),
         first_turn=conversation.start if conversation.evicted else None,
         stable_sections=conversation.stable_sections(),
         closed_sections=frozenset(),
@@ -146,7 +148,11 @@ def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
         elif plan.whole_tokens(room) >= 1:
             state.cut(place, room, room + overhead)
     conversation.enter_must()
-    state.take(np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)).tolist())
+    texts = np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)).tolist()
+    state.take(texts)
+    if plan.compresses:
+        for place in texts:
+            state.compress(place)
 
 
 # --- everything besides the conversation ----------------------------------------------------------
@@ -161,8 +167,8 @@ def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.
         for place in np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED)).tolist():
             if conversation.shows_from(int(covered[place])):
                 state.codes[place] = EXCLUDED_SHOWN
-            elif section.rule is None:
-                state.admit(place, limit)
+            elif section.rule is None and not state.admit(place, limit) and plan.compresses:
+                state.compress(place, limit)
 
 
 def _fill_following(state: Filling, places: list[int]) -> None:
@@ -176,7 +182,7 @@ def _fill_following(state: Filling, places: list[int]) -> None:
         if floor:
             _take_floor(state, by_section.get(section.index, ()), floor)
     caps = [state.share(section.cap) for section in plan.sections]
-    capped, least = False, state.least
+    capped, least, compresses = False, state.least, plan.compresses
     for place in places:
         if state.total - state.used < least:
             return
@@ -184,9 +190,12 @@ def _fill_following(state: Filling, places: list[int]) -> None:
             continue
         own = state.section[place]
         if state.used_in[own] + least > caps[own] or not state.admit(place, caps[own]):
-            capped = True
+            capped = not (compresses and state.compress(place, caps[own])) or capped
     if capped:
         state.take(places)
+    if compresses:
+        for place in places:
+            state.compress(place)
 
 
 def _use_spare(state: Filling, places: list[int]) -> None:
@@ -212,7 +221,7 @@ def _cut_best(state: Filling, places: list[int]) -> None:
     plan = state.plan
     assembly = plan.config.assembly
     least = assembly.truncate_min_tokens
-    if assembly.overflow_policy != "truncate" or plan.whole_tokens(state.room) < least:
+    if assembly.overflow_policy == "exclude" or plan.whole_tokens(state.room) < least:
         return
     for place in places:
         section = state.section[place]
@@ -266,7 +275,7 @@ def _smallest(state: Filling, lacking: list[int]) -> int:
             pass  # never cut
         elif state.source[place] == SYSTEM or is_turn:
             tokens = min(tokens, 1)
-        elif assembly.overflow_policy == "truncate" and section.compressible:
+        elif assembly.overflow_policy != "exclude" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
         opening = plan.tokens(section.header_length) + assembly.message_overhead_tokens * is_turn

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED, entered
+from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_COMPRESSED, INCLUDED_TRUNCATED, entered
 from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Truncation
 from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
@@ -99,6 +99,25 @@ class Filling:
         self.used_in[section] = after
         if self.source[place] == PASSAGE:
             self.passages.add((section, self.passage[place]))
+        return True
+
+    def compress(self, place: int, limit: int | None = None) -> bool:
+        """Let a candidate enter compressed, if that fits and its section may be; return whether it did."""
+        plan, section = self.plan, self.section[place]
+        if self.codes[place] != CONSIDERED or self.source[place] == PASSAGE:
+            return False
+        if not plan.may_compress(plan.sections[section]):
+            return False
+        target = plan.compressed(self.cost[place])
+        price = self.price(place) - self.cost[place] + target
+        after, hard = self.used_in[section] + price, self.hard[section]
+        if price > self.room or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
+            return False
+        if plan.whole_tokens(target) < plan.config.assembly.truncate_min_tokens:
+            return False
+        self.codes[place] = INCLUDED_COMPRESSED
+        self.truncations.append(Truncation(place, target, compress=True))
+        self._count(place, price)
         return True
 
     def _count(self, place: int, price: int) -> None:

@@ -48,9 +48,11 @@ from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import NO_RESERVE, Reserve
 from caliber.context.plan import INT32_MAX, SOURCES, Measures, has_records
 from caliber.context.record.rules import (
+    packed_cut,
     packed_cut_off,
     packed_one_shot,
     typed,
+    unpacked_cut,
     unpacked_cut_off,
     unpacked_one_shot,
 )
@@ -81,6 +83,7 @@ _UNDECIDED: Final = (
     DecisionCode.EXCLUDED_DUPLICATE,
 )
 _CODES: Final = frozenset(int(code) for code in DecisionCode)
+_CUT: Final = (DecisionCode.INCLUDED_TRUNCATED, DecisionCode.INCLUDED_COMPRESSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +234,7 @@ def _meta(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> dict
         ],
         "reserve": [decided.reserve.total, list(decided.reserve.sections)],
         "counts": None if counts is None else sorted(counts.items()),
-        "cut": [
-            [place, int(decided.shown[place]), cut.characters, cut.dots] for place, cut in sorted(rendered.cuts.items())
-        ],
+        "cut": [packed_cut(place, int(decided.shown[place]), cut) for place, cut in sorted(rendered.cuts.items())],
         "cut_offs": [packed_cut_off(item) for item in facts.cut_offs],
     }
     # Fields for injection rules are present only where there are such rules.
@@ -359,18 +360,17 @@ class _Filling:
 
 
 def _filling(meta: Any) -> _Filling:
-    rows = [tuple(typed(row, list)) for row in typed(meta["cut"], list)]
+    rows = [unpacked_cut(row) for row in typed(meta["cut"], list)]
     total, sections = typed(meta["reserve"], list)
     counts = meta["counts"]
     erased, sections_too = typed(meta.get("erased", [[], False]), list)
-    cuts = {typed(place, int): Cut(typed(characters, int), typed(dots, bool)) for place, _, characters, dots in rows}
     short = {
         typed(place, int): Cut(typed(characters, int), typed(dots, bool))
         for place, characters, dots in typed(meta.get("short", []), list)
     }
     out = _Filling(
-        cut={typed(place, int): typed(size, int) for place, size, _, _ in rows},
-        cuts=cuts,
+        cut={place: size for place, size, _ in rows},
+        cuts={place: cut for place, _, cut in rows},
         reserve=Reserve(typed(total, int), tuple((typed(s, int), typed(n, int)) for s, n in sections)),
         counts=None if counts is None else {typed(s, int): typed(n, int) for s, n in typed(counts, list)},
         erased=frozenset(typed(place, int) for place in typed(erased, list)),
@@ -378,7 +378,7 @@ def _filling(meta: Any) -> _Filling:
         shortened=short,
     )
     held = (out.reserve.total, *(length for _, length in out.reserve.sections), *(out.counts or {}).values())
-    if min(held) < 0 or any(cut.characters < 0 for cut in (*cuts.values(), *short.values())):
+    if min(held) < 0 or any(cut.characters < 0 for cut in short.values()):
         raise ValueError("nothing is filled like this")
     return out
 
@@ -429,7 +429,7 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
     sizes = np.where(looked_at, sizes, -1)
     shown = sizes.copy()
     for place, size in filling.cut.items():
-        if not 0 <= place < count or codes[place] != DecisionCode.INCLUDED_TRUNCATED or not 0 <= size <= sizes[place]:
+        if not 0 <= place < count or codes[place] not in _CUT or not 0 <= size <= sizes[place]:
             raise _broken("it cuts what it does not include")
         shown[place] = size
     return Record(

@@ -1,4 +1,4 @@
-"""Conversion of candidate limits and one-time injections between objects and JSON data, for a window's record."""
+"""Conversion of cuts, candidate limits and one-time injections between objects and JSON data, for a window's record."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from caliber.config.injection import InjectionKind
 from caliber.context.rules import OneShot
+from caliber.context.texts import Cut
 from caliber.model.context import SourceType
 from caliber.model.windows import CutOff
 
@@ -52,3 +53,23 @@ def unpacked_one_shot(memory: Any, kind: Any, count: Any, least: Any, origin: An
         None if least is None else float(least),
         typed(origin, str),
     )
+
+
+def packed_cut(place: int, shown: int, cut: Cut) -> list[Any]:
+    """Return a cut as a row of the record; only of a compressed text are there spans."""
+    row: list[Any] = [place, shown, cut.characters, cut.dots]
+    return [*row, [list(span) for span in cut.spans]] if cut.spans else row
+
+
+def unpacked_cut(row: Any) -> tuple[int, int, Cut]:
+    """Return the place, the length and the cut of a row.
+
+    Raises: ValueError, TypeError for anything else.
+    """
+    place, shown, characters, dots, *more = typed(row, list)
+    (spans,) = more or ([],)
+    parts = tuple((typed(start, int), typed(end, int)) for start, end in typed(spans, list))
+    cut = Cut(typed(characters, int), typed(dots, bool), parts)
+    if cut.characters < 0 or any(not 0 <= start <= end for start, end in parts):
+        raise ValueError("no text is cut like this")
+    return typed(place, int), typed(shown, int), cut

@@ -36,6 +36,8 @@ BARE: dict[str, Any] = {
 }
 
 
+COMPRESSED: dict[str, Any] = {"pcp.dosage.critical_priority": 90, "pcp.dosage.compress_ratio": 0.5}
+"""What compressing needs."""
 SHARED: dict[str, Any] = {
     "assembly.order": "stable_first",
     "assembly.recent_exchanges": 0,
@@ -238,6 +240,11 @@ def long_note(world: World) -> None:
 
 def in_sentences(world: World) -> None:
     world.note("One is here. Two is here. Three is here.")
+
+
+def said_in_sentences(world: World) -> None:
+    world.turn("hi")
+    in_sentences(world)
 
 
 def full(world: World) -> None:
@@ -524,9 +531,25 @@ CASES = (
     ),
     case(
         "assembly.overflow_policy",
-        window_of(long_note, names, max_tokens=60),
-        ("exclude", ["user"]),
-        ("truncate", ["user", "notes"]),
+        window_of(said_in_sentences, items("notes"), max_tokens=45),
+        ("exclude", []),
+        ("truncate", ["One is here. Two..."]),
+        ("compress", ["One is here."]),
+        **COMPRESSED,
+    ),
+    case(
+        "pcp.dosage.compress_ratio",
+        window_of(said_in_sentences, items("notes"), max_tokens=52),
+        (0.5, ["One is here."]),
+        (0.75, ["One is here. Two is here."]),
+        **{**COMPRESSED, "pcp.dosage.critical_priority": 90, "assembly.overflow_policy": "compress"},
+    ),
+    case(
+        "pcp.dosage.critical_priority",
+        window_of(said_in_sentences, items("notes"), max_tokens=45),
+        (90, ["One is here."]),
+        (10, ["One is here. Two..."]),
+        **{**COMPRESSED, "assembly.overflow_policy": "compress"},
     ),
     case(
         "assembly.truncate_min_tokens",
