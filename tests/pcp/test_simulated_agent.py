@@ -26,6 +26,9 @@ from caliber.model.time import FixedClock
 TURNS = scale(40, 2_000)
 LATER_US = 1_700_000_000_000_000 + 3_600_000_000
 """An hour after the killed processes: their leases are over."""
+WINDOW = 1_200
+"""Tokens: fewer than the turns that are looked at hold, of which those of closed scopes are limited (a recovery closes
+the scope that was open)."""
 FAILURES = ["killed", "bad tool output", "contradiction", "runaway context", "killed while recovering"]
 IMPORTED = [
     "caliber.api.opening",
@@ -68,7 +71,7 @@ def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
     windows = {
         query: sorted(
             line
-            for line in memory.assemble_context(task, query=query, max_tokens=8_000).text.splitlines()
+            for line in memory.assemble_context(task, query=query, max_tokens=WINDOW).text.splitlines()
             if line and not line.startswith("#")  # the turns of the scope stand under another heading afterwards
         )
         for query in ("", "which model is the pump?", "where does the user live?")
