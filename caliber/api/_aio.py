@@ -36,7 +36,7 @@ from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
-from caliber.model.progress import Progress
+from caliber.model.progress import Progress, Tracer
 from caliber.model.references import EntityRef
 from caliber.model.search import ReadConsistency
 from caliber.model.time import Clock
@@ -309,6 +309,7 @@ async def open(
     summarization_provider: SummarizationProvider | None = None,
     clock: Clock | None = None,
     connection_pool: ConnectionPool | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncCaliber:
     """Open a store; what is None comes from the configuration. See ``caliber.open``."""
     return await opened(
@@ -324,6 +325,7 @@ async def open(
             summarization_provider=summarization_provider,
             clock=clock,
             connection_pool=connection_pool,
+            tracer=tracer,
         ),
     )
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from caliber.api._aio import AsyncCaliber
 from caliber.api.aio_threads import CallThreads
@@ -19,7 +19,7 @@ from caliber.engine.leases import WAIT_STEP_S
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import Unavailable
-from caliber.model.progress import Progress
+from caliber.model.progress import Progress, Tracer
 from caliber.model.tenants import Tenant, tenant_name
 from caliber.model.time import Clock
 from caliber.tenancy.move import MoveReport
@@ -48,10 +48,17 @@ class AsyncTenants:
     """
 
     def __init__(
-        self, config: ConfigSource, *, max_open: int = 256, clock: Clock | None = None, create: bool = False
+        self,
+        config: ConfigSource,
+        *,
+        max_open: int = 256,
+        clock: Clock | None = None,
+        create: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Keep the arguments; ``async with`` opens the directory. Raises there: as ``caliber.Tenants``."""
-        self._make = functools.partial(Tenants, config, max_open=max_open, clock=clock, create=create)
+        options: dict[str, Any] = {"max_open": max_open, "clock": clock, "create": create, "tracer": tracer}
+        self._make = functools.partial(Tenants, config, **options)
         self._made: Tenants | None = None
         self._threads: CallThreads | None = None
 

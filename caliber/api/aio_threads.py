@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,7 +26,9 @@ class CallThreads:
         async with self._room:
             if self._shut:  # also where it was shut while this call waited for room
                 raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
-            return await asyncio.get_running_loop().run_in_executor(self.executor, call)
+            # The spans of the caller are in its context.
+            run = contextvars.copy_context().run
+            return await asyncio.get_running_loop().run_in_executor(self.executor, run, call)
 
     def shut(self) -> None:
         """Accept no more calls; running and queued calls are finished."""

@@ -13,7 +13,7 @@ from caliber.admin import backup as backups
 from caliber.admin.backup import RestoreReport
 from caliber.admin.full_text import complete_full_text
 from caliber.api.caliber import Caliber
-from caliber.api.starting import start_engine
+from caliber.api.starting import handle_of, start_engine
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.config.storage import MEMORY
@@ -23,7 +23,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
-from caliber.model.progress import Progress, unheard
+from caliber.model.progress import Progress, Tracer, unheard
 from caliber.model.time import Clock, SystemClock
 from caliber.storage.protocol import ConnectionPool, Store
 
@@ -174,6 +174,7 @@ def open(  # noqa: A001  (the pinned name)
     summarization_provider: SummarizationProvider | None = None,
     clock: Clock | None = None,
     connection_pool: ConnectionPool | None = None,
+    tracer: Tracer | None = None,
 ) -> Caliber:
     """Open a store; what is None comes from the configuration. ``create`` creates a store that is not there.
 
@@ -185,6 +186,8 @@ def open(  # noqa: A001  (the pinned name)
 
     ``connection_pool`` is a pool of the caller's, such as ``psycopg_pool.ConnectionPool``, that a store in PostgreSQL
     is to take its connections from (decision 0090); whoever made it closes it.
+
+    ``tracer`` is told of every operation, such as ``caliber.integrations.otel.OpenTelemetry()``; docs/observability.md.
 
     Raises: Unavailable (missing, locked, read-only, a tenant that is moving or was dropped), NotFound (no such tenant),
         SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.
@@ -210,5 +213,6 @@ def open(  # noqa: A001  (the pinned name)
         previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,
         connection_pool=connection_pool,
+        tracer=arguments.as_tracer(tracer),
     )
-    return Caliber(engine, who)
+    return handle_of(Caliber(engine, who))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from caliber.admin.maintenance import maintain
+from caliber.api.caliber import Caliber
 from caliber.api.subsystems import add_parts
 from caliber.config import CaliberConfig
 from caliber.engine.engine import Engine
@@ -13,9 +15,25 @@ from caliber.erasure.finishing import open_erasures
 from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model.progress import Tracer
 from caliber.model.time import Clock
 from caliber.search.opening import SearchEngine
 from caliber.storage.protocol import ConnectionPool
+
+H = TypeVar("H", bound=Caliber)
+
+
+class HandleTracing:
+    """A part of traced tenants: it makes their handles tell the tracer of their operations."""
+
+    def __init__(self, traced: Callable[[Any], Any]) -> None:
+        self.traced = traced
+
+
+def handle_of(made: H) -> H:
+    """Return a new handle, traced where its tenant is."""
+    tracing = made._engine.find_part(HandleTracing)
+    return made if tracing is None else tracing.traced(made)
 
 
 @contextmanager
@@ -35,6 +53,7 @@ def start_engine(
     previous_embedding_provider: EmbeddingProvider | None = None,
     summarization_provider: SummarizationProvider | None = None,
     connection_pool: ConnectionPool | None = None,
+    tracer: Tracer | None = None,
 ) -> Engine:
     """Return a started engine; what is None comes from the configuration. Raises: as ``caliber.open``."""
     erasures = LeftErasures()
@@ -55,6 +74,11 @@ def start_engine(
             engine.later("warming", search.warm, settings.resident.warm_after_ms)
         engine.memory.on_erased = lambda: forget_words(engine)
         open_erasures(engine, erasures)
+        behind = settings.write_behind
+        if tracer is not None or (behind.trace_enabled and behind.operation_share):
+            from caliber.api.tracing.wiring import trace_engine  # a store without a tracer pays nothing for tracing
+
+            engine.add(HandleTracing(trace_engine(engine, tracer)))
         engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
         runner.start(engine)
     return engine

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from caliber.admin.full_text import complete_full_text, rebuild_full_text
 from caliber.api.caliber import Caliber
-from caliber.api.starting import start_engine
+from caliber.api.starting import handle_of, start_engine
 from caliber.backends import backend
 from caliber.config import AioConfig, CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
@@ -29,7 +29,7 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
-from caliber.model.progress import Progress, unheard
+from caliber.model.progress import Progress, Tracer, unheard
 from caliber.model.tenants import Tenant, TenantState, tenant_name
 from caliber.model.time import Clock
 from caliber.storage.waiting import managed
@@ -65,17 +65,25 @@ class Tenants:
     """The tenants of a configuration. Safe to share between threads; several processes may use one directory."""
 
     def __init__(
-        self, config: ConfigSource, *, max_open: int = 256, clock: Clock | None = None, create: bool = False
+        self,
+        config: ConfigSource,
+        *,
+        max_open: int = 256,
+        clock: Clock | None = None,
+        create: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         """Open the directory; ``create`` makes it first where it is not there.
 
-        ``max_open`` is the number of tenants that stay open between two uses of ``open``.
+        ``max_open`` is the number of tenants that stay open between two uses of ``open``. ``tracer`` is told of the
+        operations of all of them, as in ``caliber.open``.
 
         Raises: MissingRequired without the section tenancy; Unavailable, SchemaMismatch
         """
         self._config = config_of(config)
         self._clock = arguments.as_clock(clock)
         self._clock_us = self._clock.now_us
+        self._tracer = arguments.as_tracer(tracer)
         arguments.as_flag(create, "create")
         places = arguments.as_whole(max_open, "max_open", 1)
         if self._config.tenancy is None:
@@ -145,7 +153,7 @@ class Tenants:
                 raise
             self.create(tenant, exist_ok=True)
             engine = self._pool.take(tenant, lease, wait_s)
-        return PooledCaliber(engine, who)
+        return handle_of(PooledCaliber(engine, who))
 
     def give_back(self, tenant: str, lease: object) -> None:
         """End the use of a lease, whatever became of its ``take``; again does no harm."""
@@ -161,7 +169,7 @@ class Tenants:
         return self._pool.stats()
 
     def _start(self, name: str) -> Engine:
-        return start_engine(self.config(name), clock=self._clock)
+        return start_engine(self.config(name), clock=self._clock, tracer=self._tracer)
 
     # --- asking ----------------------------------------------------------------------------------
 

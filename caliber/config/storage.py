@@ -213,6 +213,13 @@ class WriteBehindConfig(Section):
     )
     usage_enabled: Flag = knob("Count what was read, and when.", "O-10")
     trace_enabled: Flag = knob("Record what reads did in the event log.", "O-12")
+    operation_share: Real = knob(
+        "Share of public calls and jobs that are recorded in the event log with their durations; 0 records none, and"
+        " costs nothing.",
+        "C-294",
+        ge=0,
+        le=1,
+    )
 
 
 class RetentionConfig(Section):

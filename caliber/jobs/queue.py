@@ -68,9 +68,9 @@ class JobQueue:
 
     # --- handlers ----------------------------------------------------------------------------------
 
-    def register(self, handler: Handler) -> None:
-        """Have this process run a kind of job. Raises: InternalError for a kind that has a handler."""
-        if handler.kind in self._handlers:
+    def register(self, handler: Handler, *, replace: bool = False) -> None:
+        """Have this process run a kind of job. Raises: InternalError for a kind with a handler, unless ``replace``."""
+        if handler.kind in self._handlers and not replace:
             raise InternalError(f"jobs of kind {handler.kind} have two handlers")
         self._handlers[handler.kind] = handler
         self.kinds = json.dumps(sorted(self._handlers))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
@@ -17,6 +17,9 @@ from caliber.model.errors import Conflict, DTypeError, InvalidValue, RequiredFie
 from caliber.model.references import EntityRef, EntityType, kind_named
 from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_duration_ms, to_us
 from caliber.model.trajectory import TTL, ToolCall, TTLKind
+
+if TYPE_CHECKING:
+    from caliber.model.progress import Tracer
 
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below SQLite's limit of a value."""
@@ -166,6 +169,16 @@ def as_clock(value: Any) -> Clock:
     if not callable(getattr(value, "now_us", None)):
         raise DTypeError(field="clock", expected="a Clock", got=type(value).__name__)
     return CheckedClock(value)
+
+
+def as_tracer(value: Any) -> Tracer | None:
+    """Return a tracer, or None. Raises: DTypeError."""
+    if value is None:
+        return None
+    if not all(callable(getattr(value, name, None)) for name in ("start", "opened", "closed")):
+        raise DTypeError(field="tracer", expected="a Tracer", got=type(value).__name__)
+    tracer: Tracer = value
+    return tracer
 
 
 def as_path(value: Any, field: str) -> Path:

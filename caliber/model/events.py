@@ -62,6 +62,7 @@ class EventType(StrEnum):
     SPACE_FILL = "space_fill"
     SPACE_SWITCH = "space_switch"
     SPACE_DROP = "space_drop"
+    OPERATION = "operation"
 
 
 class CorrectionAction(StrEnum):

@@ -24,13 +24,14 @@ class SearchEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.kinds = kinds_of(engine.store.catalog)
-        self.searcher = self._fresh()
+        self.searcher = self.fresh()
         self.filters = Filters(engine.store.catalog.binding)
         self.usage = UsageCounts()
         self.stored = open_stored_search(engine.store, engine.memory, engine.config)
         self.records = None if self.stored is None else StoredRecords(engine.store, self.stored, engine.config)
 
-    def _fresh(self) -> Searcher:
+    def fresh(self) -> Searcher:
+        """Return a searcher of this tenant's memory that has no words cached."""
         return Searcher(self._engine.memory, self._engine.config.search, tuple(self.kinds.values()))
 
     def around(
@@ -50,6 +51,6 @@ class SearchEngine:
     def forget_words(self) -> None:
         """Clear the caches of words, stems and filters."""
         self.filters.clear()
-        self.searcher = self._fresh()
+        self.searcher = self.fresh()
         if self.stored is not None:
             self.stored.forget_words()

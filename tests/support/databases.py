@@ -65,6 +65,7 @@ class Backend:
         embedding_provider: Any = None,
         summarization_provider: Any = None,
         clock: Clock | None = None,
+        tracer: Any = None,
         **overrides: Any,
     ) -> caliber.Caliber:
         """Open a handle, creating the store the first time."""
@@ -76,6 +77,7 @@ class Backend:
             embedding_provider=embedding_provider,
             summarization_provider=summarization_provider,
             clock=clock,
+            tracer=tracer,
         )
         self.closing.append(memory.close)
         return memory

@@ -204,6 +204,7 @@ _allow(
 )
 _allow(
     SHOWN,
+    integrations__otel="_SECONDS",
     context__rules="_SHOWN_CHARS",
     jobs__facet="Jobs.list",
     api___aio_jobs="AsyncJobs.list",

@@ -48,6 +48,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "window_durability": "behind",
             "usage_enabled": True,
             "trace_enabled": True,
+            "operation_share": 0.0,
         },
         "retention": {
             "windows_ms": 30 * DAY,

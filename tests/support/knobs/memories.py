@@ -12,7 +12,7 @@ from caliber.config import CaliberConfig
 from caliber.kernels import evaluator as evaluators
 from caliber.kernels import uuid7
 from caliber.model.errors import NotFound, StorageError, Unavailable
-from caliber.model.events import Event, EventFamily
+from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
@@ -206,6 +206,14 @@ def events(config: CaliberConfig, place: Place) -> int:
     return len(agent.memory.trace(agent.trajectory_id))
 
 
+def operations(config: CaliberConfig, place: Place) -> list[str]:
+    agent = Agent(place.open(config))
+    agent.memory.search("harbour")
+    agent.memory.flush()
+    found = [event for event in agent.memory.storage.events.all() if event.event_type == EventType.OPERATION]
+    return [name for event in found if (name := event.payload["operation"]) == "search"]
+
+
 # --- retention ---------------------------------------------------------------------------------------
 
 
@@ -281,6 +289,7 @@ CASES: tuple[Case, ...] = (
     case("write_behind.window_durability", windows_on_disk, ("behind", 0), ("commit", 1), **HOUR),
     case("write_behind.usage_enabled", uses, (False, 0), (True, 1)),
     case("write_behind.trace_enabled", events, (False, 0), (True, 2)),
+    case("write_behind.operation_share", operations, (0, []), (1, ["search"])),
     # --- retention
     case(
         "retention.windows_ms",
