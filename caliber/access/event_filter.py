@@ -9,6 +9,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable
 
+from caliber.access.visibility import Readers
 from caliber.model.access import Principal
 from caliber.model.events import Event, EventFamily
 from caliber.schema.relation import Relation
@@ -16,12 +17,11 @@ from caliber.schema.relations import BY_NAME
 
 
 def event_filter(
-    principal: Principal, sees: Callable[[Relation, uuid.UUID], bool], sees_task: Callable[[bytes], bool]
+    principal: Principal, sees: Callable[[Relation, uuid.UUID], bool], readers: Readers
 ) -> Callable[[Event], Event | None] | None:
     """Return a filter that redacts events for ``principal``; None for an admin, who sees everything.
 
-    ``sees`` returns whether a record of a relation exists and the principal may read it; ``sees_task`` whether it may
-    read the records of a task.
+    ``sees`` returns whether a record of a relation exists and the principal may read it.
     """
     if principal.is_admin:
         return None
@@ -30,7 +30,9 @@ def event_filter(
     def filtered(event: Event) -> Event | None:
         if event.family is EventFamily.AUDIT:
             return None
-        if event.trajectory_id is not None and not sees_task(event.trajectory_id.bytes):
+        if event.trajectory_id is not None and not readers.sees_task(event.trajectory_id.bytes):
+            return None
+        if event.subject_type is not None and not readers.reads_subject(event.subject_type, event.subject_id):
             return None
         subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
         if subject is not None and subject.hides and (subject.task is None or event.trajectory_id is None):

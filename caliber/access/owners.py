@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from caliber.access.identities import MERGED, OWN_KIND
+from caliber.access.rights import RightRules, Rights
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType
@@ -40,6 +41,8 @@ class Sight:
     serves: bool = False
     granted: frozenset[bytes] = frozenset()
     """The ids of the tasks, sessions and records that others let this reader see."""
+    rights: Rights | None = None
+    """The rights of an agent by kind of record; None for every right."""
 
     def is_on(self, readers: Collection[str]) -> bool:
         """Return whether a list of readers lets this reader see a record."""
@@ -112,8 +115,12 @@ def _stands_for(identities: RelationSnapshot, reference: EntityRef) -> EntityRef
 class TaskOwners:
     """The ids of the entities that may see each task of a user: a part of an open tenant, which follows its commits."""
 
-    def __init__(self, memory: ResidentMemory, clock_us: Callable[[], int]) -> None:
+    def __init__(self, memory: ResidentMemory, clock_us: Callable[[], int], rules: RightRules | None = None) -> None:
         self.memory = memory
+        self.rules = rules or None
+        """The rules of agents' rights by kind of record; None without any."""
+        self.workers: dict[bytes, tuple[bytes, ...]] = {}
+        """By task: the agents that started it or work on it, where there are rules."""
         self._clock_us = clock_us
         self._latest_us = 0
         self._lock = threading.Lock()
@@ -140,6 +147,10 @@ class TaskOwners:
                 if self.of.get(key, owners) != owners:
                     self.changes += 1
                 self.of[key] = owners
+            for key, workers in self._workers(tasks, self.read) if self.rules else ():
+                if self.workers.get(key, workers) != workers:
+                    self.changes += 1
+                self.workers[key] = workers
             self.read = max(self.read, tasks.length)
 
     @staticmethod
@@ -156,3 +167,14 @@ class TaskOwners:
             owner = initiator if is_own else other
             owners = None if owner is None else (owner,) if agent is None else (owner, agent)
             yield keys[16 * at : 16 * at + 16], owners
+
+    @staticmethod
+    def _workers(tasks: RelationSnapshot, start: int) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
+        """Yield each task from row ``start`` on, with the agents that started it or work on it."""
+        at = [codec_of(TRAJECTORY).index(name) for name in ("initiator_type", "initiator_id", "agent_id")]
+        place = tasks.layout.key_places[0]
+        for number in range(start, tasks.length):
+            row = tasks.packed(number)
+            kind, initiator, agent = (row[column] for column in at)
+            started = () if kind != EntityType.AGENT.value else (initiator,)
+            yield row[place], started if agent is None else (*started, agent)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
+from caliber.access.kinds import KindLimits
 from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, names_of_reader, person, private_to
 from caliber.config.access.rights import AccessConfig
 from caliber.engine.engine import Engine
@@ -32,6 +33,7 @@ from caliber.model.search import ReadConsistency
 from caliber.model.trajectory import Trajectory
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import GRANT, IDENTITY, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of, dump_json
@@ -90,6 +92,10 @@ _ACTING: Final = 256
 """The most users that one handle remembers verdicts of."""
 
 
+Rows = TypeVar("Rows", bound=Mapping[str, Iterable[Row]])
+"""Rows by relation."""
+
+
 class Readers:
     """The records that a principal may see; distinct lists of readers, and tasks, are judged once.
 
@@ -99,6 +105,7 @@ class Readers:
     __slots__ = (
         "_acting",
         "_identities",
+        "_kinds",
         "_known",
         "_masks",
         "_memory",
@@ -126,6 +133,7 @@ class Readers:
         self.everything = principal.is_admin and user is None
         self.serves_tasks = principal.serves and user is None
         """True where a call about a task may name any task: it acts for the task's user then."""
+        self._kinds = KindLimits.of(owners, principal)
         self._writing: Readers | None = self if only_writable else None
         # As one, so that threads may share it: a sight, and what it was made of.
         self._seen = _Seen(None, None, -1, NEVER, Sight(frozenset(), frozenset(), principal.serves))
@@ -141,10 +149,11 @@ class Readers:
         """
         sight = self.sight()
         owners = self._owners.of.get(trajectory_id.bytes)
+        readable = self._kinds is None or self._kinds.reads_task(sight.rights, trajectory_id.bytes)
         if self.serves_tasks:
             if owners is None:
                 return self
-        elif not self.sees_task(trajectory_id.bytes):
+        elif not readable or not self.sees_task(trajectory_id.bytes):
             raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
         elif owners is None or owners[0] in sight.ids or sight.ids.isdisjoint(owners):
             return self  # who was granted the task sees no other record of its user
@@ -195,8 +204,9 @@ class Readers:
             if ids and grants.length:
                 granted = granted_to(grants, tasks, ids, owners.now_us(), writing=self._writing is self)
             sight = seen.sight
-            if (ids, names, granted.keys) != (sight.ids, sight.names, sight.granted):
-                sight = Sight(ids, names, self._principal.serves, granted.keys)
+            rights = None if self._kinds is None else self._kinds.now(identities)
+            if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):
+                sight = Sight(ids, names, self._principal.serves, granted.keys, rights)
             seen = _Seen(identities, grants, read if granted.keys else -1, granted.until_us, sight)
             self._seen = seen
         return seen.sight
@@ -209,21 +219,56 @@ class Readers:
             self._writing = Readers(self._owners, self._principal, self._user, only_writable=True)
         return self._writing
 
-    def require_write(self, relation: Relation, row: Row) -> None:
-        """Raise PermissionDenied for a visible record that the principal was granted to read only."""
+    def require_write(self, relation: Relation, row: Row, below: Relation | None = None) -> None:
+        """Raise PermissionDenied for a visible record that the principal may only read.
+
+        ``below`` is the relation of records that are written below it, if not the record itself is.
+        """
+        if self._kinds is not None:
+            self._kinds.require_write(self.sight().rights, below or relation, relation, row)
         writing = self.writing()
         if writing is not self and not writing.allows_row(relation, row):
             key = uuid.UUID(bytes=row[codec_of(relation).index(relation.key[0])])
             resource = f"{relation.name} {key}"
             raise PermissionDenied(agent_id=self._principal.label, action="write to", resource=resource)
 
+    # --- rights of agents by kind ----------------------------------------------------------------
+
+    def require_kind(self, *relations: Relation, read: bool = False) -> None:
+        """Raise PermissionDenied unless the principal may write records of each relation; ``read``: read all."""
+        if self._kinds is not None:
+            self._kinds.require(self.sight().rights, relations, read=read)
+
+    def reads_subject(self, relation: str, key: uuid.UUID | None) -> bool:
+        """Return whether rights by kind let the principal see an event about a record of a relation."""
+        return self._kinds is None or self._kinds.reads_subject(self.sight().rights, relation, key)
+
+    def within(self, snapshot: ResidentSnapshot) -> ResidentSnapshot:
+        """Return a snapshot without the records of kinds that the principal may not read."""
+        return snapshot if self._kinds is None else self._kinds.within(self.sight().rights, snapshot)
+
+    def readable(self, catalog: Catalog, rows: Rows) -> Rows:
+        """Return rows by relation without those of kinds that the principal may not read."""
+        if self._kinds is None:
+            return rows
+        return self._kinds.readable(self.sight().rights, catalog, rows)  # type: ignore[return-value]
+
+    def writes_task(self, key: bytes) -> bool:
+        """Return whether the principal may write to a task that it sees."""
+        if self._kinds is not None and not self._kinds.writes_task(self.sight().rights, key):
+            return False
+        writing = self if self.everything else self.writing()
+        return writing is self or writing.sees_task(key)
+
     # --- whole relations -------------------------------------------------------------------------
 
-    def over(self, rows: RelationSnapshot) -> Allowed | None:
-        """Return the mask over the rows of a relation, or None when everything may be seen."""
+    def over(self, rows: RelationSnapshot, *, any_kind: bool = False) -> Allowed | None:
+        """Return the mask over the rows of a relation, or None: everything; ``any_kind``: whatever rights by kind."""
         relation = rows.layout.relation
         if self.everything or not relation.hides:
             return None
+        if self._kinds is not None and not any_kind:
+            return self._kinds.narrowed(self.sight().rights, rows, self.over(rows, any_kind=True))
         columns = [name for name in (relation.readers, relation.task) if name is not None]
         if relation.owner is not None or relation.between:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
@@ -255,7 +300,12 @@ class Readers:
         place, of_tasks = (rows.relation.name, column), column == rows.relation.task
         known = self._known.get(place)
         # A compaction makes a new list with other numbers; within one, values are only ever added.
-        if known is None or known.values is not values or known.sight is not sight or self._is_stale(known, of_tasks):
+        if (
+            known is None
+            or known.values is not values
+            or known.sight is not sight
+            or (of_tasks and known.changes != self._owners.changes)
+        ):
             known = _Judged(values, sight, self._owners.changes, self._owners.read, np.zeros(0, np.bool_), ())
         elif len(known.verdicts) == len(values) and not (known.missing and known.read != self._owners.read):
             return known.verdicts
@@ -271,9 +321,6 @@ class Readers:
                 missing.append(at)
         self._known[place] = _Judged(values, sight, known.changes, self._owners.read, verdicts, tuple(missing))
         return verdicts
-
-    def _is_stale(self, known: _Judged, of_tasks: bool) -> bool:
-        return of_tasks and known.changes != self._owners.changes
 
     def judge_list(self, sight: Sight, text: Any) -> bool:
         return text is None or sight.is_on(json.loads(text))
@@ -315,6 +362,8 @@ class Readers:
         if not self.everything:
             sight = self.sight()
             found["ids"] = sorted(key.hex().upper() for key in sight.ids)
+            if sight.rights is not None:
+                found |= sight.rights.stated()
             if sight.granted:
                 found["granted"] = sorted(key.hex().upper() for key in sight.granted)
         return dump_json(found)
@@ -329,6 +378,8 @@ class Readers:
         """Return whether a row as it is stored may be seen."""
         if self.everything or not relation.hides:
             return True
+        if self._kinds is not None and not self._kinds.may_read(self.sight().rights, relation, row):
+            return False
         index = codec_of(relation).index
         owned = relation.readers is not None or relation.owner is not None
         if owned and row[index(relation.key[0])] in self.sight().granted:
@@ -400,10 +451,19 @@ def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:
     return None if column is None else row[index(column)]
 
 
-def require(engine: Engine, readers: Readers, relation: Relation, key: uuid.UUID, *, write: bool = False) -> None:
+def require(
+    engine: Engine,
+    readers: Readers,
+    relation: Relation,
+    key: uuid.UUID,
+    *,
+    write: bool = False,
+    below: Relation | None = None,
+) -> None:
     """Raise NotFound unless a task or a record below it exists and may be seen, or its user be acted for.
 
-    Raises: PermissionDenied with ``write``, for one that the principal may only read.
+    Raises: PermissionDenied with ``write``, for one that the principal may only read, or below which it may not write
+        records of relation ``below``.
     """
     if readers.serves_tasks:
         return  # the transaction finds it, or does not
@@ -412,7 +472,7 @@ def require(engine: Engine, readers: Readers, relation: Relation, key: uuid.UUID
         number = rows.find(key.bytes)
         if number >= 0 and readers.allows(rows, number):
             if write:
-                readers.require_write(relation, rows.packed(number))
+                readers.require_write(relation, rows.packed(number), below)
             return
     raise NotFound(entity_type=relation.name, id=key)
 

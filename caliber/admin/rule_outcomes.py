@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.owners import TaskOwners
+from caliber.access.rights import RightRules
 from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
@@ -71,9 +72,12 @@ def plan_rules(
             evaluator=open_evaluator(resident.evaluator, config.cache_path),
         )
         snapshot = memory.snapshot
-        readers = Readers(TaskOwners(memory, clock.now_us), who)
+        rules = RightRules(config.access, store.catalog)
+        readers = Readers(TaskOwners(memory, clock.now_us, rules), who)
         if trajectory_id is None:
             trajectory_id = _latest(memory, snapshot, readers)
+        readers = readers.acting_for(trajectory_id)
+        snapshot = readers.within(snapshot)
         vector, space_id = _embedded(config, snapshot, query)
         stated = stated_query(config, query, vector)
         query_source = stated or default_query(snapshot, memory, trajectory_id, space_id)
@@ -88,7 +92,7 @@ def plan_rules(
             config=config,
             config_hash=config.hash.hex(),
             principal=who.label,
-            masks=readers.acting_for(trajectory_id).masks(snapshot),
+            masks=readers.masks(snapshot),
             query=query_source.text,
             query_embedding=query_source.vector,
             vector_expected=query_source.origin == "caller",

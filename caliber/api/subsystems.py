@@ -8,6 +8,7 @@ from caliber.access.event_filter import event_filter
 from caliber.access.grants import Access
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
+from caliber.access.rights import RightRules
 from caliber.admin.facet import Admin
 from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
@@ -92,7 +93,7 @@ class Facets:
         searching = Searching(engine, who)
         return Events(
             engine.bus,
-            event_filter(who, searching.sees, searching.readers.sees_task),
+            event_filter(who, searching.sees, searching.readers),
             check_open=engine.check_open,
             check_remote=engine.store.require_remote_events,
         )
@@ -110,7 +111,8 @@ def add_parts(engine: Engine) -> None:
     """
     jobs = JobQueue(engine)
     engine.add(jobs)
-    engine.add(TaskOwners(engine.memory, engine.clock.now_us))
+    rules = RightRules(engine.config.access, engine.store.catalog)
+    engine.add(TaskOwners(engine.memory, engine.clock.now_us, rules))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)

@@ -72,7 +72,7 @@ class Reader:
         self._windows = engine.part(WindowLog)
         self.searching = searching
         self._readers = searching.readers
-        self.event_filter = event_filter(principal, searching.sees, self._readers.sees_task)
+        self.event_filter = event_filter(principal, searching.sees, self._readers)
 
     def seen_by(self, user: str | EntityRef | None) -> Reader:
         """Return the same with the eyes of a user. Raises: as ``Readers.seeing_for``."""
@@ -114,8 +114,7 @@ class Reader:
         check("the query was embedded")
         asked = stated_query(config, query, vector)
         consumed: frozenset[tuple[bytes, int]] = frozenset()
-        writing = self._readers if self._readers.everything else self._readers.writing()
-        takes = writing is self._readers or writing.sees_task(trajectory_id.bytes)
+        takes = self._readers.writes_task(trajectory_id.bytes)
         while True:
             claim = self._pending.claim(trajectory_id, consumed) if takes else NO_CLAIM
             try:
@@ -153,7 +152,7 @@ class Reader:
         """Assemble for a query; None stands for the last user turn, or the goal."""
         engine = self._engine
         readers = self._readers.acting_for(trajectory_id)
-        now = engine.clock.now_us()
+        snapshot, now = readers.within(snapshot), engine.clock.now_us()
         degraded: tuple[str, ...] = ()
         totals: Mapping[str, int] = {}
         stats, searcher = None, self._shared.searcher
@@ -312,7 +311,8 @@ class Reader:
         engine = self._engine
         engine.check_open()
         count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        if engine.snapshot()[TASKS].find(trajectory_id.bytes) < 0 or not self._readers.sees_task(trajectory_id.bytes):
+        tasks = self._readers.within(engine.snapshot())[TASKS]
+        if tasks.find(trajectory_id.bytes) < 0 or not self._readers.sees_task(trajectory_id.bytes):
             raise NotFound(entity_type=TASKS, id=trajectory_id)
         engine.behind.flush()
         path = "list_by_trajectory"

@@ -75,6 +75,7 @@ class NoteMethods:
         if user is not None and visible_to is not None:
             raise InvalidValue(field="user", reason="is given with visible_to; one of them says who reads it")
         whose = None if user is None else user_for(engine, self._principal, user)
+        self._searching.readers.require_kind(NOTE)
         sources = arguments.as_uuids(source_trajectory_ids, "source_trajectory_ids")
         for source in sources:
             require(engine, self._searching.readers, TRAJECTORY, source)

@@ -26,7 +26,7 @@ from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory, TrajectoryStatus, Turn, TurnRole
-from caliber.schema.relations import TRAJECTORY, TURN
+from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.facet import TaskMethods
 from caliber.trajectory.turns import NewTurn
@@ -65,6 +65,8 @@ class LearningMethods(TaskMethods):
         new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
         with bounded(deadline_ms):
             self._engine.check_open()
+            self._searching.readers.require_kind(SCOPE, TURN, NOTE, read=True)
+            self._searching.readers.require_kind(TRAJECTORY, SCOPE, TURN, NOTE)
             owner, trajectory_id = self._conversation(user, task)
             known, fresh = self._split(trajectory_id, new)
             learner = self._engine.part(Learner)
@@ -183,6 +185,7 @@ class Learning:
         self._engine = engine
         self._principal = principal
         self._jobs = engine.part(JobQueue)
+        self._readers = Readers(engine.part(TaskOwners), principal)
 
     def get(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
         """Return the result of a call of ``remember``, done or not, by ``Learned.learned_id``.
@@ -201,6 +204,7 @@ class Learning:
         """
         with bounded(deadline_ms):
             self._engine.check_open()
+            self._readers.require_kind(NOTE)
             key = self._own(arguments.as_uuid(learned_id, "learned_id")).learned_id
             assert key is not None
             undo(self._engine, self._principal, key)
@@ -208,8 +212,8 @@ class Learning:
 
     def _own(self, key: uuid.UUID) -> Learned:
         """Return the result of a call, in a task that the principal may see. Raises: NotFound."""
-        found = Results(self._engine).get(key)
-        readers = Readers(self._engine.part(TaskOwners), self._principal)
+        self._readers.require_kind(TURN, NOTE, read=True)
+        found, readers = Results(self._engine).get(key), self._readers
         if not readers.serves_tasks and not readers.sees_task(found.trajectory_id.bytes):
             raise NotFound(entity_type=KIND, id=key)
         return found

@@ -185,6 +185,7 @@ class Records(RecordReader):
 
     def _store(self, new: Sequence[_New], guard: LockToken | None, deadline_ms: int | None) -> list[Any]:
         with bounded(deadline_ms):
+            self._readers.require_kind(self._relation)
             ready = self._with_vectors(new)
 
             def work(uow: UnitOfWork) -> list[Any]:
@@ -271,7 +272,7 @@ class Records(RecordReader):
         record = uow.find(relation, key.bytes)
         if record is None or not self._readers.allows_change(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
-        self._readers.require_write(relation, codec_of(relation).encode(record))
+        self._readers.require_write(relation, codec_of(relation).encode(record), self._relation)
         return record
 
     def _take(self, places: dict[str, Any], above: Mapping[str, uuid.UUID], what: str) -> None:

@@ -58,6 +58,8 @@ def let_through(
 
 def _lasting(predicate: Predicate, owners: RelationSnapshot, texts: Texts) -> Bools:
     """Return a filter's verdict on all live rows, for a filter on nothing but the record."""
+    if owners.partial:
+        return mask(predicate, owners, {}, texts)
     with _lock:
         cached = _KNOWN.setdefault(owners.generation, {}).get(predicate)
     if cached is not None and cached.live is owners.live_mask and len(cached.let_through) == owners.length:

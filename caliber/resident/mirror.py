@@ -9,6 +9,7 @@ which reading them reports as ``EVICTED``.
 
 from __future__ import annotations
 
+import copy
 import marshal
 import struct
 import uuid
@@ -309,7 +310,18 @@ class Generation:
 class RelationSnapshot:
     """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
 
-    __slots__ = ("_cache", "_groups", "dead", "evaluator", "generation", "keywords", "layout", "length", "live_mask")
+    __slots__ = (
+        "_cache",
+        "_groups",
+        "dead",
+        "evaluator",
+        "generation",
+        "keywords",
+        "layout",
+        "length",
+        "live_mask",
+        "partial",
+    )
 
     def __init__(self, generation: Generation, evaluator: Evaluator = NUMPY) -> None:
         self.generation = generation
@@ -318,6 +330,7 @@ class RelationSnapshot:
         self.length = generation.length
         self.live_mask = generation.live[: generation.length]
         self.dead = generation.dead  # with the length it orders two boundaries
+        self.partial = False  # whether live rows are hidden: caches of a generation must not see it
         self._cache: dict[str, NDArray[Any]] = {}
         self._groups: dict[tuple[str, bytes], NDArray[np.int64]] = {}
         self.keywords: KeywordSnapshot | None = None  # built at the first keyword search
@@ -405,6 +418,13 @@ class RelationSnapshot:
                 cached = cached & (self.column(name) == 0)
             self._cache["\x00standing"] = cached
         return cached
+
+    def among(self, mask: NDArray[np.bool_]) -> RelationSnapshot:
+        """Return the same boundary with the live rows in a mask alone."""
+        part = copy.copy(self)
+        part.live_mask, part.partial = self.live_mask & mask, True
+        part._groups, part._cache = {}, {}
+        return part
 
     def rows(self) -> NDArray[np.int64]:
         """Return the numbers of all live rows."""

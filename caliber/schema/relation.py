@@ -258,6 +258,8 @@ class Relation:
     """The owner of a record; None if it is its task's, or everybody's."""
     between: tuple[str, ...] = ()
     """The references to the records that it links: it is seen where they are; none of one that links nothing."""
+    rights_of: str | None = None
+    """The relation whose rights an agent needs to read a record; None for its own, or none at all."""
     author: str | None = None
     """The column with the author of a record, who alone may correct it; None if every writer may."""
     retrieved: EventType | None = None

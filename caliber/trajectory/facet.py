@@ -38,7 +38,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
-from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.search.service import Searching
 from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -78,6 +78,7 @@ class TaskMethods:
             return session
 
         with bounded(deadline_ms):
+            self._searching.readers.require_kind(SESSION)
             who = keeping(self._engine, self._initiator(user, initiator))
             return self._engine.write(work)
 
@@ -111,12 +112,15 @@ class TaskMethods:
             return None
         return entity_of(self._engine, self._principal.id, EntityType.AGENT).id
 
-    def _own(self, relation: Relation, key: uuid.UUID, *, write: bool = True) -> uuid.UUID:
+    def _own(
+        self, relation: Relation, key: uuid.UUID, *, write: bool = True, below: Relation | None = None
+    ) -> uuid.UUID:
         """Return the id of a record that the principal may see.
 
-        Raises: NotFound for another one; PermissionDenied with ``write`` for one that it may only read.
+        Raises: NotFound for another one; PermissionDenied with ``write`` for one that it may only read, or below which
+            it may not write records of relation ``below``.
         """
-        require(self._engine, self._searching.readers, relation, key, write=write)
+        require(self._engine, self._searching.readers, relation, key, write=write, below=below)
         return key
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
@@ -154,6 +158,7 @@ class TaskMethods:
             nesting beyond ``pcp.context_dag.max_depth``).
         """
         with bounded(deadline_ms):
+            self._searching.readers.require_kind(TRAJECTORY)
             above = None if parent is None else self._own(TRAJECTORY, arguments.as_uuid(parent, "parent"))
             during = None if session is None else self._own(SESSION, arguments.as_uuid(session, "session"))
             return self._tasks.start(
@@ -203,7 +208,9 @@ class TaskMethods:
     def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
         with bounded(deadline_ms):
-            return self._tasks.open_scope(self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")))
+            return self._tasks.open_scope(
+                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=SCOPE)
+            )
 
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
         """Close a scope and run the policies on scope_close; a closed one is returned as it is.
@@ -217,7 +224,7 @@ class TaskMethods:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
         with bounded(deadline_ms):
             return self._tasks.current_scope(
-                self._engine.snapshot(),
+                self._searching.readers.within(self._engine.snapshot()),
                 self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), write=False),
             )
 
@@ -289,7 +296,7 @@ class TaskMethods:
         """Append turns; ``also`` is called in their transaction if one of them is new."""
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
-            self._own(SCOPE, scope_id)
+            self._own(SCOPE, scope_id, below=TURN)
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
@@ -361,7 +368,7 @@ class TaskMethods:
             idempotency_key=idempotency_key,
             trust=trust,
         )
-        scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"))
+        scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"), below=ARTIFACT)
         text = new.content.decode("utf-8", "replace")
 
         def work(uow: UnitOfWork) -> Artifact:
@@ -385,7 +392,11 @@ class TaskMethods:
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """
         with bounded(deadline_ms):
-            return self._tasks.consolidate(self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")))
+            self._searching.readers.require_kind(SCOPE, TURN, ARTIFACT, NOTE, read=True)
+            self._searching.readers.require_kind(NOTE)
+            return self._tasks.consolidate(
+                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=NOTE)
+            )
 
     def _event(
         self,

@@ -18,11 +18,16 @@ from support.evidence import record, scale, seed
 from support.privacy import KNOBS, USERS, Leak, check, opener, steps
 
 import caliber
+from caliber.access.kinds import KindLimits
+from caliber.access.rights import Rights
 from caliber.access.visibility import Readers
 from caliber.admin import stats as figures
-from caliber.model import EntityRef, Principal
+from caliber.agents.facet import Agents
+from caliber.agents.views import AgentMemoryView
+from caliber.model import AgentRole, EntityRef, NoteType, Principal
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.search.filtering.visible import VisibleRows
+from caliber.search.service import Searching
 from caliber.trajectory import facet
 
 
@@ -35,7 +40,7 @@ def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, ano
     full = {"resident": 180_000, "backend": 20_000}[mode] // (20 if backend.name == "sqlite-memory" else 1)
     reads = scale(150, full)
     asked = check(opener(backend, another, mode), reads, rng, plan)
-    assert len(asked) == 16, "every sort of read was asked"
+    assert len(asked) == 18, "every sort of read was asked"
     if backend.name != "sqlite-memory":
         record(
             f"hidden-reads-{backend.name}-{mode}",
@@ -72,6 +77,11 @@ def every_record(engine: Any, records: dict[str, int], _: Any) -> dict[str, int]
     return {name: len(rows.rows()) for name, rows in engine.memory.snapshot.relations.items() if name in records}
 
 
+def view_of_an_admin(agents: Agents, role: str) -> AgentMemoryView:
+    engine = agents._engine
+    return AgentMemoryView(engine, Searching(engine, Principal.admin()), AgentRole(role))
+
+
 LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "single records": ("resident", lambda patch: patch.setattr(Readers, "allows", lambda *_: True)),
     "tasks": ("resident", lambda patch: patch.setattr(Readers, "judge_task", lambda *_: True)),
@@ -84,6 +94,14 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "calls about a task": ("resident", lambda patch: patch.setattr(facet, "require", lambda *_, **__: None)),
     "counts of words": ("resident", lambda patch: patch.setattr(VisibleRows, "lengths", every_length)),
     "figures": ("resident", lambda patch: patch.setattr(figures, "visible_records", every_record)),
+    "records of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "may_read", lambda *_: True)),
+    "masks of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "narrowed", lambda *given: given[-1])),
+    "windows of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "within", lambda *given: given[-1])),
+    "events of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "reads_subject", lambda *_: True)),
+    "statements of kinds": ("backend", lambda patch: patch.setattr(Rights, "stated", lambda _: {})),
+    "rows of kinds": ("backend", lambda patch: patch.setattr(KindLimits, "readable", lambda *given: given[-1])),
+    "types of views": ("resident", lambda patch: patch.setattr(AgentMemoryView, "types", tuple(NoteType))),
+    "readers of views": ("resident", lambda patch: patch.setattr(Agents, "view", view_of_an_admin)),
     "statements": ("backend", lambda patch: patch.setattr(Readers, "stated", without_ids(Readers.stated))),
 }
 

@@ -31,7 +31,16 @@ from support.weeks import SetClock
 USERS = [Principal.user(f"user {at}") for at in range(scale(4, 20))]
 SERVED = USERS[:6]
 """The users for whom agents and the application read: each pair of eyes needs a store of its own to compare with."""
-AGENTS = [Principal.agent("planner", AgentRole.ORCHESTRATOR), Principal.agent("worker", AgentRole.EXECUTOR)]
+NARROW = Principal.agent("narrow", AgentRole.REVIEWER)
+"""An agent that may read turns of its own tasks, and neither artifacts nor facts."""
+AUDITOR = Principal.agent("auditor", AgentRole.OPTIMIZER)
+"""An agent whose role may read no turn and no note."""
+AGENTS = [
+    Principal.agent("planner", AgentRole.ORCHESTRATOR),
+    Principal.agent("worker", AgentRole.EXECUTOR),
+    NARROW,
+    AUDITOR,
+]
 GUEST = Principal.agent("guest")
 PRINCIPALS = [*USERS, *AGENTS, GUEST]
 SHIPPED = profiles.reference("a.db").principal
@@ -60,7 +69,26 @@ KNOBS: dict[str, Any] = {
     "search__keyword__similar_words": "none",
     "write_behind__usage_enabled": False,
 }
-DEFAULTS = {"orchestrator": {"orchestrator", "optimizer"}, "executor": {"executor", "reviewer"}}
+_TASKS = {"trajectory": "all", "scope": "all"}
+_EVERY = dict.fromkeys(("trajectory", "scope", "turn", "artifact", "note", "fact"), "all")
+MAY_READ = {NARROW: {**_TASKS, "turn": "own", "note": "all"}, AUDITOR: {**_TASKS, "artifact": "all", "fact": "own"}}
+KNOBS["access__rights"] = {
+    "agent:narrow": {"read": MAY_READ[NARROW], "write": _EVERY},
+    "optimizer": {"read": MAY_READ[AUDITOR], "write": _EVERY},
+}
+DEFAULTS = {
+    "orchestrator": {"orchestrator", "optimizer"},
+    "executor": {"executor", "reviewer"},
+    "reviewer": {"reviewer", "executor"},
+    "optimizer": {"optimizer", "executor"},
+}
+INTERESTS = {
+    "orchestrator": {"decision", "architecture", "coordination", "untyped"},
+    "optimizer": {"decision", "pattern", "skill", "untyped"},
+    "reviewer": {"bug", "test", "decision", "untyped"},
+    "executor": {"implementation", "pattern", "bug", "untyped"},
+}
+TYPES = ["fact", "untyped", "decision", "pattern", "bug", "implementation", "coordination"]
 
 
 @dataclass
@@ -112,18 +140,21 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
     out: list[Step] = []
     sight: dict[int, Seen] = {}
     linked: set[tuple[int, ...]] = set()
+    workers: dict[int, Principal] = {}
     places: dict[str, list[int]] = {"task": [], "session": [], "text": [], "fact": []}
 
-    def add(do: Callable[[World], Any], seen: Seen, *kinds: str) -> None:
+    def add(do: Callable[[World], Any], seen: Seen, *kinds: str, kind: str = "", task: int | None = None) -> None:
         number = len(out)
 
         def granted_too(viewers: frozenset[Principal]) -> bool:
+            if not may_read(viewers, kind, None if task is None else workers.get(task)):
+                return False
             return seen(viewers) or not GRANTED.get(number, frozenset()).isdisjoint(viewers)
 
         out.append(Step(do, granted_too, number))
         sight[number] = granted_too
-        for kind in kinds:
-            places[kind].append(number)
+        for each in kinds:
+            places[each].append(number)
 
     def words() -> str:
         return " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 9)))
@@ -140,6 +171,7 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
         elif kind in (1, 3):
             add(functools.partial(start, user, goal), own(user), "task")
         elif kind == 2:
+            workers[len(out)] = agent
             add(functools.partial(start, agent, goal, user=user.id), own(user, agent), "task")
         elif kind == 4:
             above = rng.choice(places["task"])
@@ -154,25 +186,26 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
         task, text = rng.choice(places["task"]), words()
         kind = rng.randrange(9)
         if kind < 3:
-            add(functools.partial(say, task, text), sight[task], "text")
+            add(functools.partial(say, task, text), sight[task], "text", kind="turn", task=task)
         elif kind == 3:
-            add(functools.partial(keep, task, text), sight[task], "text")
+            add(functools.partial(keep, task, text), sight[task], "text", kind="artifact", task=task)
         elif kind == 4:
-            add(functools.partial(fact, task, text), sight[task], "text", "fact")
+            add(functools.partial(fact, task, text), sight[task], "text", "fact", kind="fact", task=task)
         elif kind == 5:
             user = rng.choice(users)
             for_user = {"user": user.id} if rng.random() < 0.5 else {}
-            add(functools.partial(note, None if for_user else user, text, **for_user), own(user), "text")
+            add(functools.partial(note, None if for_user else user, text, **for_user), own(user), "text", kind="note")
         elif kind == 6:
             agent = rng.choice(AGENTS)
             roles = DEFAULTS[agent.role.value] if agent.role else set()
             readers = [agent, *(each for each in AGENTS if each.role and each.role.value in roles)]
-            add(functools.partial(note, agent, text), own(*readers), "text")
+            add(functools.partial(note, agent, text), own(*readers), "text", kind="note")
         elif kind == 7:
             named = rng.sample(PRINCIPALS, 2)
-            add(functools.partial(note, None, text, visible_to=[each.label for each in named]), own(*named), "text")
+            labels = [each.label for each in named]
+            add(functools.partial(note, None, text, visible_to=labels), own(*named), "text", kind="note")
         elif rng.random() < 0.5 or len(places["text"]) < 2:
-            add(functools.partial(note, None, text), EVERYBODY, "text")
+            add(functools.partial(note, None, text), EVERYBODY, "text", kind="note")
         else:
             ends = rng.sample(places["text"], 2)
             if tuple(ends) in linked:
@@ -180,6 +213,15 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
             linked.add(tuple(ends))
             add(functools.partial(link, *ends), lambda viewers, ends=ends: all(sight[end](viewers) for end in ends))
     return out
+
+
+def may_read(viewers: frozenset[Principal], kind: str, worker: Principal | None) -> bool:
+    """Return whether the rights of every agent among the viewers let it read a kind of record in an agent's task."""
+    for viewer in viewers & MAY_READ.keys():
+        scope = MAY_READ[viewer].get(kind, "none") if kind else "all"
+        if scope == "none" or (scope == "own" and worker != viewer):
+            return False
+    return True
 
 
 def EVERYBODY(_: frozenset[Principal]) -> bool:  # noqa: N802
@@ -217,7 +259,8 @@ def fact(task: int, text: str, world: World) -> Any:
 
 
 def note(by: Principal | None, text: str, world: World, **options: Any) -> Any:
-    about = {"entity": text.split()[0], "entity_type": "thing", "note_type": "fact", "confidence": 0.5}
+    note_type = TYPES[len(text) % len(TYPES)]
+    about = {"entity": text.split()[0], "entity_type": "thing", "note_type": note_type, "confidence": 0.5}
     return world.as_(by).add_note(content=text, **about, **options).note_id
 
 
@@ -250,6 +293,8 @@ def fill(world: World, plan: Sequence[Step], viewers: frozenset[Principal] | Non
 
 # --- reading ---------------------------------------------------------------------------------------
 
+_COUNTED = re.compile(r"(turn_count|tokens_input|tokens_output|tokens_used|version)=\d+|\w+_at=datetime[^)]*\)")
+"""Counters of a task and scope: who may read these but not their turns reads them too."""
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -332,6 +377,22 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
     # The application works on every task. Who was granted the task reads with its own eyes.
     serves = by is APPLICATION
     together = alone | users if len(users) == 1 and (works or serves) else alone
+    reads = by.role.value if by.role else rng.choice(list(INTERESTS))
+
+    def typed(shown: set[str]) -> None:
+        if not shown <= INTERESTS[reads]:
+            raise Leak("types of a view", by.label, sorted(shown))
+
+    def viewed(world: World) -> str:
+        found = world.as_(by).agents.view(reads).search(words, limit=8)
+        typed({world.memory.get(hit.id).note_type.value for hit in found.hits})
+        return plain(hits(found))
+
+    def listed(world: World) -> str:
+        found = world.as_(by).agents.view(reads).list_recent(limit=20)
+        typed({each.note_type.value for each in found})
+        return plain([(each.content, each.note_type) for each in found])
+
     eyes = next(iter(users)).id if serves and len(users) == 1 else None
     typo = words[:3] + words[4:] if len(words) > 5 else words
     user = by if by in USERS else rng.choice(SERVED)
@@ -353,10 +414,14 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         ("trace for", lambda world: told(lambda: traced(world, user.id)), pair),
         ("scope", lambda world: told(lambda: world.as_(by).current_scope(named(world, task))), in_task),
         ("records of a task", lambda world: told(lambda: records(world)), in_task),
+        ("view", viewed, alone),
+        ("recent of a view", listed, alone),
         ("explained without its user", lambda world: told(lambda: unnamed(world)), together),
     ]
     # A window takes as long as ten other reads.
     what, ask, viewers = rng.choices(asks, [1 if each[0] in _WINDOWS else 4 for each in asks])[0]
+    if viewers & MAY_READ.keys() and what in ("get", "get for", "scope"):
+        return Question(by, lambda world: _COUNTED.sub("", ask(world)), viewers, what)
     return Question(by, ask, viewers, what)
 
 

@@ -1,12 +1,13 @@
-"""Configuration sections of access: readers of notes, and views of roles."""
+"""Configuration sections of access: readers of notes, rights of agents by kind, and views of roles."""
 
 from typing import Annotated, Literal
 
 from caliber.config.access.views import ViewsConfig
-from caliber.config.knobs import AsList, Section, knob
+from caliber.config.knobs import AsList, FrozenMap, Section, knob
 from caliber.model.agents import AgentRole
 
 Roles = Annotated[tuple[AgentRole, ...], AsList]
+Scope = Literal["all", "own"]
 
 
 class VisibilityConfig(Section):
@@ -25,9 +26,25 @@ class VisibilityConfig(Section):
         return roles
 
 
+class RightsConfig(Section):
+    """The kinds of records that an agent may read and write; a kind that is not named, it may not."""
+
+    read: FrozenMap[Scope] = knob(
+        'Kinds that it reads, such as note or turn, and which of their records: "all" that it could see without this'
+        ' rule, or "own".',
+        "C-422",
+    )
+    write: FrozenMap[Scope] = knob('Kinds that it writes: "all", or changes of its "own" records.', "C-422")
+
+
 class AccessConfig(Section):
-    """Access to records: readers, writers, and views of roles."""
+    """Access to records: readers, writers, rights of agents by kind, and views of roles."""
 
     default_visibility: VisibilityConfig = knob("Which roles see what, by the author's role.", "M-131")
     ownership: Literal["agent", "role"] = knob("A note may be changed by its author, or by all of its role.", "K-131")
+    rights: FrozenMap[RightsConfig] = knob(
+        "Kinds of records that an agent, such as agent:planner, or the agents of a role, such as executor, may read and"
+        " write. The rule of an agent goes before that of its role; an agent without either has every kind.",
+        "C-422",
+    )
     views: ViewsConfig = knob("What the view of a role shows, and in which order.", "M-118")

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 import pydantic
 from pydantic import BaseModel, TypeAdapter
 
+from caliber.config.access.rights import RightsConfig
 from caliber.config.context import SECTION_NAMES
 from caliber.config.faults import section_in, wrong
 from caliber.config.injection import InjectionRule, rule_names
@@ -27,6 +28,7 @@ from caliber.model.agents import AgentRole
 from caliber.model.context import ContextPersistence
 from caliber.model.embedding import EmbedMode, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired
+from caliber.schema.memories import BUILT_IN
 
 HALFVEC_MAX: Final = 4_000  # pgvector indexes up to here; above it only exact search is possible (C-493)
 PGVECTOR_MAX: Final = 16_000  # pgvector stores no more
@@ -188,6 +190,21 @@ def _weights(vector: float, keyword: float, graph: float, importance: float) -> 
     total = vector + keyword + graph + importance
     if abs(total - 1.0) > WEIGHT_TOLERANCE:
         yield InvalidConfigValue(field="search.weights", value=total, reason="the four weights must add up to 1")
+
+
+@check("access.rights", "memories")
+def _rights(rights: Mapping[str, Any], memories: Any) -> Iterator[ConfigError]:
+    declared = [getattr(memory, "name", "") for memory in memories] if isinstance(memories, tuple) else []
+    kinds = sorted({*(binding.relation.name for binding in BUILT_IN.values()), *filter(None, declared)})
+    roles = [role.value for role in AgentRole]
+    for name, rule in rights.items():
+        if name not in roles and not (name.startswith("agent:") and name.removeprefix("agent:").strip()):
+            yield wrong("access.rights", name, "name an agent, such as agent:planner, or a role: " + ", ".join(roles))
+        for part in ("read", "write") if isinstance(rule, RightsConfig) else ():
+            for kind in getattr(rule, part):
+                if kind not in kinds:
+                    reason = "there is no such kind; there are " + ", ".join(map(readable, kinds))
+                    yield wrong(f"access.rights.{readable(name)}.{part}", kind, reason)
 
 
 def _check_weights_of(role: AgentRole) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, TASKS, TURNS
+from caliber.context.conversation import PASSAGE, SCOPES, TASKS, TURNS
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
 from caliber.context.gather.recall import conditions_of, tasks_in_reach
@@ -83,7 +83,7 @@ def read_window(
         mirrors = PartialMirrors(resident.evaluator, store.catalog)
         position = records.position(session)
         window = WindowRows(store, search, texts, mirrors, session, asked, position)
-        rows = records.read(session, asked.trajectory_id, None)
+        rows = asked.search.readers.readable(store.catalog, records.read(session, asked.trajectory_id, None))
         window.read(rows, resident)
         snapshot = records.snapshot(session, resident, rows, window)
         return WindowRead(snapshot, window.query, window.totals, window.stats)
@@ -135,7 +135,6 @@ class WindowRows:
             rows.setdefault(kind, ())
         self._scope = self._open_scope(rows[SCOPES])
         self._add(rows, {TURNS: self._earlier(rows, resident)})
-        rows[BLOCKS] = self._list(BLOCKS, "list_by_trajectory", self._key)
         if self._asked.query is None:
             self._resolve(rows, resident)
         hidden = self._hidden(rows[TURNS])
@@ -152,15 +151,16 @@ class WindowRows:
         self._add(rows, {TASKS: self._owners(found)})
 
     def _add(self, rows: dict[str, Sequence[Row]], part: Mapping[str, Iterable[Row]]) -> None:
-        for name, more in part.items():
+        for name, more in self._asked.search.readers.readable(self._store.catalog, part).items():
             rows[name] = list({row[0]: row for row in (*rows.get(name, ()), *more)}.values())
 
     def _open_scope(self, scopes: Sequence[Row]) -> uuid.UUID | None:
         key = open_scope(self._store.plans[SCOPES].codec, scopes)
         return None if key is None else uuid.UUID(bytes=key)
 
-    def _list(self, relation: str, path: str, *key: object) -> list[Row]:
-        return self._session.run(self._store.plans[relation].lists[path], key)
+    def _readable_turns(self, statement: str, *key: object) -> Sequence[Row]:
+        found = {TURNS: self._session.run(self._store.statements[statement], key)}
+        return self._asked.search.readers.readable(self._store.catalog, found)[TURNS]
 
     def _partial(self, resident: ResidentSnapshot, rows: Mapping[str, Sequence[Row]]) -> ResidentSnapshot:
         """Return a snapshot of nothing but some rows, with their vectors."""
@@ -189,7 +189,7 @@ class WindowRows:
                 break
             if scope[1] == current:
                 continue
-            turns = self._session.run(self._store.statements["turn.newest"], (scope[1], limit))
+            turns = self._readable_turns("turn.newest", scope[1], limit)
             if turns:
                 mirror = self._mirrors.mirror(TURNS, turns)
                 part = ResidentSnapshot(self._position, {TURNS: mirror}, {}, {}, resident.evaluator)
@@ -199,7 +199,7 @@ class WindowRows:
 
     def _resolve(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
         """Determine the default query: the last user turn, or the goal."""
-        last_turns = self._session.run(self._store.statements["turn.last_said"], (self._key,))
+        last_turns = self._readable_turns("turn.last_said", self._key)
         part = {TASKS: rows[TASKS], SCOPES: rows[SCOPES], TURNS: last_turns}
         snapshot = self._partial(resident, part)
         space_id = None if self.space is None else self.space.space_id

@@ -28,6 +28,7 @@ CHECKPOINT = Relation(
     erase=Erase(),
     links=None,  # none is made to a checkpoint
     task="trajectory_id",
+    rights_of="trajectory",
     trust=None,  # a state is the program's
     exported=Exported.RECORDS,
     key=("checkpoint_id",),

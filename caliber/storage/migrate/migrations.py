@@ -61,17 +61,7 @@ class MigrationStep:
     convert: Callable[[Dialect], tuple[str, ...]] = lambda _: ()
 
 
-_ROLE_TYPES = (
-    NoteType.DECISION,
-    NoteType.ARCHITECTURE,
-    NoteType.COORDINATION,
-    NoteType.PATTERN,
-    NoteType.SKILL,
-    NoteType.BUG,
-    NoteType.TEST,
-    NoteType.IMPLEMENTATION,
-    NoteType.UNTYPED,
-)
+_ROLE_TYPES = "decision architecture coordination pattern skill bug test implementation untyped"
 """Types of notes that the views of roles show. Source: M-119, M-128."""
 
 MIGRATIONS: dict[int, MigrationStep] = {
@@ -130,7 +120,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
         changes=(
             AddColumn("turn", "rolled_back_at"),
             AddColumn("scope", "rolled_back_at"),
-            *(AddEnumMember(each) for each in _ROLE_TYPES),
+            *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
             AddPath("event", "list_audit_by_subject"),
         ),
     ),

@@ -300,6 +300,23 @@ def readers_of(relation: Relation, table: str) -> dict[str, str]:
     return {name: f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"}
 
 
+def own_condition(relation: Relation, tasks: str, authors: str, workers: str) -> str:
+    """Return the condition that an agent wrote record ``o`` or, where no author is known, works on its task.
+
+    ``authors`` are its names as an author, ``workers`` the entities that it is. It is SQL that both databases share.
+    """
+    if relation.author is not None:
+        return f"o.{quote(relation.author)} IN ({authors})"
+    owner = TRAJECTORY.owner
+    if relation.task is None or owner is None:
+        return "1 = 0"
+    by = next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
+    kind, key, agent = (quote(name or "") for name in (by["entity_type"], by["id"], owner.agent))
+    own = f"t.{kind} = {literal(EntityType.AGENT)} AND t.{key} IN ({workers}) OR t.{agent} IN ({workers})"
+    key = f"t.{TRAJECTORY.key[0]} = o.{quote(relation.task)}"
+    return f"EXISTS (SELECT 1 FROM {tasks} AS t WHERE {key} AND ({own}))"
+
+
 def task_condition(relation: Relation, tasks: str, ids: str, granted: str) -> str:
     """Return the condition that record ``o`` is of no user's task, of one of ``ids``, or of a ``granted`` task.
 

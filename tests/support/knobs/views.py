@@ -1,4 +1,4 @@
-"""Knobs of views of roles: the types they show, and the scores that order their hits."""
+"""Knobs of views of roles: the types they show, and the scores that order their hits; and of rights by kind."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
+from caliber.model.access import Principal
 from caliber.model.agents import AgentRole
 from caliber.model.time import FixedClock
-from support.knobs.case import NO_VECTORS, Agent, Case, Place
+from support.knobs.case import NO_VECTORS, Agent, Case, Place, works
 
 VIEWS: Final = "access.views"
 SCORING: Final = f"{VIEWS}.scoring"
@@ -68,7 +69,33 @@ def weight(role: AgentRole, name: str) -> Case:
     return Case(f"{above}.{name}", part(name, role), (0.1, 0.1), (0.9, 0.9), also, beside=(beside[0], beside[1]))
 
 
+def reads_note(config: CaliberConfig, place: Place) -> int:
+    """Return how many notes of others an executor finds."""
+    memory = place.open(config)
+    Agent(memory).note("a lantern")
+    worker = memory.acting_as(Principal.agent("worker", AgentRole.EXECUTOR))
+    return len(worker.search("lantern").hits)
+
+
+def says(config: CaliberConfig, place: Place) -> str:
+    """Return whether an executor appends a turn to a task of another agent."""
+    memory = place.open(config)
+    scope = Agent(memory).scope_id
+    worker = memory.acting_as(Principal.agent("worker", AgentRole.EXECUTOR))
+    return works(lambda: worker.append_turn(scope, role="user", content="a lantern"))
+
+
+def right(part: str, kind: str, see: Callable[[CaliberConfig, Place], Any], every: Any, own: Any) -> Case:
+    """A rule of a role: what others wrote is read, or written to, by the right `all` alone."""
+    rule = "access.rights.executor"
+    also = {**NO_VECTORS, f"{rule}.write": {}, f"{rule}.read": {"trajectory": "all", "scope": "all"}}
+    named = f"{rule}.{part}.{kind}"
+    return Case(f"access.rights.NAME.{part}", see, ("all", every), ("own", own), also, named=named)
+
+
 CASES: tuple[Case, ...] = (
+    right("read", "note", reads_note, 1, 0),
+    right("write", "turn", says, "done", "PermissionDenied"),
     *map(interests, AgentRole),
     Case(
         f"{SCORING}.enabled",

@@ -23,6 +23,7 @@ from caliber.storage.sql.full_text import (
     TEXTS,
     contracts_of,
     happened,
+    own_condition,
     readers_of,
     task_condition,
     text_table,
@@ -38,7 +39,11 @@ def in_sight(relation: Relation, dialect: PostgresDialect, seen: str = "$2", at:
     """
     instant = f"{at}::timestamptz"
     parts = [trait_condition(validity(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
-    parts.append(f"{seen}::jsonb IS NOT NULL")
+    tasks = dialect.table("trajectory")
+    limit = f"(SELECT {seen}::jsonb #>> '{{limits,{relation.rights_of or relation.name}}}')"
+    authors = f"SELECT jsonb_array_elements_text({seen}::jsonb -> 'authors')"
+    workers = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'workers') AS workers (id)"
+    parts.append(f"({limit} IS NULL OR {limit} = 'own' AND {own_condition(relation, tasks, authors, workers)})")
     granted = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'granted') AS granted (id)"
     if relation.readers is not None:
         readers = f"o.{quote(relation.readers)}"
@@ -50,7 +55,6 @@ def in_sight(relation: Relation, dialect: PostgresDialect, seen: str = "$2", at:
         )
     if relation.task is not None:
         ids = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'ids') AS ids (id)"
-        tasks = dialect.table("trajectory")
         parts.append(f"({seen}::jsonb -> 'ids' IS NULL OR {task_condition(relation, tasks, ids, granted)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")

@@ -24,12 +24,14 @@ from caliber.storage.sql.full_text import (
     TEXTS,
     contracts_of,
     happened,
+    own_condition,
     readers_of,
     task_condition,
     text_table,
 )
 
 _IDS = "SELECT unhex(value) FROM json_each({0})"
+_IDS_AT = "SELECT unhex(value) FROM json_each({0}, '{1}')"
 
 
 def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
@@ -38,8 +40,10 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
     A parameter that a relation has no use for is named all the same, so that every relation takes the same ones.
     """
     parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
-    parts.append(f"{seen} IS NOT NULL")
-    granted = f"SELECT unhex(value) FROM json_each({seen}, '$.granted')"
+    limit = f"json_extract({seen}, '$.limits.{relation.rights_of or relation.name}')"
+    authors, workers = f"SELECT value FROM json_each({seen}, '$.authors')", _IDS_AT.format(seen, "$.workers")
+    parts.append(f"({limit} IS NULL OR {limit} = 'own' AND {own_condition(relation, 'trajectory', authors, workers)})")
+    granted = _IDS_AT.format(seen, "$.granted")
     if relation.readers is not None:
         readers = f"o.{quote(relation.readers)}"
         parts.append(
@@ -47,7 +51,7 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
             f" OR o.{relation.key[0]} IN ({granted}))"
         )
     if relation.task is not None:
-        ids = f"SELECT unhex(value) FROM json_each({seen}, '$.ids')"
+        ids = _IDS_AT.format(seen, "$.ids")
         parts.append(f"(json_type({seen}, '$.ids') IS NULL OR {task_condition(relation, 'trajectory', ids, granted)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")

@@ -1,0 +1,157 @@
+"""Enforcement of an agent's rights by kind of record: masks of rows, single records, snapshots and writes.
+
+``rights`` are those that the agent has by now; None are all. Source: C-422.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.owners import TaskOwners, names_of_reader
+from caliber.access.rights import ALL, NONE, OWN, RightRules, Rights, scope_of
+from caliber.kernels.evaluator import Allowed
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.errors import PermissionDenied
+from caliber.model.references import EntityType
+from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_NAME, TRAJECTORY
+from caliber.storage.compile.codec import Row, codec_of
+
+
+class KindLimits:
+    """The limits of one agent, where there are rules."""
+
+    def __init__(self, owners: TaskOwners, rules: RightRules, principal: Principal) -> None:
+        self._owners = owners
+        self._rules = rules
+        self._principal = principal
+        self._own: dict[str, tuple[tuple[Generation, Rights, int], NDArray[np.bool_]]] = {}
+
+    @classmethod
+    def of(cls, owners: TaskOwners, principal: Principal) -> KindLimits | None:
+        """Return the limits of a principal; None for one that no rule is about."""
+        if owners.rules is None or principal.is_admin or principal.kind is not PrincipalKind.AGENT:
+            return None
+        return cls(owners, owners.rules, principal)
+
+    def now(self, identities: RelationSnapshot) -> Rights | None:
+        """Return the rights that the agent has by its names of now."""
+        ids, names = names_of_reader(identities, self._principal, None)
+        return self._rules.of(names, ids)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def may_read(self, rights: Rights | None, relation: Relation, row: Row) -> bool:
+        """Return whether the agent may read a record as it is stored."""
+        scope = ALL if rights is None else scope_of(rights.read, relation)
+        return scope == ALL or (scope == OWN and rights is not None and self._is_own(rights, relation, row))
+
+    def reads_task(self, rights: Rights | None, key: bytes) -> bool:
+        """Return whether the agent may read the record of a task."""
+        tasks = self._owners.memory.snapshot[TRAJECTORY.name]
+        number = tasks.find(key)
+        return number < 0 or self.may_read(rights, TRAJECTORY, tasks.packed(number))
+
+    def reads_subject(self, rights: Rights | None, relation: str, key: uuid.UUID | None) -> bool:
+        """Return whether the agent may see an event about a record; a deleted record counts as of another agent."""
+        known = BY_NAME.get(relation)
+        kind = relation if known is None or known.rights_of is None else known.rights_of
+        scope = ALL if rights is None else rights.read.get(kind, ALL)
+        if scope != OWN or key is None:
+            return scope == ALL
+        found = self._owners.memory.snapshot.locate(key.bytes)
+        return found is not None and self.may_read(rights, found[0].relation, found[0].packed(found[1]))
+
+    def narrowed(self, rights: Rights | None, rows: RelationSnapshot, seen: Allowed | None) -> Allowed | None:
+        """Return the mask of visible rows without those of a kind that the agent may not read."""
+        if rights is None or scope_of(rights.read, rows.relation) == ALL:
+            return seen
+        readable = self._readable(rights, rows)
+        return Allowed(np.arange(rows.length, dtype=np.int32), readable if seen is None else readable & seen.mask())
+
+    def within(self, rights: Rights | None, snapshot: ResidentSnapshot) -> ResidentSnapshot:
+        """Return a snapshot without the records of kinds that the agent may not read."""
+        if rights is None:
+            return snapshot
+        limited = {
+            name: rows.among(self._readable(rights, rows))
+            for name, rows in snapshot.relations.items()
+            if scope_of(rights.read, rows.relation) != ALL
+        }
+        return replace(snapshot, relations={**snapshot.relations, **limited})
+
+    def readable(
+        self, rights: Rights | None, catalog: Catalog, rows: Mapping[str, Iterable[Row]]
+    ) -> dict[str, list[Row]]:
+        """Return rows by relation without those of kinds that the agent may not read."""
+        return {
+            name: [row for row in found if self.may_read(rights, catalog.by_name[name], row)]
+            for name, found in rows.items()
+        }
+
+    def _readable(self, rights: Rights, rows: RelationSnapshot) -> NDArray[np.bool_]:
+        """Return which rows of a relation of limited reading are the agent's own, if it may read those."""
+        relation, length = rows.relation, rows.length
+        if scope_of(rights.read, relation) == NONE:
+            return np.zeros(length, np.bool_)
+        made_of = (rows.generation, rights, self._owners.changes)
+        known = self._own.get(relation.name)
+        mask = known[1] if known is not None and known[0] == made_of else np.zeros(0, np.bool_)
+        if len(mask) < length:
+            later = [self._is_own(rights, relation, rows.packed(number)) for number in range(len(mask), length)]
+            mask = np.concatenate((mask, np.array(later, np.bool_)))
+            self._own[relation.name] = (made_of, mask)
+        return mask[:length]
+
+    def _is_own(self, rights: Rights, relation: Relation, row: Row, *, author: bool = True) -> bool:
+        """Return whether the agent wrote a record or, where no author is known, works on its task."""
+        index = codec_of(relation).index
+        if author and relation.author is not None:
+            return rights.is_author(row[index(relation.author)])
+        if relation.owner is not None:
+            by = next(dict(each.parts) for each in relation.composites if each.field == relation.owner.by)
+            agent = None if relation.owner.agent is None else row[index(relation.owner.agent)]
+            started = row[index(by["entity_type"])] == EntityType.AGENT.value and row[index(by["id"])] in rights.ids
+            return started or agent in rights.ids
+        task = None if relation.task is None else row[index(relation.task)]
+        return task is not None and not rights.ids.isdisjoint(self._owners.workers.get(task, ()))
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def require(self, rights: Rights | None, relations: Iterable[Relation], *, read: bool) -> None:
+        """Raise PermissionDenied unless the agent may write some records of each relation; ``read``: read all."""
+        if rights is None:
+            return
+        for relation in relations:
+            if read and scope_of(rights.read, relation) != ALL:
+                raise self._denied("read", relation)
+            if not read and scope_of(rights.write, relation) == NONE:
+                raise self._denied("write", relation)
+
+    def require_write(self, rights: Rights | None, written: Relation, relation: Relation, row: Row) -> None:
+        """Raise PermissionDenied unless the agent may change a record, or write records of ``written`` below it."""
+        if not self._may_write(rights, written, relation, row):
+            raise self._denied("write", written)
+
+    def writes_task(self, rights: Rights | None, key: bytes) -> bool:
+        """Return whether the agent may change a task."""
+        tasks = self._owners.memory.snapshot[TRAJECTORY.name]
+        number = tasks.find(key)
+        return number < 0 or self._may_write(rights, TRAJECTORY, TRAJECTORY, tasks.packed(number))
+
+    def _may_write(self, rights: Rights | None, written: Relation, relation: Relation, row: Row) -> bool:
+        scope = ALL if rights is None else scope_of(rights.write, written)
+        if scope != OWN or rights is None:
+            return scope == ALL
+        return self._is_own(rights, relation, row, author=written is relation)
+
+    def _denied(self, action: str, relation: Relation) -> PermissionDenied:
+        return PermissionDenied(agent_id=self._principal.label, action=action, resource=relation.plural)
