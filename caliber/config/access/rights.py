@@ -46,5 +46,7 @@ class AccessConfig(Section):
         "Kinds of records that an agent, such as agent:planner, or the agents of a role, such as executor, may read and"
         " write. The rule of an agent goes before that of its role; an agent without either has every kind.",
         "C-422",
+        optional=True,
+        default=FrozenMap(),
     )
     views: ViewsConfig = knob("What the view of a role shows, and in which order.", "M-118")

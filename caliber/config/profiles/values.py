@@ -178,7 +178,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "executor": ["executor", "reviewer"],
             },
             "ownership": "agent",
-            "rights": {},
             "views": {
                 "interests": {
                     "orchestrator": ["decision", "architecture", "coordination"],

@@ -43,7 +43,6 @@ _NEW_SECTIONS: Final[dict[str, Any]] = {
 
 _NO_WEIGHTS: Final = {"base": 1.0, "access": 0.0, "recency": 0.0, "relevance": 0.0}
 _NEW_ACCESS_KNOBS: Final[dict[str, Any]] = {
-    "rights": {},
     "views": {
         "interests": {role.value: [] for role in AgentRole},
         "scoring": {
