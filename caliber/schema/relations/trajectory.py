@@ -1,7 +1,4 @@
-"""Relations of tasks: session, trajectory, scope, turn, turn_summary, artifact.
-
-Source: C-388 to C-393, K-021 to K-043, K-210.
-"""
+"""Relations of tasks: session to artifact. Source: C-388 to C-393, K-021 to K-043, K-210."""
 
 from __future__ import annotations
 

@@ -254,16 +254,11 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     linked = {
         f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
     }
-    readers = (
-        {
-            f"search.readers_{name}": Irregular((), results=(relation.readers,)),
-            f"search.used_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",)),
-        }
-        if relation.readers
-        else {}
-    )
+    readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
+    used = {f"search.used_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",))}
     return {
         **readers,
+        **(used if relation.readers else {}),
         **(linked if relation.linked else {}),
         **({f"search.around_{name}": _AROUND} if relation.neighbours else {}),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
