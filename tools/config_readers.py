@@ -49,6 +49,7 @@ BY_TABLE = {
 # Read of a thing whose type only a protocol knows, or a method returns.
 STATED = {
     "tenancy.directory.adapter": ("caliber.tenancy.directory",),
+    **{f"access.rights.NAME.{part}": ("caliber.access.rights",) for part in ("read", "write")},
     **{
         f"access.views.scoring.weights.{role}.{part}": ("caliber.search.ranking.roles",)
         for role in ("orchestrator", "optimizer", "reviewer", "executor")

@@ -38,7 +38,7 @@ def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, ano
     rng, begun = random.Random(seed()), time.monotonic()
     plan = steps(rng)
     full = {"resident": 180_000, "backend": 20_000}[mode] // (20 if backend.name == "sqlite-memory" else 1)
-    reads = scale(150, full)
+    reads = scale(250, full)
     asked = check(opener(backend, another, mode), reads, rng, plan)
     assert len(asked) == 18, "every sort of read was asked"
     if backend.name != "sqlite-memory":

@@ -407,6 +407,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "access.default_visibility.reviewer": ("access.visibility",),
     "access.default_visibility.executor": ("access.visibility",),
     "access.ownership": ("access.corrections", "access.grants", "knowledge.drawing"),
+    "access.rights.NAME.read": ("access.rights",),
+    "access.rights.NAME.write": ("access.rights",),
     "access.views.interests.orchestrator": ("agents.views",),
     "access.views.interests.optimizer": ("agents.views",),
     "access.views.interests.reviewer": ("agents.views",),
