@@ -293,7 +293,10 @@ def fill(world: World, plan: Sequence[Step], viewers: frozenset[Principal] | Non
 
 # --- reading ---------------------------------------------------------------------------------------
 
-_COUNTED = re.compile(r"(turn_count|tokens_input|tokens_output|tokens_used|version)=\d+|\w+_at=datetime[^)]*\)|(?<=summary_tokens=0, )trust=[^,]*")
+_COUNTED = re.compile(
+    r"(turn_count|tokens_input|tokens_output|tokens_used|version)=\d+|\w+_at=datetime[^)]*\)"
+    r"|(?<=summary_tokens=0, )trust=[^,]*"
+)
 """Counters of a task and scope, and the scope's label: who may read these but not their turns reads them too."""
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
