@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from caliber.model.references import EntityType
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import Relation
+from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.schema.relations import BY_NAME, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of
 
@@ -54,6 +55,30 @@ class KindLimits:
         scope = ALL if rights is None else scope_of(rights.read, relation)
         return scope == ALL or (scope == OWN and rights is not None and self._is_own(rights, relation, row))
 
+    def without_hidden(self, rights: Rights | None, relation: Relation, row: Row) -> Row:
+        """Return a record as it is stored, without values that follow from records that the agent may not read.
+
+        It has the values that it would have without any such records.
+        """
+        hidden = () if rights is None else self.hidden(rights, relation)
+        if not hidden or rights is None:
+            return row
+        values, index, is_own = list(row), codec_of(relation).index, None
+        for column, scope in hidden:
+            if scope == OWN:
+                is_own = self._is_own(rights, relation, row, author=False) if is_own is None else is_own
+                if is_own:
+                    continue
+            place = index(column.name)
+            values[place] = None if values[place] is None else _without_records(column)
+        return tuple(values)
+
+    @staticmethod
+    def hidden(rights: Rights, relation: Relation) -> list[tuple[Column, str]]:
+        """Return the columns that follow from records of which the agent may not read all, with the right on these."""
+        found = [(column, rights.read.get(str(column.derived_from), ALL)) for column in relation.follows]
+        return [each for each in found if each[1] != ALL]
+
     def reads_task(self, rights: Rights | None, key: bytes) -> bool:
         """Return whether the agent may read the record of a task."""
         tasks = self._owners.memory.snapshot[TRAJECTORY.name]
@@ -70,38 +95,54 @@ class KindLimits:
         found = self._owners.memory.snapshot.locate(key.bytes)
         return found is not None and self.may_read(rights, found[0].relation, found[0].packed(found[1]))
 
-    def narrowed(self, rights: Rights | None, rows: RelationSnapshot, seen: Allowed | None) -> Allowed | None:
-        """Return the mask of visible rows without those of a kind that the agent may not read."""
-        if rights is None or scope_of(rights.read, rows.relation) == ALL:
+    def narrowed(
+        self, rights: Rights | None, rows: RelationSnapshot, seen: Allowed | None, *, texts: bool
+    ) -> Allowed | None:
+        """Return the mask of visible rows without those of kinds that the agent may not read; ``texts``: as texts."""
+        readable = None if rights is None else self._readable(rights, rows, texts=texts)
+        if readable is None:
             return seen
-        readable = self._readable(rights, rows)
         return Allowed(np.arange(rows.length, dtype=np.int32), readable if seen is None else readable & seen.mask())
 
     def within(self, rights: Rights | None, snapshot: ResidentSnapshot) -> ResidentSnapshot:
-        """Return a snapshot without the records of kinds that the agent may not read."""
+        """Return a snapshot for a window, without the records of kinds that the agent may not read."""
         if rights is None:
             return snapshot
-        limited = {
-            name: rows.among(self._readable(rights, rows))
-            for name, rows in snapshot.relations.items()
-            if scope_of(rights.read, rows.relation) != ALL
-        }
+        limited = {}
+        for name, rows in snapshot.relations.items():
+            readable, texts = (self._readable(rights, rows, texts=texts) for texts in (False, True))
+            if readable is not None or texts is not None:
+                limited[name] = rows.among(readable, {} if texts is None else self._values(rights, rows, texts))
         return replace(snapshot, relations={**snapshot.relations, **limited})
+
+    def _values(self, rights: Rights, rows: RelationSnapshot, readable: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+        """Return the columns of a relation's memory without values that follow from records that are not read."""
+        out = {}
+        for column, _ in self.hidden(rights, rows.relation):
+            if column.residence is Residence.COLUMN:
+                value = _without_records(column)
+                code = rows.enum_code(column.name, value) if column.enum else value
+                out[column.name] = np.where(readable, rows.column(column.name), code)
+        return out
 
     def readable(
         self, rights: Rights | None, catalog: Catalog, rows: Mapping[str, Iterable[Row]]
     ) -> dict[str, list[Row]]:
         """Return rows by relation without those of kinds that the agent may not read."""
-        return {
-            name: [row for row in found if self.may_read(rights, catalog.by_name[name], row)]
-            for name, found in rows.items()
-        }
+        out = {}
+        for name, found in rows.items():
+            relation = catalog.by_name[name]
+            out[name] = [
+                self.without_hidden(rights, relation, row) for row in found if self.may_read(rights, relation, row)
+            ]
+        return out
 
-    def _readable(self, rights: Rights, rows: RelationSnapshot) -> NDArray[np.bool_]:
-        """Return which rows of a relation of limited reading are the agent's own, if it may read those."""
+    def _readable(self, rights: Rights, rows: RelationSnapshot, *, texts: bool) -> NDArray[np.bool_] | None:
+        """Return which rows of a relation the agent may read, with ``texts`` which texts of them; None: all."""
         relation, length = rows.relation, rows.length
-        if scope_of(rights.read, relation) == NONE:
-            return np.zeros(length, np.bool_)
+        scope = scope_of(rights.texts if texts else rights.read, relation)
+        if scope != OWN:
+            return None if scope == ALL else np.zeros(length, np.bool_)
         made_of = (rows.generation, rights, self._owners.changes)
         known = self._own.get(relation.name)
         mask = known[1] if known is not None and known[0] == made_of else np.zeros(0, np.bool_)
@@ -153,5 +194,19 @@ class KindLimits:
             return scope == ALL
         return self._is_own(rights, relation, row, author=written is relation)
 
+    def require_columns(self, rights: Rights | None, relation: Relation, names: Iterable[str]) -> None:
+        """Raise PermissionDenied for columns with values that the agent may not read of every record."""
+        if rights is not None and not {column.name for column, _ in self.hidden(rights, relation)}.isdisjoint(names):
+            raise self._denied("filter by what it may not read of", relation)
+
     def _denied(self, action: str, relation: Relation) -> PermissionDenied:
         return PermissionDenied(agent_id=self._principal.label, action=action, resource=relation.plural)
+
+
+def _without_records(column: Column) -> Any:
+    """Return the value, as it is stored, of a column that follows from records of which there are none."""
+    if column.type is ColumnType.INT:
+        return 0
+    if column.enum is not None:
+        return next(iter(column.enum)).value
+    return b"" if column.type is ColumnType.UUID_ARRAY else None

@@ -33,6 +33,8 @@ class Rights(NamedTuple):
     write: Scopes
     authors: frozenset[str]
     ids: frozenset[bytes]
+    texts: Scopes
+    """The right to read the text of a record, which may follow from records of another kind."""
 
     def is_author(self, created_by: str | None) -> bool:
         """Return whether the agent wrote a record."""
@@ -41,7 +43,7 @@ class Rights(NamedTuple):
     def stated(self) -> dict[str, Any]:
         """Return the limits as parameters of a search in the database: kinds with the right `all` are left out."""
         return {
-            "limits": {kind: scope for kind, scope in self.read.items() if scope != ALL},
+            "limits": {kind: scope for kind, scope in self.texts.items() if scope != ALL},
             "authors": sorted(
                 f"{name}@{role}" for name in self.authors for role in ("", *(each.value for each in AgentRole))
             ),
@@ -55,6 +57,7 @@ class RightRules:
     def __init__(self, access: AccessConfig, catalog: Catalog) -> None:
         kinds = {binding.relation.name: binding.relation.name for binding in BUILT_IN.values()}
         kinds |= {name: memory.relation.name for name, memory in catalog.memories.items()}
+        self._texts = {name: _text_sources(catalog.by_name[name]) for name in kinds.values()}
         self._rules = {
             _plain(name): tuple(
                 {relation: str(scopes.get(kind, NONE)) for kind, relation in kinds.items()}
@@ -81,7 +84,17 @@ class RightRules:
             {kind: min((rule[at][kind] for rule in found), key=_WIDTH.__getitem__) for kind in found[0][at]}
             for at in (0, 1)
         )
-        return Rights(read, write, frozenset(name for name in names if name.startswith(_AGENT)), ids)
+        texts = {
+            kind: min((scope, *(read[each] for each in self._texts[kind])), key=_WIDTH.__getitem__)
+            for kind, scope in read.items()
+        }
+        return Rights(read, write, frozenset(name for name in names if name.startswith(_AGENT)), ids, texts)
+
+
+def _text_sources(relation: Relation) -> tuple[str, ...]:
+    """Return the relations that the text of a record follows from."""
+    texts = () if relation.text is None else relation.text.columns
+    return tuple(each.derived_from for each in relation.follows if each.derived_from and each.name in texts)
 
 
 def _plain(name: str) -> str:

@@ -22,6 +22,7 @@ from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
 from caliber.access.kinds import KindLimits
 from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, names_of_reader, person, private_to
+from caliber.access.rights import ALL
 from caliber.config.access.rights import AccessConfig
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
@@ -115,6 +116,7 @@ class Readers:
         "_user",
         "_writing",
         "everything",
+        "limited",
         "serves_tasks",
     )
 
@@ -134,6 +136,8 @@ class Readers:
         self.serves_tasks = principal.serves and user is None
         """True where a call about a task may name any task: it acts for the task's user then."""
         self._kinds = KindLimits.of(owners, principal)
+        self.limited = self._kinds is not None
+        """True where rights by kind may hide values of a record."""
         self._writing: Readers | None = self if only_writable else None
         # As one, so that threads may share it: a sight, and what it was made of.
         self._seen = _Seen(None, None, -1, NEVER, Sight(frozenset(), frozenset(), principal.serves))
@@ -243,9 +247,27 @@ class Readers:
         """Return whether rights by kind let the principal see an event about a record of a relation."""
         return self._kinds is None or self._kinds.reads_subject(self.sight().rights, relation, key)
 
+    def hides_kinds(self) -> bool:
+        """Return whether rights by kind hide some records from the principal."""
+        rights = self.sight().rights
+        return rights is not None and any(scope != ALL for scope in rights.read.values())
+
     def within(self, snapshot: ResidentSnapshot) -> ResidentSnapshot:
         """Return a snapshot without the records of kinds that the principal may not read."""
         return snapshot if self._kinds is None else self._kinds.within(self.sight().rights, snapshot)
+
+    def shown(self, relation: Relation, entity: Any) -> Any:
+        """Return a record that may be seen, without values that follow from records of kinds that may not."""
+        if self._kinds is None or not relation.follows:
+            return entity
+        codec, rights = codec_of(relation), self.sight().rights
+        row = codec.encode(entity)
+        return entity if (part := self._kinds.without_hidden(rights, relation, row)) is row else codec.decode(part)
+
+    def require_columns(self, relation: Relation, names: Iterable[str]) -> None:
+        """Raise PermissionDenied for columns whose values rights by kind hide of some record that may be seen."""
+        if self._kinds is not None:
+            self._kinds.require_columns(self.sight().rights, relation, names)
 
     def readable(self, catalog: Catalog, rows: Rows) -> Rows:
         """Return rows by relation without those of kinds that the principal may not read."""
@@ -262,13 +284,16 @@ class Readers:
 
     # --- whole relations -------------------------------------------------------------------------
 
-    def over(self, rows: RelationSnapshot, *, any_kind: bool = False) -> Allowed | None:
-        """Return the mask over the rows of a relation, or None: everything; ``any_kind``: whatever rights by kind."""
+    def over(self, rows: RelationSnapshot, *, any_kind: bool = False, texts: bool = True) -> Allowed | None:
+        """Return the mask over the rows of a relation, or None: everything.
+
+        ``any_kind``: whatever rights by kind. Without ``texts`` also the rows of which those hide the text.
+        """
         relation = rows.layout.relation
         if self.everything or not relation.hides:
             return None
         if self._kinds is not None and not any_kind:
-            return self._kinds.narrowed(self.sight().rights, rows, self.over(rows, any_kind=True))
+            return self._kinds.narrowed(self.sight().rights, rows, self.over(rows, any_kind=True), texts=texts)
         columns = [name for name in (relation.readers, relation.task) if name is not None]
         if relation.owner is not None or relation.between:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)

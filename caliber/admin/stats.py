@@ -102,7 +102,7 @@ def visible_records(engine: Engine, records: dict[str, int], principal: Principa
     readers = Readers(engine.part(TaskOwners), principal)
     for name, mirror in engine.memory.snapshot.relations.items():
         if mirror.relation.hides:
-            rows, mask = mirror.rows(), readers.over(mirror)
+            rows, mask = mirror.rows(), readers.over(mirror, texts=False)
             out[name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
     return out
 

@@ -25,7 +25,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.memories import MemoryBinding
-from caliber.schema.predicate import Predicate, all_of
+from caliber.schema.predicate import Predicate, all_of, columns_in
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.schema.validity import validity
 from caliber.search.filtering.compiled import variables
@@ -102,11 +102,12 @@ class RecordReader:
         with bounded(deadline_ms):
             behind = None if after is None else self._behind(after, order)
             snapshot = self._snapshot()
-            readers = self._seeing(equal)
+            readers = self._seeing(equal, predicate, order)
             if snapshot is None:
                 return self._find_stored(predicate, order, descending, most, behind, readers)
             rows = _in_order(snapshot, self._meeting(snapshot, predicate, readers), order, descending, behind, most)
-            return [self._engine.memory.entity(snapshot, row) for row in rows]
+            shown, relation = readers.shown, self._relation
+            return [shown(relation, self._engine.memory.entity(snapshot, row)) for row in rows]
 
     def count(
         self,
@@ -121,7 +122,7 @@ class RecordReader:
         predicate = self._predicate(filter, equal, valid)
         with bounded(deadline_ms):
             snapshot = self._snapshot()
-            readers = self._seeing(equal)
+            readers = self._seeing(equal, predicate)
             if snapshot is not None:
                 return int(np.count_nonzero(self._meeting(snapshot, predicate, readers)))
             return self._count_stored(predicate, readers)
@@ -172,16 +173,22 @@ class RecordReader:
         whole: ResidentSnapshot = self._engine.snapshot()
         return whole.relations.get(self._relation.name)
 
-    def _seeing(self, equal: Mapping[str, Any]) -> Readers:
-        """Return the readers of a call: of one about the records of a task, for who acts for users, its user's."""
+    def _seeing(self, equal: Mapping[str, Any], predicate: Predicate | None, order: Column | None = None) -> Readers:
+        """Return the readers of a call: of one about the records of a task, for who acts for users, its user's.
+
+        Raises: PermissionDenied for a condition or order by values that rights by kind hide.
+        """
         readers, task = self._readers, None if self._relation.task is None else equal.get(self._relation.task)
+        if readers.limited and self._relation.follows:
+            readers.require_columns(self._relation, () if predicate is None else columns_in(predicate))
+            readers.require_columns(self._relation, () if order is None else (order.name,))
         if not readers.serves_tasks or readers.everything or not isinstance(task, uuid.UUID | str):
             return readers
         return readers.acting_for(arguments.as_uuid(task, "trajectory_id"))
 
     def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None, readers: Readers) -> NDArray[np.bool_]:
         among = snapshot.live_mask
-        seen = readers.over(snapshot)
+        seen = readers.over(snapshot, texts=False)
         if seen is not None:
             among = among & seen.verdicts[seen.codes]
         if predicate is None:
@@ -216,7 +223,7 @@ class RecordReader:
             pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
             rows = listing.rows(session, variables_now, behind, page_rows=pages)
             seen = (row for row in rows if readers.allows_row(self._relation, row))
-            return [decode(row) for row in itertools.islice(seen, most)]
+            return [readers.shown(self._relation, decode(row)) for row in itertools.islice(seen, most)]
 
     def _behind(self, after: Any, order: Column | None) -> Behind:
         """Return the position a page begins after; a record that was passed in counts with the values it holds."""

@@ -88,5 +88,8 @@ class Pcp:
     def _own(self, task: Id) -> Any:
         self._engine.check_open()
         key = arguments.as_uuid(task, "task")
-        require(self._engine, self._searching.readers, TRAJECTORY, key, write=True)
+        readers = self._searching.readers
+        require(self._engine, readers, TRAJECTORY, key, write=True)
+        if readers.limited:  # a state holds a window, and what follows is of every kind
+            readers.require_kind(*self._engine.store.catalog.by_name.values(), read=True)
         return key

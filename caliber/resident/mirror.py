@@ -419,11 +419,11 @@ class RelationSnapshot:
             self._cache["\x00standing"] = cached
         return cached
 
-    def among(self, mask: NDArray[np.bool_]) -> RelationSnapshot:
-        """Return the same boundary with the live rows in a mask alone."""
+    def among(self, mask: NDArray[np.bool_] | None, columns: Mapping[str, NDArray[Any]]) -> RelationSnapshot:
+        """Return the same boundary with the live rows in a mask alone, None for all, and other values of columns."""
         part = copy.copy(self)
-        part.live_mask, part.partial = self.live_mask & mask, True
-        part._groups, part._cache = {}, {}
+        part.live_mask, part.partial = self.live_mask if mask is None else self.live_mask & mask, True
+        part._groups, part._cache = {}, dict(columns)
         return part
 
     def rows(self) -> NDArray[np.int64]:

@@ -107,6 +107,15 @@ def variables_in(predicate: Predicate) -> frozenset[Variable]:
             return frozenset().union(*map(variables_in, conditions))
 
 
+def columns_in(predicate: Predicate) -> frozenset[str]:
+    """Return the columns that a predicate names."""
+    match predicate:
+        case Comparison(column) | OneOf(column):
+            return frozenset((column,))
+        case All(conditions) | Either(conditions):
+            return frozenset().union(*map(columns_in, conditions))
+
+
 def holds(
     predicate: Predicate,
     record: Mapping[str, Any],

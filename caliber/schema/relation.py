@@ -111,6 +111,8 @@ class Column:
     default: str | int | float | bool | tuple[()] | None = None
     per_record: bool = False
     """Whether a value belongs to one record alone: one that sums up others begins without."""
+    derived_from: str | None = None
+    """The relation whose records a value follows from: a reader who may not read those gets it as without any."""
     redact: Redaction | Packed | None = None
     """How the column is redacted; None: by its type. For bytes and JSON it must be stated."""
     comment: str = ""
@@ -351,6 +353,11 @@ class Relation:
     def embedded(self) -> str | None:
         """The column whose vectors are kept; None where no vectors are."""
         return None if self.text is None else self.text.embedded
+
+    @property
+    def follows(self) -> tuple[Column, ...]:
+        """The columns whose values follow from records of other relations."""
+        return tuple(column for column in self.columns if column.derived_from is not None)
 
     @property
     def linked(self) -> bool:

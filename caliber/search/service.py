@@ -360,6 +360,8 @@ class Searching:
         entity = engine.memory.entity(relation, row)
         if engine.config.validation_mode is ValidationMode.ALWAYS:
             check_stored(relation.relation, entity)
+        if self.readers.limited:
+            entity = self.readers.shown(relation.relation, entity)
         kind = relation.relation.retrieved
         if kind is not None:
             now = engine.clock.now_us()

@@ -64,9 +64,10 @@ class StoredContents:
         found = self._engine.memory.snapshot.locate(record_id.bytes)
         if found is None:
             return None
-        entity = self._engine.memory.entity(*found)
-        hidden = self._readers is not None and not self._readers.allows_entity(found[0].relation, entity)
-        return None if hidden else entity
+        relation, entity = found[0].relation, self._engine.memory.entity(*found)
+        if self._readers is None or self._readers.everything:
+            return entity
+        return self._readers.shown(relation, entity) if self._readers.allows_entity(relation, entity) else None
 
     def _hidden(self, relation: Relation, row: Row) -> bool:
         return self._readers is not None and not self._readers.allows_row(relation, row)

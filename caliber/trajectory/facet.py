@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
 from caliber.access.visibility import require
@@ -47,6 +47,8 @@ from caliber.trajectory import lifecycle
 from caliber.trajectory import turns as turn_ops
 from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import TurnSummarizer
+
+T = TypeVar("T")
 
 
 class TaskMethods:
@@ -123,6 +125,11 @@ class TaskMethods:
         require(self._engine, self._searching.readers, relation, key, write=write, below=below)
         return key
 
+    def _shown(self, relation: Relation, record: T) -> T:
+        """Return a record as the principal sees it, whose rights by kind may hide some values."""
+        readers = self._searching.readers
+        return readers.shown(relation, record) if readers.limited else record
+
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing. Raises: NotFound."""
         engine, session_key = self._engine, self._own(SESSION, arguments.as_uuid(session_id, "session_id"))
@@ -195,22 +202,21 @@ class TaskMethods:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
         trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
         with bounded(deadline_ms):
-            return self._tasks.move(trajectory, TrajectoryStatus.SUSPENDED)
+            return self._shown(TRAJECTORY, self._tasks.move(trajectory, TrajectoryStatus.SUSPENDED))
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Resume a paused task. Raises: NotFound, InvalidStateTransition."""
         trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
         with bounded(deadline_ms):
-            return self._tasks.move(trajectory, TrajectoryStatus.ACTIVE)
+            return self._shown(TRAJECTORY, self._tasks.move(trajectory, TrajectoryStatus.ACTIVE))
 
     # --- scopes ------------------------------------------------------------------------------------
 
     def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
         with bounded(deadline_ms):
-            return self._tasks.open_scope(
-                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=SCOPE)
-            )
+            trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=SCOPE)
+            return self._shown(SCOPE, self._tasks.open_scope(trajectory))
 
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
         """Close a scope and run the policies on scope_close; a closed one is returned as it is.
@@ -218,15 +224,17 @@ class TaskMethods:
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """
         with bounded(deadline_ms):
-            return self._tasks.close_scope(self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id")), guard)
+            scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"))
+            return self._shown(SCOPE, self._tasks.close_scope(scope, guard))
 
     def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
         with bounded(deadline_ms):
-            return self._tasks.current_scope(
+            found = self._tasks.current_scope(
                 self._searching.readers.within(self._engine.snapshot()),
                 self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), write=False),
             )
+            return None if found is None else self._shown(SCOPE, found)
 
     # --- turns -------------------------------------------------------------------------------------
 

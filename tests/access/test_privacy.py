@@ -95,8 +95,12 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "counts of words": ("resident", lambda patch: patch.setattr(VisibleRows, "lengths", every_length)),
     "figures": ("resident", lambda patch: patch.setattr(figures, "visible_records", every_record)),
     "records of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "may_read", lambda *_: True)),
-    "masks of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "narrowed", lambda *given: given[-1])),
+    "masks of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "narrowed", lambda *given, **_: given[-1])),
     "windows of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "within", lambda *given: given[-1])),
+    "values of kinds": (
+        "resident",
+        lambda patch: patch.setattr(KindLimits, "hidden", lambda *_: ()),
+    ),
     "events of kinds": ("resident", lambda patch: patch.setattr(KindLimits, "reads_subject", lambda *_: True)),
     "statements of kinds": ("backend", lambda patch: patch.setattr(Rights, "stated", lambda _: {})),
     "rows of kinds": ("backend", lambda patch: patch.setattr(KindLimits, "readable", lambda *given: given[-1])),

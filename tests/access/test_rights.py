@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.configs import policy
 from support.databases import Backend
 from support.memories import FACT
 
 import caliber
-from caliber.model import AgentRole, EntityRef, Principal
+from caliber.model import AgentRole, EntityRef, Principal, TrustLabel
 from caliber.model.errors import ConfigError, NotFound, PermissionDenied
 
 pytestmark = pytest.mark.databases("all")
@@ -227,6 +228,51 @@ def test_another_name_of_an_agent_has_its_rule(open_store: Callable[..., caliber
     for name in ("second name", " worker ", "worker"):
         assert not world.memory.acting_as(Principal.agent(name)).search("lantern").hits
     assert world.memory.acting_as(Principal.agent("third")).search("lantern").hits
+
+
+@MODES
+def test_values_that_follow_from_hidden_turns_are_those_without_any(
+    open_store: Callable[..., caliber.Caliber], mode: str
+) -> None:
+    own = {**EVERY, "turn": "own"}
+    summarize = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
+    world = World(open_store({"agent:worker": rule(own, EVERY)}, search__mode=mode, policies=[summarize]))
+    memory, worker = world.memory, world.worker
+    seen = {}
+    for whose in ("other", "worker"):
+        scope = world.made[whose]["scope"]
+        memory.append_turn(scope, role="tool", content="a lantern of the web", trust="web")
+        closed = memory.close_scope(scope)
+        assert (closed.trust, closed.turn_count) == (TrustLabel.WEB, 2)
+        assert closed.summary
+        memory.open_scope(world.made[whose]["trajectory"])
+        seen[whose] = worker.get(scope)
+    memory.flush()
+    assert seen["worker"] == memory.get(world.made["worker"]["scope"])
+    other, made = seen["other"], world.made["other"]
+    assert (other.trust, other.summary, other.summary_tokens) == (TrustLabel.SYSTEM, None, 0)
+    assert (other.turn_count, other.tokens_input, other.end_turn, other.end_turn_id) == (0, 0, 0, None)
+    assert not other.is_open
+    # The same by every other way to the scope and its task.
+    scopes = {each.scope_id: each for each in worker.records("scope").find()}
+    assert scopes[made["scope"]] == worker.close_scope(made["scope"]) == other
+    assert worker.current_scope(made["trajectory"]).start_turn == 0
+    assert worker.get(made["trajectory"]).turn_count == 0
+    assert worker.suspend_trajectory(made["trajectory"]).turn_count == 0
+    assert worker.resume_trajectory(made["trajectory"]).turn_count == 0
+    assert worker.open_scope(made["trajectory"]).start_turn == 0
+    assert worker.get(world.made["worker"]["trajectory"]).turn_count == 2
+    hits = {hit.id for hit in worker.search("lantern", kinds=["scope"], limit=50).hits}
+    assert hits == {world.made["worker"]["scope"]}
+    for asked in ({"filter": 'trust = "web"'}, {"summary_tokens": 0}, {"order_by": "turn_count"}):
+        with pytest.raises(PermissionDenied):
+            worker.records("scope").find(**asked)
+    assert len(worker.records("scope").find(sequence=0)) == 2
+    for forbidden in (worker.pcp.checkpoint, worker.pcp.recover):
+        with pytest.raises(PermissionDenied):
+            forbidden(made["trajectory"])
+    for event in worker.trace(made["trajectory"], limit=500):
+        assert event.payload.keys() <= {"id"}
 
 
 @MODES

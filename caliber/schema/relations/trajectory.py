@@ -107,6 +107,7 @@ def _calls_from_json(body: list[list[str]]) -> tuple[ToolCall, ...]:
     return tuple(ToolCall(*item) for item in body)
 
 
+_LEAST = "the least trusted label of its turns, so of its summary"
 _INITIATOR = Composite("initiator", EntityRef, (("entity_type", "initiator_type"), ("id", "initiator_id")))
 
 SESSION = Relation(
@@ -182,9 +183,9 @@ TRAJECTORY = Relation(
         uuid_("session_id", nullable=True),
         uuid_("user_id", nullable=True, residence=Residence.INTERNED),
         uuid_("agent_id", nullable=True, residence=Residence.INTERNED),
-        integer("turn_count", check=(0, None)),
-        integer("tokens_input", check=(0, None)),
-        integer("tokens_output", check=(0, None)),
+        integer("turn_count", check=(0, None), derived_from="turn"),
+        integer("tokens_input", check=(0, None), derived_from="turn"),
+        integer("tokens_output", check=(0, None), derived_from="turn"),
         version(),
     ),
     foreign_keys=(
@@ -236,22 +237,22 @@ SCOPE = Relation(
         uuid_("scope_id"),
         uuid_("trajectory_id", residence=Residence.INTERNED),
         integer("sequence_number", check=(0, None), residence=_COLUMN),
-        integer("start_turn", check=(0, None)),
+        integer("start_turn", check=(0, None), derived_from="turn"),
         stamped("opened_at", residence=_COLUMN),
         stamped("last_activity_at"),
-        integer("end_turn", nullable=True, check=(0, None)),
-        uuid_("start_turn_id", nullable=True),
-        uuid_("end_turn_id", nullable=True),
+        integer("end_turn", nullable=True, check=(0, None), derived_from="turn"),
+        uuid_("start_turn_id", nullable=True, derived_from="turn"),
+        uuid_("end_turn_id", nullable=True, derived_from="turn"),
         instant("closed_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
-        text("summary", nullable=True, residence=_TEXT, content=True),
-        integer("summary_tokens", check=(0, None), residence=_COLUMN),
-        enum("trust", TrustLabel, residence=_COLUMN, comment="the least trusted label of its turns, so of its summary"),
-        uuid_array("artifact_ids"),
+        text("summary", nullable=True, residence=_TEXT, content=True, derived_from="turn"),
+        integer("summary_tokens", check=(0, None), residence=_COLUMN, derived_from="turn"),
+        enum("trust", TrustLabel, residence=_COLUMN, comment=_LEAST, derived_from="turn"),
+        uuid_array("artifact_ids", derived_from="artifact"),
         uuid_("checkpoint_id", nullable=True),
-        integer("next_sequence", check=(0, None)),
-        integer("turn_count", check=(0, None)),
-        integer("tokens_input", check=(0, None)),
-        integer("tokens_output", check=(0, None)),
+        integer("next_sequence", check=(0, None), derived_from="turn"),
+        integer("turn_count", check=(0, None), derived_from="turn"),
+        integer("tokens_input", check=(0, None), derived_from="turn"),
+        integer("tokens_output", check=(0, None), derived_from="turn"),
         instant("rolled_back_at", nullable=True, residence=Residence.FLAG),
         version(),
     ),
