@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,8 +31,18 @@ def is_active(grant: Grant, now_us: int) -> bool:
     return grant.revoked_at is None and (grant.until is None or to_us(grant.until) > now_us)
 
 
+Owners = Mapping[bytes, tuple[bytes, ...] | None]
+"""By task: its user, and the agent that works on it; None for a task that everybody may see."""
+
+
 def granted_to(
-    grants: RelationSnapshot, tasks: RelationSnapshot, ids: Collection[bytes], now_us: int, *, writing: bool
+    grants: RelationSnapshot,
+    tasks: RelationSnapshot,
+    owners: Owners,
+    ids: Collection[bytes],
+    now_us: int,
+    *,
+    writing: bool,
 ) -> Granted:
     """Return the rights that grants give the entities ``ids`` at an instant; with ``writing`` only those to write."""
     keys: set[bytes] = set()
@@ -47,5 +57,23 @@ def granted_to(
             if grant.until is not None:
                 until_us = min(until_us, to_us(grant.until))
     for key in tuple(keys):  # of a session the tasks
-        keys |= {tasks.entity_id(int(task)).bytes for task in tasks.group("session_id", key)}
+        keys |= _under(tasks, "session_id", key)
+    for key in tuple(keys):
+        keys |= _below(tasks, owners, key)
     return Granted(frozenset(keys), until_us)
+
+
+def _under(tasks: RelationSnapshot, column: str, key: bytes) -> set[bytes]:
+    return {tasks.entity_id(int(task)).bytes for task in tasks.group(column, key)}
+
+
+def _below(tasks: RelationSnapshot, owners: Owners, key: bytes) -> set[bytes]:
+    """Return the tasks below a task, without those of another user than the task's, and what is below these."""
+    user, found, waiting = owners.get(key), set[bytes](), [key]
+    while waiting:
+        for task in _under(tasks, "parent_trajectory_id", waiting.pop()) - found:
+            owner = owners.get(task, ())
+            if owner is None or (user and owner and owner[0] == user[0]):
+                found.add(task)
+                waiting.append(task)
+    return found

@@ -55,8 +55,9 @@ class Access:
         """Let a user or agent read, or write to, a task, session or note, and return the grant.
 
         ``to`` is a user by name, a reference to a user or agent, or a principal; a new name is stored. A task brings
-        its records, and a session its tasks. ``write`` includes ``read``; a note is granted to read only. The grant
-        ends at ``until``, or when it is revoked. Granted again, the same right ends at the new ``until``.
+        its records and the tasks of its user below it, also later ones, and a session its tasks. ``write`` includes
+        ``read``; a note is granted to read only. The grant ends at ``until``, or when it is revoked. Granted again, the
+        same right ends at the new ``until``.
 
         Raises: InputError kinds; NotFound for a record that does not exist or is hidden; PermissionDenied unless the
             principal owns the record or is an admin.

@@ -206,7 +206,7 @@ class Readers:
             ids, names = names_of_reader(identities, self._principal, self._user)
             granted, read = NOTHING, owners.read
             if ids and grants.length:
-                granted = granted_to(grants, tasks, ids, owners.now_us(), writing=self._writing is self)
+                granted = granted_to(grants, tasks, owners.of, ids, owners.now_us(), writing=self._writing is self)
             sight = seen.sight
             rights = None if self._kinds is None else self._kinds.now(identities)
             if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):

@@ -15,6 +15,7 @@ from support.databases import Backend
 from support.weeks import SetClock
 
 import caliber
+from caliber.erasure import service
 from caliber.model import EntityRef, Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.schema.relations import EVENT
@@ -114,6 +115,74 @@ def test_grants_of_sessions_and_notes(backend: Backend) -> None:
     assert "safe" not in shared.ben.assemble_context(shared.task, query="Where does the passport lie?").text
     with pytest.raises(InvalidValue):
         shared.ana.access.grant(to="ben", on=shared.note, right="write")
+
+
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+@pytest.mark.databases("all")
+def test_a_granted_task_brings_those_of_its_user_below_it(backend: Backend, mode: str) -> None:
+    shared = Shared(backend, search__mode=mode)
+    ana, ben, eve = shared.ana, shared.ben, shared.eve
+
+    def below(who: caliber.Caliber, parent: uuid.UUID, text: str) -> uuid.UUID:
+        task = who.start_trajectory(text, parent=parent).trajectory_id
+        scope = who.current_scope(task)
+        assert scope is not None
+        who.append_turn(scope.scope_id, role="user", content=text)
+        return task
+
+    def found() -> set[str]:
+        return {hit.content for hit in ben.search("lantern", kinds=["turn"], limit=20).hits}
+
+    child = below(ana, shared.task, "lantern below")
+    grant = ana.access.grant(to="ben", on=shared.task)
+    deep = below(ana, child, "lantern deep below")
+    # Eve writes below Ana's task what is Eve's own, and the application what is Ana's below that.
+    ana.access.grant(to="eve", on=shared.task, right="write")
+    foreign = below(eve, child, "lantern of eve")
+    hidden = shared.admin.start_trajectory("lantern under eve", parent=foreign, user="ana").trajectory_id
+    assert found() == {"lantern below", "lantern deep below"}
+    assert ben.get(deep).goal == "lantern deep below"
+    assert "lantern deep below" in ben.assemble_context(deep).text
+    for other in (foreign, hidden):
+        with pytest.raises(NotFound):
+            ben.get(other)
+    with pytest.raises(PermissionDenied):
+        ben.complete_trajectory(deep, status="success", summary="x")
+    eve.complete_trajectory(deep, status="success", summary="done")
+    # One grant, one event: it names the task that was granted.
+    assert [each.subject_id for each in shared.audited()] == [shared.task] * 2
+    assert ben.access.grants() == [grant]
+    ana.access.revoke(grant.grant_id)
+    assert found() == set()
+    with pytest.raises(NotFound):
+        ben.get(deep)
+    ana.access.grant(to="ben", on=child)
+    assert found() == {"lantern below", "lantern deep below"}
+    with pytest.raises(NotFound):
+        ben.get(shared.task)
+
+
+@pytest.mark.databases("all")
+def test_purging_a_task_removes_the_grants_on_it_and_below(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(backend)
+    child = shared.ana.start_trajectory("below", parent=shared.task).trajectory_id
+    shared.ana.access.grant(to="ben", on=shared.task)
+    shared.ana.access.grant(to="eve", on=child, right="write")
+    shared.ana.access.revoke(shared.ana.access.grant(to="eve", on=shared.task).grant_id)
+    kept = shared.ana.access.grant(to="ben", on=shared.note)
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.event_log, "audit", fails)
+        with pytest.raises(RuntimeError):
+            shared.admin.admin.purge_trajectory(shared.task)
+    assert len(shared.admin.access.grants(ended=True)) == 4, "a purge that failed left all of it"
+    shared.admin.admin.purge_trajectory(shared.task)
+    assert shared.admin.access.grants(ended=True) == [kept]
+    assert [each.grant_id for each in shared.admin.storage.access_grants.all()] == [kept.grant_id]
+    assert shared.ben.access.grants() == [kept]
 
 
 @pytest.mark.databases("all")
