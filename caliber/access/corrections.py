@@ -14,8 +14,8 @@ import json
 import uuid
 from typing import Any, Final
 
-from caliber.access.owners import TaskOwners
-from caliber.access.visibility import Readers, may_change
+from caliber.access.owners import TaskOwners, may_change
+from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.model.access import Principal

@@ -15,8 +15,8 @@ from typing import Any
 
 from caliber.access.granted import is_active
 from caliber.access.identities import OWN_KIND, as_entity, entity_of, keeping
-from caliber.access.owners import TaskOwners, private_to
-from caliber.access.visibility import Readers, may_change, people_in
+from caliber.access.owners import TaskOwners, may_change, people_in, private_to
+from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from caliber.access.identities import MERGED, OWN_KIND
-from caliber.access.rights import RightRules, Rights
+from caliber.config.access.rights import AccessConfig
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import Trajectory
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.schema.catalog import Catalog
 from caliber.schema.relations import IDENTITY, TRAJECTORY
 from caliber.storage.compile.codec import codec_of
+
+if TYPE_CHECKING:
+    from caliber.access.rights import RightRules, Rights
 
 _PRINCIPALS: Final = {kind: principal for principal, kind in OWN_KIND.items()}
 OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:")
@@ -132,6 +137,17 @@ class TaskOwners:
         self.changes = 0
         """Another number when a known task may have another owner than before."""
 
+    @classmethod
+    def of_store(
+        cls, memory: ResidentMemory, clock_us: Callable[[], int], access: AccessConfig, catalog: Catalog
+    ) -> TaskOwners:
+        """Return the owners of a store's tasks, with the rules of its configuration."""
+        if not access.rights:
+            return cls(memory, clock_us)
+        from caliber.access.rights import RightRules  # few stores have some
+
+        return cls(memory, clock_us, RightRules(access, catalog))
+
     def now_us(self) -> int:
         """Return the present instant in microseconds, or the latest one asked for: what has ended stays ended."""
         self._latest_us = max(self._latest_us, self._clock_us())
@@ -178,3 +194,52 @@ class TaskOwners:
             kind, initiator, agent = (row[column] for column in at)
             started = () if kind != EntityType.AGENT.value else (initiator,)
             yield row[place], started if agent is None else (*started, agent)
+
+
+def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
+    """Return whether ``principal`` may change or remove a record that it sees: its author, an admin, the application.
+
+    Source: M-130, M-137.
+    """
+    if principal.serves:
+        return True
+    if created_by is None:
+        return False
+    author, _, role = created_by.rpartition("@")
+    if ownership == "role" and principal.role is not None:
+        return role == principal.role.value
+    return author == principal.label
+
+
+def author_of(principal: Principal) -> str:
+    """Return how ``created_by`` names a principal: its label, ``@`` and its role, if it has one."""
+    return f"{principal.label}@{principal.role.value if principal.role else ''}"
+
+
+def default_readers(
+    principal: Principal, access: AccessConfig, user: EntityRef | None = None
+) -> tuple[str, ...] | None:
+    """Return the readers of a note that names none: its author, and the roles of its author's role (M-131).
+
+    A note for ``user`` is read by that user, and by the agent that wrote it. None: by everybody.
+    """
+    is_author = principal.kind is not PrincipalKind.SYSTEM and not principal.serves
+    if user is not None:
+        return (private_to(user), principal.label) if is_author else (private_to(user),)
+    if principal.kind is PrincipalKind.HUMAN and is_author:
+        return (principal.label,)
+    if principal.kind is not PrincipalKind.AGENT or principal.role is None:
+        return None
+    return (principal.label, *access.default_visibility.for_role(principal.role))
+
+
+def people_in(readers: Sequence[str] | None) -> set[str]:
+    """Return the persons that a list of readers names; none for a record that everybody may read."""
+    return {name for name in readers or () if name.startswith(OF_PEOPLE)}
+
+
+def user_of(trajectory: Trajectory) -> EntityRef | None:
+    """Return the user that a task is private to; None for one that everybody may see."""
+    if trajectory.initiator.entity_type is EntityType.USER:
+        return trajectory.initiator
+    return None if trajectory.user_id is None else EntityRef(EntityType.USER, trajectory.user_id)

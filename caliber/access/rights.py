@@ -36,6 +36,11 @@ class Rights(NamedTuple):
     texts: Scopes
     """The right to read the text of a record, which may follow from records of another kind."""
 
+    @property
+    def hides(self) -> bool:
+        """True if the agent may not read every record of every kind."""
+        return any(scope != ALL for scope in self.read.values())
+
     def is_author(self, created_by: str | None) -> bool:
         """Return whether the agent wrote a record."""
         return created_by is not None and created_by.rpartition("@")[0] in self.authors

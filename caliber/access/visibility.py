@@ -13,17 +13,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
-from caliber.access.kinds import KindLimits
-from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, names_of_reader, person, private_to
-from caliber.access.rights import ALL
-from caliber.config.access.rights import AccessConfig
+from caliber.access.owners import Sight, TaskOwners, names_of_reader, person
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
@@ -31,7 +28,6 @@ from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
-from caliber.model.trajectory import Trajectory
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
@@ -39,55 +35,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import GRANT, IDENTITY, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 
-
-def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
-    """Return whether ``principal`` may change or remove a record that it sees: its author, an admin, the application.
-
-    Source: M-130, M-137.
-    """
-    if principal.serves:
-        return True
-    if created_by is None:
-        return False
-    author, _, role = created_by.rpartition("@")
-    if ownership == "role" and principal.role is not None:
-        return role == principal.role.value
-    return author == principal.label
-
-
-def author_of(principal: Principal) -> str:
-    """Return how ``created_by`` names a principal: its label, ``@`` and its role, if it has one."""
-    return f"{principal.label}@{principal.role.value if principal.role else ''}"
-
-
-def default_readers(
-    principal: Principal, access: AccessConfig, user: EntityRef | None = None
-) -> tuple[str, ...] | None:
-    """Return the readers of a note that names none: its author, and the roles of its author's role (M-131).
-
-    A note for ``user`` is read by that user, and by the agent that wrote it. None: by everybody.
-    """
-    is_author = principal.kind is not PrincipalKind.SYSTEM and not principal.serves
-    if user is not None:
-        return (private_to(user), principal.label) if is_author else (private_to(user),)
-    if principal.kind is PrincipalKind.HUMAN and is_author:
-        return (principal.label,)
-    if principal.kind is not PrincipalKind.AGENT or principal.role is None:
-        return None
-    return (principal.label, *access.default_visibility.for_role(principal.role))
-
-
-def people_in(readers: Sequence[str] | None) -> set[str]:
-    """Return the persons that a list of readers names; none for a record that everybody may read."""
-    return {name for name in readers or () if name.startswith(OF_PEOPLE)}
-
-
-def user_of(trajectory: Trajectory) -> EntityRef | None:
-    """Return the user that a task is private to; None for one that everybody may see."""
-    if trajectory.initiator.entity_type is EntityType.USER:
-        return trajectory.initiator
-    return None if trajectory.user_id is None else EntityRef(EntityType.USER, trajectory.user_id)
-
+if TYPE_CHECKING:
+    from caliber.access.kinds import KindLimits
 
 _ACTING: Final = 256
 """The most users that one handle remembers verdicts of."""
@@ -135,7 +84,7 @@ class Readers:
         self.everything = principal.is_admin and user is None
         self.serves_tasks = principal.serves and user is None
         """True where a call about a task may name any task: it acts for the task's user then."""
-        self._kinds = KindLimits.of(owners, principal)
+        self._kinds = None if owners.rules is None else _limits(owners, principal)
         self.limited = self._kinds is not None
         """True where rights by kind may hide values of a record."""
         self._writing: Readers | None = self if only_writable else None
@@ -250,7 +199,7 @@ class Readers:
     def hides_kinds(self) -> bool:
         """Return whether rights by kind hide some records from the principal."""
         rights = self.sight().rights
-        return rights is not None and any(scope != ALL for scope in rights.read.values())
+        return rights is not None and rights.hides
 
     def within(self, snapshot: ResidentSnapshot) -> ResidentSnapshot:
         """Return a snapshot without the records of kinds that the principal may not read."""
@@ -470,6 +419,12 @@ class Readers:
     def _listed(self, names: Any) -> bool:
         """Return whether a list of readers as it is stored, JSON or None, lets the principal see a record."""
         return self.everything or self.judge_list(self.sight(), names)
+
+
+def _limits(owners: TaskOwners, principal: Principal) -> KindLimits | None:
+    from caliber.access.kinds import KindLimits  # few stores have rules of rights
+
+    return KindLimits.of(owners, principal)
 
 
 def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.owners import TaskOwners
-from caliber.access.rights import RightRules
 from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
@@ -72,8 +71,7 @@ def plan_rules(
             evaluator=open_evaluator(resident.evaluator, config.cache_path),
         )
         snapshot = memory.snapshot
-        rules = RightRules(config.access, store.catalog)
-        readers = Readers(TaskOwners(memory, clock.now_us, rules), who)
+        readers = Readers(TaskOwners.of_store(memory, clock.now_us, config.access, store.catalog), who)
         if trajectory_id is None:
             trajectory_id = _latest(memory, snapshot, readers)
         readers = readers.acting_for(trajectory_id)

@@ -8,7 +8,6 @@ from caliber.access.event_filter import event_filter
 from caliber.access.grants import Access
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
-from caliber.access.rights import RightRules
 from caliber.admin.facet import Admin
 from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
@@ -111,8 +110,7 @@ def add_parts(engine: Engine) -> None:
     """
     jobs = JobQueue(engine)
     engine.add(jobs)
-    rules = RightRules(engine.config.access, engine.store.catalog)
-    engine.add(TaskOwners(engine.memory, engine.clock.now_us, rules))
+    engine.add(TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from caliber.access.visibility import user_of
+from caliber.access.owners import user_of
 from caliber.config import CaliberConfig
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
 from caliber.context.facts import WindowFacts

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from caliber.access.correcting import Check, RecordCorrections
-from caliber.access.visibility import author_of
+from caliber.access.owners import author_of
 from caliber.embedding.embedding_target import embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine

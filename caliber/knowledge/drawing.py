@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from caliber.access.visibility import author_of, default_readers, may_change, people_in, user_of
+from caliber.access.owners import author_of, default_readers, may_change, people_in, user_of
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine

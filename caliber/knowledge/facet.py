@@ -7,7 +7,8 @@ from datetime import datetime
 from types import EllipsisType
 
 from caliber.access.identities import user_for
-from caliber.access.visibility import author_of, default_readers, require
+from caliber.access.owners import author_of, default_readers
+from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, entity_of
-from caliber.access.visibility import author_of
+from caliber.access.owners import author_of
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from caliber.access.visibility import author_of
+from caliber.access.owners import author_of
 from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
 from caliber.kernels import uuid7

@@ -22,9 +22,9 @@ from caliber.access.kinds import KindLimits
 from caliber.access.rights import Rights
 from caliber.access.visibility import Readers
 from caliber.admin import stats as figures
-from caliber.agents.facet import Agents
+from caliber.agents import facet as agents_facet
 from caliber.agents.views import AgentMemoryView
-from caliber.model import AgentRole, EntityRef, NoteType, Principal
+from caliber.model import EntityRef, NoteType, Principal
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.service import Searching
@@ -77,9 +77,8 @@ def every_record(engine: Any, records: dict[str, int], _: Any) -> dict[str, int]
     return {name: len(rows.rows()) for name, rows in engine.memory.snapshot.relations.items() if name in records}
 
 
-def view_of_an_admin(agents: Agents, role: str) -> AgentMemoryView:
-    engine = agents._engine
-    return AgentMemoryView(engine, Searching(engine, Principal.admin()), AgentRole(role))
+def of_an_admin(engine: Any, _: Principal) -> Searching:
+    return Searching(engine, Principal.admin())
 
 
 LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
@@ -105,7 +104,7 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "statements of kinds": ("backend", lambda patch: patch.setattr(Rights, "stated", lambda _: {})),
     "rows of kinds": ("backend", lambda patch: patch.setattr(KindLimits, "readable", lambda *given: given[-1])),
     "types of views": ("resident", lambda patch: patch.setattr(AgentMemoryView, "types", tuple(NoteType))),
-    "readers of views": ("resident", lambda patch: patch.setattr(Agents, "view", view_of_an_admin)),
+    "readers of views": ("resident", lambda patch: patch.setattr(agents_facet, "Searching", of_an_admin)),
     "statements": ("backend", lambda patch: patch.setattr(Readers, "stated", without_ids(Readers.stated))),
 }
 

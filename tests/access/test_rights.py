@@ -126,10 +126,8 @@ def test_a_kind_that_a_rule_does_not_name_is_hidden(
 def test_a_right_on_own_records_is_on_nobody_elses(open_store: Callable[..., caliber.Caliber], mode: str) -> None:
     own = {**TASKS, "turn": "own", "artifact": "own", "note": "own", "fact": "own"}
     world = World(open_store({"agent:worker": rule(own)}, search__mode=mode))
-    # The author of declared records is whoever wrote them, of turns and artifacts the agent of the task counts.
-    assert world.found() == {"turn worker", "artifact worker", "note worker"} | (
-        set() if world.memory.records("fact")._relation.author else {"record worker"}
-    )
+    # A note has an author; of the others the agent of the task counts.
+    assert world.found() == {"turn worker", "artifact worker", "note worker", "record worker"}
     for kind in ("turn", "artifact", "note"):
         world.worker.get(world.made["worker"][kind])
         with pytest.raises(NotFound):

@@ -36,7 +36,7 @@ def knobs(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo
             continue
         if section_in(field.annotation) is None:
             yield f"{prefix}{name}", field, value
-        elif value is not None:
+        elif isinstance(value, BaseModel):  # of records by name there are none
             yield from knobs(value, f"{prefix}{name}.")
 
 

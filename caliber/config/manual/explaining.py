@@ -185,9 +185,9 @@ def shown(value: Any, unit: str) -> str:
 
 
 def _general(key: str) -> str:
-    """Return a path with the names of data sources left open, as knobs are declared."""
+    """Return a path with the names of data sources, and of who has rights, left open, as knobs are declared."""
     parts = key.split(".")
-    if parts[:2] == ["tenancy", "sources"] and len(parts) > 2:
+    if parts[:2] in (["tenancy", "sources"], ["access", "rights"]) and len(parts) > 2:
         parts[2] = NAMED
     return ".".join(parts)
 

@@ -193,11 +193,11 @@ def _weights(vector: float, keyword: float, graph: float, importance: float) -> 
 
 
 @check("access.rights", "memories")
-def _rights(rights: Mapping[str, Any], memories: Any) -> Iterator[ConfigError]:
+def _rights(rights: Any, memories: Any) -> Iterator[ConfigError]:
     declared = [getattr(memory, "name", "") for memory in memories] if isinstance(memories, tuple) else []
     kinds = sorted({*(binding.relation.name for binding in BUILT_IN.values()), *filter(None, declared)})
     roles = [role.value for role in AgentRole]
-    for name, rule in rights.items():
+    for name, rule in rights.items() if isinstance(rights, Mapping) else ():
         if name not in roles and not (name.startswith("agent:") and name.removeprefix("agent:").strip()):
             yield wrong("access.rights", name, "name an agent, such as agent:planner, or a role: " + ", ".join(roles))
         for part in ("read", "write") if isinstance(rule, RightsConfig) else ():
