@@ -217,6 +217,10 @@ class RecordCorrections(ABC, Generic[R]):
 
         return work
 
+    def hold(self, uow: UnitOfWork, key: uuid.UUID, action: CorrectionAction) -> R:
+        """Return a record, locked as its correction locks it, before work beside that. Raises: as ``end``."""
+        return self._begin(uow, key, action, None, None, dated=True)
+
     # --- rules of one relation -------------------------------------------------------------------
 
     @abstractmethod

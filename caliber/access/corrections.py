@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from caliber.access.owners import TaskOwners, may_change
 from caliber.access.visibility import Readers
@@ -35,12 +35,41 @@ _BINARY: Final = (ColumnType.BYTES, ColumnType.UUID)
 _STRUCTURED: Final = (ColumnType.TEXT_ARRAY, ColumnType.JSON)
 
 
+class CorrectionListener(Protocol):
+    """Follows corrections inside their transactions: conflicts whose sides were corrected do."""
+
+    def corrected(
+        self, uow: UnitOfWork, relation: Relation, before: Any, after: Any, action: CorrectionAction, by: str
+    ) -> None:
+        """Write the consequences of a correction that the principal ``by`` made."""
+        ...
+
+
+class CorrectionListeners:
+    """The listeners of one tenant."""
+
+    def __init__(self) -> None:
+        self._listeners: list[CorrectionListener] = []
+
+    def add(self, listener: CorrectionListener) -> None:
+        """Add a listener, before the first correction."""
+        self._listeners.append(listener)
+
+    def corrected(
+        self, uow: UnitOfWork, relation: Relation, before: Any, after: Any, action: CorrectionAction, by: str
+    ) -> None:
+        """Let each listener write its consequences."""
+        for listener in self._listeners:
+            listener.corrected(uow, relation, before, after, action, by)
+
+
 class Corrections:
     """The corrections that one principal makes, for ``user`` if one is given."""
 
     def __init__(self, engine: Engine, principal: Principal, user: str | EntityRef | None = None) -> None:
         self._engine = engine
         self._principal = principal
+        self._listeners = engine.part(CorrectionListeners)
         readers = Readers(engine.part(TaskOwners), principal)
         self._readers = readers if user is None else readers.seeing_for(user)
 
@@ -107,6 +136,7 @@ class Corrections:
         }
         payload |= {"changes": changes, "version": stored.version}
         event_log.audit(uow, self._event(relation, before, action, payload))
+        self._listeners.corrected(uow, relation, before, stored, action, self._principal.label)
         return stored
 
     def last(self, uow: UnitOfWork, relation: Relation, record: Any) -> Event | None:

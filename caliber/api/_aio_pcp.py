@@ -9,7 +9,8 @@ from caliber.api.aio_base import AsyncFace
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
-from caliber.model.pcp import Checkpoint, RecoveryResult
+from caliber.model.pcp import Checkpoint, ConflictResolution, ConflictStatus, RecordConflict, RecoveryResult
+from caliber.model.references import EntityRef
 from caliber.model.windows import ContextWindow
 from caliber.pcp.facet import Pcp
 
@@ -35,12 +36,53 @@ class AsyncPcp(AsyncFace, of=Pcp):
         """
         return await self._run(self._sync.recover, task, checkpoint, preview=preview, deadline_ms=deadline_ms)
 
-    async def validate(self, target: ContextWindow | Id, *, deadline_ms: int | None = None) -> ValidationResult:
+    async def validate(
+        self, target: ContextWindow | Id, *, record: bool = False, deadline_ms: int | None = None
+    ) -> ValidationResult:
         """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
 
         See ``Pcp.validate``.
         """
-        return await self._run(self._sync.validate, target, deadline_ms=deadline_ms)
+        return await self._run(self._sync.validate, target, record=record, deadline_ms=deadline_ms)
+
+    async def conflicts(
+        self,
+        *,
+        task: Id | None = None,
+        user: str | EntityRef | None = None,
+        status: ConflictStatus | str | None = None,
+        limit: int = 100,
+        after: Id | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[RecordConflict]:
+        """Return open conflicts, the oldest first; with ``status`` those of one status. See ``Pcp.conflicts``."""
+        return await self._run(
+            self._sync.conflicts, task=task, user=user, status=status, limit=limit, after=after, deadline_ms=deadline_ms
+        )
+
+    async def resolve(
+        self,
+        conflict: Id,
+        *,
+        keep: Id | None = None,
+        strategy: ConflictResolution | str | None = None,
+        reason: str | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> RecordConflict:
+        """Resolve a conflict and return it: one side is kept, and the other one ends now, as ``end_note`` ends a note.
+
+        See ``Pcp.resolve``.
+        """
+        return await self._run(
+            self._sync.resolve,
+            conflict,
+            keep=keep,
+            strategy=strategy,
+            reason=reason,
+            user=user,
+            deadline_ms=deadline_ms,
+        )
 
     async def lint(self, artifact: Id, *, deadline_ms: int | None = None) -> LintResult:
         """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md.

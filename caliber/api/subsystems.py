@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from caliber.access.corrections import CorrectionListeners
 from caliber.access.event_filter import event_filter
 from caliber.access.grants import Access
 from caliber.access.identities import Identities
@@ -22,6 +23,7 @@ from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
 from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
+from caliber.pcp.conflict_sides import ConflictSides
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
 from caliber.policies.schedules import Schedules
@@ -111,6 +113,9 @@ def add_parts(engine: Engine) -> None:
     jobs = JobQueue(engine)
     engine.add(jobs)
     engine.add(TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog))
+    listeners = CorrectionListeners()
+    engine.add(listeners)
+    listeners.add(ConflictSides(engine))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)

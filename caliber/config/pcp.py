@@ -95,7 +95,9 @@ class GroundingConfig(Section):
         gt=0,
     )
     conflict_resolution: ConflictResolution = knob(
-        "Which of two contradicting records holds.", "C-286, C-257", source_value="highest_confidence", reserved=True
+        "Which of two contradicting records holds; manual: a person decides.",
+        "C-286, C-257",
+        source_value="highest_confidence",
     )
 
 

@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from caliber.model.events import CorrectionAction, Event, EventFamily, EventType
     from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
     from caliber.model.memories import MemoryCategory
-    from caliber.model.pcp import Checkpoint, ConflictResolution, PruneStrategy, RecoveryFrequency
+    from caliber.model.pcp import (
+        Checkpoint,
+        ConflictResolution,
+        ConflictStatus,
+        ConflictType,
+        ConflictWinner,
+        PruneStrategy,
+        RecordConflict,
+        RecoveryFrequency,
+    )
     from caliber.model.policies import Trigger
     from caliber.model.references import EntityRef, EntityType
     from caliber.model.search import ReadConsistency, ResultStatus
@@ -81,6 +90,9 @@ _HOME = {
     "Clock": "time",
     "ConfigDocument": "storage",
     "ConflictResolution": "pcp",
+    "ConflictStatus": "pcp",
+    "ConflictType": "pcp",
+    "ConflictWinner": "pcp",
     "ContentVersion": "context",
     "ContextPersistence": "context",
     "ContextSection": "windows",
@@ -119,6 +131,7 @@ _HOME = {
     "Provenance": "trajectory",
     "PruneStrategy": "pcp",
     "ReadConsistency": "search",
+    "RecordConflict": "pcp",
     "RecoveryFrequency": "pcp",
     "ResultStatus": "search",
     "Scope": "trajectory",
@@ -161,6 +174,9 @@ __all__ = [
     "Clock",
     "ConfigDocument",
     "ConflictResolution",
+    "ConflictStatus",
+    "ConflictType",
+    "ConflictWinner",
     "ContentVersion",
     "ContextPersistence",
     "ContextSection",
@@ -200,6 +216,7 @@ __all__ = [
     "PruneStrategy",
     "Reach",
     "ReadConsistency",
+    "RecordConflict",
     "RecoveryFrequency",
     "ResultStatus",
     "Scope",

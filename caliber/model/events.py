@@ -47,6 +47,8 @@ class EventType(StrEnum):
     POLICY_EXECUTE = "policy_execute"
     RETENTION_APPLY = "retention_apply"
     VALIDATION_RUN = "validation_run"
+    CONFLICT_DETECT = "conflict_detect"
+    CONFLICT_RESOLVE = "conflict_resolve"
     SESSION_START = "session_start"
     SESSION_END = "session_end"
     FORGET = "forget"

@@ -1,12 +1,13 @@
-"""Row type of a task's checkpoint, the result of a recovery, and enums of the configuration of both."""
+"""Row types of checkpoints and conflicts, the result of a recovery, and enums of their configuration."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
 
-from caliber.model.ids import CheckpointId, ScopeId, TrajectoryId
+from caliber.model.ids import CheckpointId, ConflictId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +75,74 @@ class ConflictResolution(StrEnum):
     NEWEST = "newest"
     HIGHEST_CONFIDENCE = "highest_confidence"
     MANUAL = "manual"
+
+
+class ConflictType(StrEnum):
+    """The ways in which two records are at odds. Source: C-432."""
+
+    CONCURRENT_WRITE = "concurrent_write"
+    CONTRADICTING_FACT = "contradicting_fact"
+    INCOMPATIBLE_DECISION = "incompatible_decision"
+    RESOURCE_CONTENTION = "resource_contention"
+    GOAL_CONFLICT = "goal_conflict"
+
+
+class ConflictStatus(StrEnum):
+    """The state of a conflict: ``escalated`` waits for a person. Source: C-441."""
+
+    DETECTED = "detected"
+    RESOLVING = "resolving"
+    RESOLVED = "resolved"
+    ESCALATED = "escalated"
+
+
+class ConflictWinner(StrEnum):
+    """The side of a resolved conflict that was kept: ``both`` if it was no contradiction, ``none`` if a side changed.
+
+    Source: C-417.
+    """
+
+    A = "a"
+    B = "b"
+    BOTH = "both"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordConflict:
+    """Two records that contradict each other. Source: C-401, C-417.
+
+    ``item_a`` is the side with the lower id. ``trajectory_id`` is the task of both, if they are of one.
+    """
+
+    conflict_id: ConflictId
+    conflict_type: ConflictType
+    item_a: EntityRef
+    item_b: EntityRef
+    status: ConflictStatus
+    reason: str
+    detected_at: datetime
+    detected_by: str
+    updated_at: datetime
+    trajectory_id: TrajectoryId | None = None
+    strategy: ConflictResolution | None = None
+    winner: ConflictWinner | None = None
+    resolution_reason: str | None = None
+    resolved_at: datetime | None = None
+    resolved_by: str | None = None
+    version: int = 1
+
+    @property
+    def is_open(self) -> bool:
+        """True until the conflict is resolved."""
+        return self.resolved_at is None
+
+    @property
+    def kept(self) -> EntityRef | None:
+        """The side that was kept; None while the conflict is open, or if neither side was ended."""
+        return {ConflictWinner.A: self.item_a, ConflictWinner.B: self.item_b}.get(self.winner)  # type: ignore[arg-type]
+
+    @property
+    def ended(self) -> EntityRef | None:
+        """The side that was ended; None while the conflict is open, or if neither side was ended."""
+        return {ConflictWinner.A: self.item_b, ConflictWinner.B: self.item_a}.get(self.winner)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from caliber.model.errors import InvalidStateTransition
+from caliber.model.pcp import ConflictStatus
 from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
 
 S = TypeVar("S", bound=StrEnum)
@@ -31,13 +32,6 @@ class HandoffStatus(StrEnum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     COMPLETED = "completed"
-
-
-class ConflictStatus(StrEnum):
-    DETECTED = "detected"
-    RESOLVING = "resolving"
-    RESOLVED = "resolved"
-    ESCALATED = "escalated"
 
 
 class AgentStatus(StrEnum):

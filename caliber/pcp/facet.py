@@ -1,4 +1,4 @@
-"""Facet ``memory.pcp``: checkpoints of tasks and recovery from them; validation and lint."""
+"""Facet ``memory.pcp``: checkpoints of tasks and recovery from them; validation, conflicts and lint."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
+from caliber.model.errors import InvalidValue
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
-from caliber.model.pcp import Checkpoint, RecoveryResult
+from caliber.model.pcp import Checkpoint, ConflictResolution, ConflictStatus, RecordConflict, RecoveryResult
+from caliber.model.references import EntityRef
 from caliber.model.windows import ContextWindow
 from caliber.schema.relations import TRAJECTORY
 from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
+    from caliber.pcp.conflicts import Conflicts, Keep
     from caliber.pcp.recovery import LearntFacts
 
 
@@ -62,17 +65,85 @@ class Pcp:
         with bounded(deadline_ms):
             return self._recovery.recover(self._own(task), wanted, preview=preview)
 
-    def validate(self, target: ContextWindow | Id, *, deadline_ms: int | None = None) -> ValidationResult:
+    def validate(
+        self, target: ContextWindow | Id, *, record: bool = False, deadline_ms: int | None = None
+    ) -> ValidationResult:
         """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
 
-        ``target`` is a window, or the id of a persisted window, of a scope or of a task. Nothing is changed.
+        ``target`` is a window, or the id of a persisted window, of a scope or of a task. Nothing is changed unless
+        ``record`` is set: then each confirmed contradiction is recorded as a conflict, once a pair, and resolved by
+        ``pcp.grounding.conflict_resolution``, as far as the principal may correct the side that loses.
 
         Raises: ConstraintViolation for an id of no window, scope or task, or of a window that has expired; Unavailable.
         """
         from caliber.pcp.validation import Validator  # its word lists load with the first check
 
+        arguments.as_flag(record, "record")
         with bounded(deadline_ms):
-            return Validator(self._engine, self._principal).validate(target)
+            return Validator(self._engine, self._principal).validate(target, self._conflicts() if record else None)
+
+    def conflicts(
+        self,
+        *,
+        task: Id | None = None,
+        user: str | EntityRef | None = None,
+        status: ConflictStatus | str | None = None,
+        limit: int = 100,
+        after: Id | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[RecordConflict]:
+        """Return open conflicts, the oldest first; with ``status`` those of one status.
+
+        Only conflicts are listed of which the principal may see both sides. ``task``: one side belongs to the task, or
+        was drawn from it. ``user`` is whom the call is for, as in ``search``. ``after`` is the id of the last conflict
+        of the page before.
+
+        Raises: InputError kinds; NotFound for a task, or a conflict ``after``, that does not exist or is hidden.
+        """
+        wanted = None if status is None else arguments.as_enum(status, ConflictStatus, "status")
+        key = None if task is None else arguments.as_uuid(task, "task")
+        most = arguments.as_whole(limit, "limit", 1)
+        last = None if after is None else arguments.as_uuid(after, "after")
+        with bounded(deadline_ms):
+            return self._conflicts(user).page(key, wanted, most, last)
+
+    def resolve(
+        self,
+        conflict: Id,
+        *,
+        keep: Id | None = None,
+        strategy: ConflictResolution | str | None = None,
+        reason: str | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> RecordConflict:
+        """Resolve a conflict and return it: one side is kept, and the other one ends now, as ``end_note`` ends a note.
+
+        ``keep`` is the id of a side, or "both" if they do not contradict each other: then neither ends, and the pair is
+        not recorded again unless one of them is corrected. Else ``strategy`` decides, by default
+        ``pcp.grounding.conflict_resolution``; ``manual`` leaves the conflict to a person. Undoing the end of the
+        other side opens a conflict of the two again. Resolving again in the same way changes nothing.
+
+        Raises: NotFound, also for a conflict of which one side is hidden; RequiredFieldMissing where nothing decides;
+            InvalidValue for another record; InvalidStateTransition for a conflict that was resolved otherwise;
+            PermissionDenied unless the principal may correct the side that ends; Conflict.
+        """
+        key = arguments.as_uuid(conflict, "conflict")
+        kept: Keep | None = None
+        if keep is not None:
+            kept = "both" if keep == "both" else arguments.as_uuid(keep, "keep")
+        by = None if strategy is None else arguments.as_enum(strategy, ConflictResolution, "strategy")
+        why = None if reason is None else arguments.as_text(reason, "reason", limit=arguments.MAX_NAME_CHARS)
+        if kept is not None and by is not None:
+            raise InvalidValue(field="keep", reason="is given with strategy; one of them decides")
+        with bounded(deadline_ms):
+            return self._conflicts(user).resolve(key, kept, by, why)
+
+    def _conflicts(self, user: str | EntityRef | None = None) -> Conflicts:
+        from caliber.pcp.conflicts import Conflicts  # most processes resolve no conflict
+
+        self._engine.check_open()
+        return Conflicts(self._engine, self._principal, self._searching.readers, user)
 
     def lint(self, artifact: Id, *, deadline_ms: int | None = None) -> LintResult:
         """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md. Nothing is changed.

@@ -21,6 +21,7 @@ from caliber.model.events import Event, EventType
 from caliber.model.guard.validation import IssueType, Severity, ValidationIssue, ValidationResult
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityRef, kind_named
+from caliber.pcp.conflicts import Conflicts
 from caliber.pcp.pairs import Candidate, Statement, candidate_pairs
 from caliber.pcp.readings import Readings
 from caliber.pcp.targets import Rows, Target, Targets
@@ -43,17 +44,22 @@ class Validator:
         self._targets = Targets(engine, principal)
         self._grounding = engine.config.pcp.grounding
 
-    def validate(self, target: Any) -> ValidationResult:
-        """Return the issues of a window, scope or task. Raises: as ``Pcp.validate``."""
+    def validate(self, target: Any, conflicts: Conflicts | None = None) -> ValidationResult:
+        """Return the issues of a window, scope or task; record contradictions as conflicts, if those are given.
+
+        Raises: as ``Pcp.validate``.
+        """
         erased = self._engine.memory.erasures
         found = self._targets.find(target)
         issues, statements = self._examine(found)
         pairs = candidate_pairs(statements, found.snapshot, self._engine.config.contradiction_threshold)
-        issues += [_contradiction(each) for each in self.findings(pairs.candidates)]
+        contradictions = self.findings(pairs.candidates)
+        issues += [_contradiction(each) for each in contradictions]
         issues.sort(key=lambda issue: _ORDER[issue.severity])
         valid = all(issue.severity is not Severity.ERROR for issue in issues)
         checked = sum(len(rows.numbers) for rows in found.rows) + len(found.missing)
-        result = ValidationResult(valid, tuple(issues), checked, pairs.complete)
+        recorded = () if conflicts is None else conflicts.record(contradictions)
+        result = ValidationResult(valid, tuple(issues), checked, pairs.complete, recorded)
         build = functools.partial(self._event, found, result, self._engine.clock.now_us())
         self._engine.publish_later(build, erased)
         return result

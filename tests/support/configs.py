@@ -15,7 +15,6 @@ UNREAD: dict[str, Any] = {
     "message_retention": "30d",
     "delegation_timeout": "1h",
     "orphan_detection_threshold": "1d",
-    "pcp.grounding.conflict_resolution": "highest_confidence",
 }
 """Every knob that nothing reads yet: a file may set it, and its value is checked."""
 

@@ -398,6 +398,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "pcp.grounding.confidence_threshold": ("pcp.validation",),
     "pcp.grounding.stale_data_max_age_ms": ("pcp.validation",),
     "pcp.grounding.verifier_timeout_ms": ("pcp.validation",),
+    "pcp.grounding.conflict_resolution": ("pcp.conflict_sides",),
     "principal.kind": ("admin.rule_outcomes", "api.tenants"),
     "principal.id": ("admin.rule_outcomes", "api.tenants"),
     "principal.role": ("admin.rule_outcomes", "api.tenants"),

@@ -28,6 +28,7 @@ DEVIATIONS: Final = {
     "pcp.dosage.max_notes_in_window": "10 notes left most of a budget unused; this only bounds abuse.",
     "pcp.anti_sprawl.max_artifact_size": "10 kB was for tests: many tools print more.",
     "pcp.grounding.require_source_for_facts": "Notes that a user or program adds by hand name no task.",
+    "pcp.grounding.conflict_resolution": "Rules are wrong about one contradiction in five: a person decides.",
     "pcp.grounding.stale_data_max_age_ms": "30 days was for tests: most facts about people hold for years.",
     "search.vector_candidates": "Measured: 200 of a few hundred turns find more than 20 (docs/search.md).",
     "search.min_similarity": "0.7 was meant for large models; static vectors of related texts score 0.3 to 0.5.",

@@ -167,6 +167,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "confidence_threshold": 0.5,
                 "stale_data_max_age_ms": 365 * DAY,
                 "verifier_timeout_ms": 5_000,
+                "conflict_resolution": "manual",
             },
         },
         "principal": {"kind": "application", "id": "app", "admin": False},

@@ -57,6 +57,7 @@ _NEW_ACCESS_KNOBS: Final[dict[str, Any]] = {
     },
 }
 """Settings of section ``access`` that did not exist then; no window depends on them."""
+_NEW_GROUNDING_KNOBS: Final = {"verifier_timeout_ms": 1, "conflict_resolution": "manual"}
 
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +81,6 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
         data = {**data, "access": {**_NEW_ACCESS_KNOBS, **access}}
     pcp = data.get("pcp")
     if isinstance(pcp, dict) and isinstance(grounding := pcp.get("grounding"), dict):
-        data = {**data, "pcp": {**pcp, "grounding": {"verifier_timeout_ms": 1, **grounding}}}
+        data = {**data, "pcp": {**pcp, "grounding": {**_NEW_GROUNDING_KNOBS, **grounding}}}
     given = {name: value for name, value in data.items() if value is not None or name not in _NEW_SECTIONS}
     return {**_NEW_SECTIONS, **given}

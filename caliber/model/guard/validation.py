@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.pcp import RecordConflict
 from caliber.model.references import EntityRef
 
 
@@ -56,9 +57,11 @@ class ValidationResult:
     """The issues of a window, scope or task, errors first. ``valid``: none of them is an error (C-258).
 
     ``checked`` counts the records. ``complete`` is False where there were more similar pairs than are compared.
+    ``conflicts`` are those of the contradictions, if the call recorded them.
     """
 
     valid: bool
     issues: tuple[ValidationIssue, ...]
     checked: int = 0
     complete: bool = True
+    conflicts: tuple[RecordConflict, ...] = ()

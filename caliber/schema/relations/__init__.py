@@ -13,7 +13,7 @@ from caliber.schema.relations.jobs import JOB
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
 from caliber.schema.relations.learning import PERSON_FACT
 from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEMORY_TYPE
-from caliber.schema.relations.pcp import CHECKPOINT
+from caliber.schema.relations.pcp import CHECKPOINT, CONFLICT
 from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION
 from caliber.schema.relations.tenancy import TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
@@ -30,6 +30,7 @@ RELATIONS: tuple[Relation, ...] = (
     PERSON_FACT,
     USAGE,
     EDGE,
+    CONFLICT,
     EMBEDDING_SPACE,
     EMBEDDING,
     EMBEDDING_CACHE,
@@ -87,6 +88,7 @@ __all__ = [
     "CHANGE",
     "CHECKPOINT",
     "CONFIG_DOCUMENT",
+    "CONFLICT",
     "CONTENT_VERSION",
     "CONTEXT_WINDOW",
     "DIRECTORY",

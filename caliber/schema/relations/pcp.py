@@ -1,21 +1,35 @@
-"""Relation of task checkpoints."""
+"""Relations of the guard: checkpoints of tasks, conflicts between records. Source: C-401, C-414, C-432, C-435."""
 
 from __future__ import annotations
 
-from caliber.model.pcp import Checkpoint
+from caliber.model.pcp import (
+    Checkpoint,
+    ConflictResolution,
+    ConflictStatus,
+    ConflictType,
+    ConflictWinner,
+    RecordConflict,
+)
+from caliber.model.references import EntityRef, EntityType
 from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.relation import (
     AccessPath,
+    Composite,
     ForeignKey,
     Relation,
+    Residence,
+    Unique,
     blob,
     boolean,
+    enum,
+    instant,
     integer,
     stamped,
     text,
     uuid_,
+    version,
 )
-from caliber.schema.traits import Exported
+from caliber.schema.traits import NEVER_US, Exported
 
 CHECKPOINT = Relation(
     name="checkpoint",
@@ -48,5 +62,56 @@ CHECKPOINT = Relation(
     ),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal"), descending=True, limited=True),
+    ),
+)
+
+CONFLICT = Relation(
+    name="conflict",
+    plural="conflicts",
+    entity=RecordConflict,
+    code=14,
+    comment="Two records that contradict each other; a pair has one open conflict at most.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    framed=True,
+    derived=None,  # ids, instants, and what a check found
+    erase=Erase(hangs_on=("a_id", "b_id")),
+    links=None,  # it links its sides
+    between=("item_a", "item_b"),
+    trust=None,  # its reason is the program's
+    exported=Exported.RECORDS,
+    key=("conflict_id",),
+    composites=(
+        Composite("item_a", EntityRef, (("entity_type", "a_type"), ("id", "a_id"))),
+        Composite("item_b", EntityRef, (("entity_type", "b_type"), ("id", "b_id"))),
+    ),
+    columns=(
+        uuid_("conflict_id"),
+        enum("conflict_type", ConflictType),
+        enum("a_type", EntityType, open=True),
+        uuid_("a_id"),
+        enum("b_type", EntityType, open=True),
+        uuid_("b_id"),
+        enum("status", ConflictStatus),
+        text("reason"),
+        stamped("detected_at"),
+        text("detected_by"),
+        stamped("updated_at"),
+        uuid_("trajectory_id", nullable=True),
+        enum("strategy", ConflictResolution, nullable=True),
+        enum("winner", ConflictWinner, nullable=True),
+        text("resolution_reason", nullable=True),
+        instant("resolved_at", nullable=True, residence=Residence.COLUMN, resident_null=NEVER_US),
+        text("resolved_by", nullable=True),
+        version(),
+    ),
+    uniques=(Unique(("a_id", "b_id"), where=(("resolved_at", True),)),),
+    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "set null"),),
+    paths=(
+        AccessPath("list_by_item_a", ("a_id",), ("detected_at", "ordinal")),
+        AccessPath("list_by_item_b", ("b_id",), ("detected_at", "ordinal")),
+        AccessPath("list_by_status", ("status",), ("detected_at", "ordinal"), limited=True),
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("detected_at", "ordinal")),
     ),
 )

@@ -114,7 +114,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
     ),
     # A process of schema 6 would show turns that a recovery took back, and cannot read the notes of these types.
     7: MigrationStep(
-        "turns and summaries that were rolled back, and types of notes for roles",
+        "turns and summaries that were rolled back, types of notes for roles, and conflicts",
         min_reader_version=7,
         min_writer_version=7,
         changes=(
@@ -122,6 +122,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddColumn("scope", "rolled_back_at"),
             *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
             AddPath("event", "list_audit_by_subject"),
+            AddRelation("conflict"),
         ),
     ),
 }

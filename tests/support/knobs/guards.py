@@ -17,6 +17,7 @@ GROUNDING = {
     "confidence_threshold": 0.0,
     "stale_data_max_age_ms": 30 * DAY_MS,
     "verifier_timeout_ms": 1_000,
+    "conflict_resolution": "manual",
 }
 PORTS = ("The staging Redis instance listens on port 6379.", "The staging Redis instance listens on port 6380.")
 
@@ -49,6 +50,18 @@ def case(
     settings = {name.replace("__", "."): value for name, value in given.items()}
     fixed = {f"pcp.grounding.{name}": value for name, value in GROUNDING.items()}
     return Case(path, see, one, other, {"policies": [], "summarization_provider": None, **fixed, **settings})
+
+
+def kept(config: CaliberConfig, place: Place) -> str:
+    """Return which of two facts recording their contradiction keeps: the older one is surer."""
+    agent = Agent(place.open(config, clock=(clock := FixedClock())))
+    sides = {}
+    for port, name in zip(PORTS, ("surer", "newer"), strict=True):
+        sides[agent.keep(port, source_turn=None, confidence=0.9 if name == "surer" else 0.6).artifact_id] = name
+        clock.advance(ms=1)
+    agent.memory.flush()
+    (conflict,) = agent.memory.pcp.validate(agent.trajectory_id, record=True).conflicts
+    return str(conflict.status) if conflict.kept is None else sides[conflict.kept.id]
 
 
 def linted(config: CaliberConfig, place: Place) -> list[str]:
@@ -105,6 +118,8 @@ CASES = (
         {"policies": [], "summarization_provider": None, "pcp.grounding": None},
     ),
     case("pcp.grounding.verifier_timeout_ms", (20, [CONTRADICTION]), (60_000, ["info contradiction"]), see=asked),
+    case("pcp.grounding.conflict_resolution", ("newest", "newer"), ("highest_confidence", "surer"), see=kept),
+    case("pcp.grounding.conflict_resolution", ("manual", "escalated"), ("newest", "newer"), see=kept),
     lint_case("linter_enabled", (False, []), (True, ["oversized 1"])),
     lint_case("max_artifact_size", (100, ["oversized 1"]), (1_000, [])),
     lint_case(
