@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 
 from caliber.context.abridge import abridge
 from caliber.context.assembled import Assembled
-from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
+from caliber.context.columns import (
+    CONSIDERED,
+    DISPUTED,
+    LENGTH,
+    MARK,
+    ROW,
+    SECTION,
+    SOURCE,
+    Candidates,
+    entered,
+    rank,
+)
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
@@ -26,7 +37,7 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
-from caliber.context.texts import Cut, FixedText, RenderedTexts, render_columns
+from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, render_columns
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.context import SectionType
@@ -34,6 +45,7 @@ from caliber.model.errors import InvalidValue
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Residence
+from caliber.schema.relations import CONFLICT
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -53,8 +65,13 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     reader = TurnReader(inputs.snapshot, texts, plan)
     gathering = gather_shared if plan.stable_first else gather_strict
     gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
+    conflicts, disputed = inputs.snapshot.relations.get(CONFLICT.name), False
+    if conflicts is not None and conflicts.length:
+        from caliber.context.gather.disputes import mark_disputed  # few stores have conflicts
+
+        disputed = mark_disputed(inputs, plan, gathered.candidates, searcher)
     ranked, codes = rank(gathered.candidates, plan)
-    rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
+    rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan, disputed=disputed)
     rendered.query = inputs.query
     decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, rendered)
     facts = WindowFacts(
@@ -173,6 +190,8 @@ def _measure(
     fixed: Sequence[FixedText],
     reader: TurnReader,
     plan: AssemblyPlan,
+    *,
+    disputed: bool,
 ) -> tuple[RenderedTexts, NDArray[np.int64]]:
     """Return the length of every candidate that is still considered (-1 for the others), and all texts but turns."""
     out: dict[int, str] = {}
@@ -189,6 +208,9 @@ def _measure(
             rows = ranked[ROW][chosen].tolist()
             out.update(zip(chosen.tolist(), _render(snapshot[relation.name], rows, texts), strict=True))
     short = _shorten(ranked, out, plan) if plan.rule_sections else {}
+    for place in np.flatnonzero(ranked[MARK] & DISPUTED).tolist() if disputed else ():
+        if place in out:
+            out[place] = DISPUTED_LEAD + out[place]
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
     rendered = RenderedTexts(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)

@@ -24,6 +24,8 @@ DECIDED: Final = (MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD)
 
 MUST, RECENT, PAST = 1, 2, 4
 """Marks of turns: always included; of the newest exchanges; before a pause or in a closed scope."""
+DISPUTED: Final = 8
+"""Mark of a record that another one contradicts, while their conflict is open."""
 VALUES_IN_ONE: Final = 1_000_000
 """Values are stored in millionths, exactly as the kernel ranks them."""
 # Plain numbers: NumPy takes five times as long to compare with a member of an enum.
@@ -52,11 +54,12 @@ class Candidates:
     ``parts`` are what each part of a search, by name, adds to a relevance, in ten-thousandths; ``ids`` are UUIDs as two
     halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a text without one; ``GROUP`` is -1
     for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if not yet known. ``MARK`` are the
-    marks of a turn; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance, with length
-    counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none; ``PASSAGE_ID`` the
-    lines of one passage have in common, one task on one day; ``READING`` their order in time; ``DAY`` days since 1970;
-    ``LEAD`` the length by which the first line of a passage is longer than the others. ``TURN_NUMBER`` of a summary is
-    that of the first turn that it covers.
+    marks of a turn, or ``DISPUTED``; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
+    with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none, or the
+    negative one of the open conflict with a better candidate; ``PASSAGE_ID`` the lines of one passage have in common,
+    one task on one day; ``READING`` their order in time; ``DAY`` days since 1970; ``LEAD`` the length by which the
+    first line of a passage is longer than the others. ``TURN_NUMBER`` of a summary is that of the first turn that it
+    covers.
     """
 
     numbers: NDArray[np.int64]
@@ -145,7 +148,9 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     codes[codes == INCLUDED] = CONSIDERED
     if shared:
         codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
-    codes[ranked[TWIN] != 0] = DecisionCode.EXCLUDED_DUPLICATE
+    twin = ranked[TWIN]
+    codes[twin > 0] = DecisionCode.EXCLUDED_DUPLICATE
+    codes[twin < 0] = DecisionCode.EXCLUDED_CONFLICT
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
     source = ranked[SOURCE]
     for sources, limit in plan.most:

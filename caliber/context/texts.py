@@ -22,6 +22,8 @@ from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of
 from caliber.storage.compile.damage import NO_INSTANT, UNREADABLE, damaged
 
+DISPUTED_LEAD: Final = "[another record contradicts this] "
+"""The text before a record whose conflict with another one is open: no cut at the end removes it."""
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _DAY_US: Final = 86_400_000_000
 _MONTHS: Final = (

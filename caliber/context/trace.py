@@ -39,6 +39,7 @@ RULES: Final = {
     DecisionCode.EXCLUDED_DUPLICATE: "duplicate",
     DecisionCode.EXCLUDED_EVICTED: "left_with_block",
     DecisionCode.EXCLUDED_SHOWN: "already_shown",
+    DecisionCode.EXCLUDED_CONFLICT: "open_conflict",
 }
 
 
@@ -114,6 +115,9 @@ class Decided:
         if code is DecisionCode.EXCLUDED_DUPLICATE:
             twin = int(self.ranked[TWIN][place])
             return f"a more relevant record, of ordinal {twin}, says the same"
+        if code is DecisionCode.EXCLUDED_CONFLICT:
+            ordinal = -int(self.ranked[TWIN][place])
+            return f"conflict {ordinal} is open: the record that contradicts this one is preferred until it is resolved"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             cap = plan.cap_of(section, self.max_tokens)
             if cap is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from caliber.access.owners import user_of
 from caliber.config import CaliberConfig
-from caliber.context.columns import ORDINAL, SECTION, SOURCE
+from caliber.context.columns import ORDINAL, SECTION, SOURCE, TWIN
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import source_type_of
@@ -29,6 +29,7 @@ from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import AssemblyDecision, CutOff
+from caliber.schema.relations import CONFLICT
 from caliber.schema.traits import Enters
 
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
@@ -304,6 +305,10 @@ def _candidate(explained: _Explained, record_id: uuid.UUID, place: int) -> dict[
     out["would_have_tokens" if excluded else "tokens"] = decision.tokens
     out["candidates"] = len(decided.ranked)
     out["min_relevance"] = decided.plan.config.min_relevance_threshold
+    ordinal = -int(explained.record.ranked[TWIN][place])
+    if ordinal > 0:
+        key = explained.source.identity(CONFLICT.name, ordinal, None)
+        out["conflict_id"] = None if key is None else str(key)
     if decision.rule_id == "budget_limit":
         # For records excluded for another reason, the room was not examined.
         out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
-from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, entered, rank
+from caliber.context.columns import DISPUTED, MARK, ORDINAL, SECTION, SOURCE, VERSION, entered, rank
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
@@ -23,7 +23,7 @@ from caliber.context.gather.rule_selection import FILTER
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import AssemblyPlan, plan_with, section_count, source_type_of
 from caliber.context.record.record import Record, content_hash, unpack_record
-from caliber.context.texts import RenderedTexts, TurnText, text_of_content, turn_of_content
+from caliber.context.texts import DISPUTED_LEAD, RenderedTexts, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.errors import InvalidValue, NotFound, StorageError
@@ -152,7 +152,8 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
                 raise StorageError("a window's record names a memory that its configuration does not have")
             text = text_of_content(plan.records[source], content)
             short = record.shortened.get(place)
-            out[place] = text if short is None else short.of(text)
+            lead = DISPUTED_LEAD if ranked[MARK][place] & DISPUTED else ""
+            out[place] = lead + (text if short is None else short.of(text))
         if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")
     return RenderedTexts(out, lambda places: [turns[place] for place in places], speakers=speakers)

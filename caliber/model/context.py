@@ -85,6 +85,7 @@ class DecisionCode(IntEnum):
     EXCLUDED_EVICTED = 10
     EXCLUDED_SHOWN = 11
     INCLUDED_COMPRESSED = 12
+    EXCLUDED_CONFLICT = 13
 
 
 @dataclass(frozen=True, slots=True)

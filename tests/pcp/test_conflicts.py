@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from support.conflicts import Pair
 from support.databases import Backend
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock
@@ -25,51 +26,10 @@ from caliber.model.errors import (
 )
 from caliber.model.events import EventFamily
 
-GROUNDING = {
-    "require_source_for_facts": False,
-    "confidence_threshold": 0.0,
-    "stale_data_max_age_ms": 10**12,
-    "verifier_timeout_ms": 300,
-}
-ANA, BEN = EntityRef.user("ana"), EntityRef.user("ben")
-
-
-def grounding(strategy: str = "manual") -> dict[str, Any]:
-    return {**GROUNDING, "conflict_resolution": strategy}
-
 
 @pytest.fixture
 def clock() -> SetClock:
     return SetClock()
-
-
-class Pair:
-    """A task with two notes that contradict each other; the first is surer, the second is newer."""
-
-    def __init__(self, start: Any, backend: Backend, clock: SetClock, strategy: str = "manual", **options: Any) -> None:
-        self.clock = clock
-        self.agent = start(backend.open(clock=clock, pcp__grounding=grounding(strategy), **options))
-        self.memory = self.agent.memory
-        self.surer = self.home("Berlin", confidence=0.9)
-        clock.at += timedelta(microseconds=1_000_000)
-        self.newer = self.home("Lisbon", confidence=0.6)
-        self.memory.flush()
-
-    def home(self, place: str, **options: Any) -> Any:
-        content = f"Nadia lives in {place}."
-        source = [self.agent.trajectory_id]
-        return self.agent.note(content, entity="Nadia", entity_type="person", source_trajectory_ids=source, **options)
-
-    def record(self) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = self.memory.pcp.validate(self.agent.trajectory_id, record=True).conflicts
-        return found
-
-    def conflict(self) -> Any:
-        (found,) = self.record()
-        return found
-
-    def note(self, note: Any) -> Any:
-        return self.memory.get(note.note_id)
 
 
 @pytest.fixture

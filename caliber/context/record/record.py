@@ -81,6 +81,7 @@ _UNDECIDED: Final = (
     DecisionCode.EXCLUDED_DOSAGE,
     DecisionCode.EXCLUDED_ERROR,
     DecisionCode.EXCLUDED_DUPLICATE,
+    DecisionCode.EXCLUDED_CONFLICT,
 )
 _CODES: Final = frozenset(int(code) for code in DecisionCode)
 _CUT: Final = (DecisionCode.INCLUDED_TRUNCATED, DecisionCode.INCLUDED_COMPRESSED)

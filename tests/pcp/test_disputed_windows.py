@@ -1,0 +1,131 @@
+"""Windows while a conflict is open: they hold one side, say that there is another, and explain and replay as ever.
+
+Source: C-286, C-448, C-459; docs/pcp.md, Conflicts.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.conflicts import Pair
+from support.databases import Backend
+from support.weeks import SetClock
+
+from caliber.context.texts import DISPUTED_LEAD
+from caliber.model import Principal
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
+    return Pair(start, backend, clock)
+
+
+def window(pair: Pair, memory: Any = None, **options: Any) -> Any:
+    memory = memory or pair.memory
+    memory.flush()
+    return memory.assemble_context(pair.agent.trajectory_id, query="Where does Nadia live?", **options)
+
+
+def places(found: Any) -> set[str]:
+    return {place for place in ("Berlin", "Lisbon", "Rome") if place in found.text}
+
+
+def test_a_window_holds_the_better_side_and_says_that_there_is_another(pair: Pair) -> None:
+    assert places(window(pair)) == {"Berlin", "Lisbon"}
+    conflict = pair.conflict()
+    found = window(pair)
+    assert places(found) == {"Berlin"}
+    assert f"{DISPUTED_LEAD}- Nadia (fact): Nadia lives in Berlin." in found.text
+    assert found.text.count(DISPUTED_LEAD) == 1
+    assert found.used_tokens <= found.max_tokens
+    (excluded,) = [each for each in found.assembly_trace if each.target_id == pair.newer.note_id]
+    assert excluded.rule_id == "open_conflict"
+    pair.memory.flush()
+    why = pair.memory.explain(found.window_id, exclusion=pair.newer.note_id)
+    assert (why["verdict"], why["rule_id"]) == ("excluded", "open_conflict")
+    assert why["conflict_id"] == str(conflict.conflict_id)
+    again = pair.memory.replay(found.window_id)
+    assert again.text == found.text
+    assert again.assembly_trace == found.assembly_trace
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_newest_holds_the_newer_side(start: Any, backend: Backend, clock: SetClock, order: str) -> None:
+    # a conflict that the strategy could not resolve, because another principal may not correct the loser, stays open
+    pair = Pair(start, backend, clock, "newest", assembly__order=order)
+    ben = pair.memory.acting_as(Principal.user("ben"))
+    (conflict,) = ben.pcp.validate(window(pair), record=True).conflicts
+    assert conflict.is_open
+    found = window(pair)
+    assert places(found) == {"Lisbon"}
+    assert DISPUTED_LEAD in found.text
+    pair.memory.flush()
+    assert pair.memory.replay(found.window_id).text == found.text
+
+
+def test_a_resolved_conflict_leaves_no_mark(pair: Pair) -> None:
+    key = pair.conflict().conflict_id
+    pair.memory.pcp.resolve(key, keep=pair.newer.note_id)
+    pair.clock.at = pair.clock.at.replace(microsecond=1)
+    found = window(pair)
+    assert places(found) == {"Lisbon"}
+    assert DISPUTED_LEAD not in found.text
+    pair.memory.undo_note(pair.surer.note_id)
+    assert places(window(pair)) == {"Berlin"}
+    (again,) = pair.memory.pcp.conflicts()
+    pair.memory.pcp.resolve(again.conflict_id, keep="both")
+    both = window(pair)
+    assert places(both) == {"Berlin", "Lisbon"}
+    assert DISPUTED_LEAD not in both.text
+
+
+def test_of_three_that_contradict_each_other_one_stays(pair: Pair) -> None:
+    pair.home("Rome", confidence=0.7)
+    pair.memory.flush()
+    assert len(pair.record()) == 3
+    found = window(pair)
+    assert places(found) == {"Berlin"}
+    gone = [each.rule_id for each in found.assembly_trace if each.action == "exclude"]
+    assert gone.count("open_conflict") == 2
+
+
+def test_who_may_not_see_a_side_reads_the_other_without_a_mark(start: Any, backend: Backend, clock: SetClock) -> None:
+    # nobody learns from a text that a hidden record exists
+    pair = Pair(start, backend, clock)
+    pair.memory.update_note(pair.surer.note_id, visible_to=["human:ana"])
+    pair.memory.flush()
+    pair.conflict()
+    ben, ana = (pair.memory.acting_as(Principal.user(name)) for name in ("ben", "ana"))
+    assert places(window(pair, ben)) == {"Lisbon"}
+    assert DISPUTED_LEAD not in window(pair, ben).text
+    assert places(window(pair, ana)) == {"Berlin"}
+    assert DISPUTED_LEAD in window(pair, ana).text
+
+
+def test_the_mark_counts_toward_the_budget(pair: Pair) -> None:
+    pair.conflict()
+    whole = window(pair)
+    for most in range(whole.used_tokens, whole.used_tokens - 12, -1):
+        small = window(pair, max_tokens=most)
+        assert small.used_tokens <= most
+        assert ("Berlin" not in small.text) or DISPUTED_LEAD in small.text
+
+
+def test_a_window_as_of_an_instant_before_a_side_held_has_no_dispute(
+    start: Any, backend: Backend, clock: SetClock
+) -> None:
+    pair = Pair(start, backend, clock)
+    pair.memory.update_note(pair.surer.note_id, valid_from=clock.at - timedelta(days=1))
+    pair.memory.flush()
+    pair.conflict()
+    pair.memory.update_note(pair.newer.note_id, valid_from=clock.at + timedelta(days=1))
+    found = window(pair)
+    assert places(found) == {"Berlin"}
+    assert DISPUTED_LEAD not in found.text
