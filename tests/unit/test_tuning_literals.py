@@ -207,6 +207,8 @@ _allow(
     integrations__otel="_SECONDS",
     context__rules="_SHOWN_CHARS",
     jobs__facet="Jobs.list",
+    pcp__facet="Pcp.conflicts",
+    api___aio_pcp="AsyncPcp.conflicts",
     api___aio_jobs="AsyncJobs.list",
     dsl__printer="LINE_CHARS",
     dsl__source="_LINE_CHARS _REASON_CHARS _SUGGESTED_FROM",

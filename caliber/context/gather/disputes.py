@@ -1,4 +1,4 @@
-"""Disputed candidates: of two records with an open conflict a window holds one, and says that there is another.
+"""Disputed candidates: of two records with an open conflict a window holds one, and marks its text.
 
 Only what the principal may see, and what holds at the instant of the window, counts: nobody learns from a text that a
 hidden record exists.
