@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from caliber.access.owners import TaskOwners, may_change
@@ -49,16 +50,19 @@ class CorrectionListeners:
     """The listeners of one tenant."""
 
     def __init__(self) -> None:
-        self._listeners: list[CorrectionListener] = []
+        self._makers: list[Callable[[], CorrectionListener]] = []
+        self._listeners: list[CorrectionListener] | None = None
 
-    def add(self, listener: CorrectionListener) -> None:
-        """Add a listener, before the first correction."""
-        self._listeners.append(listener)
+    def add(self, make: Callable[[], CorrectionListener]) -> None:
+        """Add a listener, which the first correction makes."""
+        self._makers.append(make)
 
     def corrected(
         self, uow: UnitOfWork, relation: Relation, before: Any, after: Any, action: CorrectionAction, by: str
     ) -> None:
         """Let each listener write its consequences."""
+        if self._listeners is None:
+            self._listeners = [make() for make in self._makers]
         for listener in self._listeners:
             listener.corrected(uow, relation, before, after, action, by)
 

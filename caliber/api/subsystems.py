@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber.access.corrections import CorrectionListeners
+from caliber.access.corrections import CorrectionListener, CorrectionListeners
 from caliber.access.event_filter import event_filter
 from caliber.access.grants import Access
 from caliber.access.identities import Identities
@@ -23,7 +23,6 @@ from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
 from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
-from caliber.pcp.conflict_sides import ConflictSides
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
 from caliber.policies.schedules import Schedules
@@ -115,7 +114,7 @@ def add_parts(engine: Engine) -> None:
     engine.add(TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog))
     listeners = CorrectionListeners()
     engine.add(listeners)
-    listeners.add(ConflictSides(engine))
+    listeners.add(lambda: _conflict_sides(engine))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)
@@ -127,3 +126,9 @@ def add_parts(engine: Engine) -> None:
     Schedules(engine).register(jobs)
     Retaining(engine).register(jobs)
     register_full_text(engine, jobs)
+
+
+def _conflict_sides(engine: Engine) -> CorrectionListener:
+    from caliber.pcp.conflict_sides import ConflictSides  # most processes correct no record
+
+    return ConflictSides(engine)

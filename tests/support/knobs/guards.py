@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -118,8 +119,10 @@ CASES = (
         {"policies": [], "summarization_provider": None, "pcp.grounding": None},
     ),
     case("pcp.grounding.verifier_timeout_ms", (20, [CONTRADICTION]), (60_000, ["info contradiction"]), see=asked),
-    case("pcp.grounding.conflict_resolution", ("newest", "newer"), ("highest_confidence", "surer"), see=kept),
-    case("pcp.grounding.conflict_resolution", ("manual", "escalated"), ("newest", "newer"), see=kept),
+    dataclasses.replace(
+        case("pcp.grounding.conflict_resolution", ("newest", "newer"), ("highest_confidence", "surer"), see=kept),
+        more=(("manual", "escalated"),),
+    ),
     lint_case("linter_enabled", (False, []), (True, ["oversized 1"])),
     lint_case("max_artifact_size", (100, ["oversized 1"]), (1_000, [])),
     lint_case(
