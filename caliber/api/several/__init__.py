@@ -1,0 +1,1 @@
+"""The asynchronous face of several tenants."""
