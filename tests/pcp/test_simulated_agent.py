@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any
 
 from support import agent_processes
-from support.agent_processes import KNOBS, PARTS, USER, Worker
+from support.agent_processes import KNOBS, PARTS, USER, Worker, open_scope_of
 from support.databases import DSN, Backend
 from support.drawn import needs
 from support.evidence import record, scale, seed
@@ -58,7 +58,7 @@ def run(work: Any, backend: Backend, at: int, task: uuid.UUID, number: int) -> i
 
 
 def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
-    """Return the records of a task that are in use, facts, answers of searches, and windows."""
+    """Return the records of a task that are in use, facts, and answers of searches."""
     turns = [
         turn.text
         for scope in memory.storage.scopes.list_by_trajectory(task)
@@ -68,22 +68,19 @@ def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
     owner = memory.identities.resolve(USER)
     notes = [] if owner is None else memory.storage.notes.find_by_entity(USER, "person")
     found = {part: sorted(hit.content for hit in memory.search(part, limit=900).hits) for part in PARTS[:4]}
-    windows = {
-        query: sorted(
-            line
-            for line in memory.assemble_context(task, query=query, max_tokens=WINDOW).text.splitlines()
-            if line and not line.startswith("#")  # the turns of the scope stand under another heading afterwards
-        )
-        for query in ("", "which model is the pump?", "where does the user live?")
-    }
     return {
         "status": memory.get(task).status,
         "turns": turns,
         "artifacts": sorted(hit.content for hit in memory.search("report", kinds=["artifact"], limit=900).hits),
         "facts": sorted(note.content for note in notes if note.active and note.valid_until is None),
         "found": found,
-        "windows": windows,
     }
+
+
+def windows(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, list[str]]:
+    """Return the lines of three windows of a task."""
+    queries = ["", "which model is the pump?", "where does the user live?"]
+    return {query: memory.assemble_context(task, query=query).text.splitlines() for query in queries}
 
 
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
@@ -112,6 +109,10 @@ def test_an_agent_that_fails_is_brought_back_each_time(backend: Any) -> None:
             worker.step(worker.turns)
         checkpoint = memory.pcp.checkpoint(task)
         before = seen(memory, task)
+        # A recovery closes the open scope, so windows are compared with those after one from nothing worth telling.
+        memory.append_turn(open_scope_of(memory, task).scope_id, role="user", content="One moment.")
+        memory.pcp.recover(task)
+        told = windows(memory, task)
         failure = FAILURES[rounds % len(FAILURES)]
         if failure == "killed":
             at, number = rng.randrange(200, 6_000), rng.randrange(1 << 30)
@@ -131,6 +132,7 @@ def test_an_agent_that_fails_is_brought_back_each_time(backend: Any) -> None:
         assert done.checkpoint_id == checkpoint.checkpoint_id
         after = seen(memory, task)
         assert differences(before, after) == [], (rounds, failure)
+        assert windows(memory, task) == told, (rounds, failure)
         rounds += 1
     assert memory.admin.check() == []
     assert set(failures) == set(FAILURES)

@@ -61,6 +61,11 @@ def answered(rng: random.Random, at: int) -> str:
     )
 
 
+def open_scope_of(memory: caliber.Caliber, task: uuid.UUID) -> Any:
+    """Return the open scope of a task; a new one if there is none."""
+    return memory.current_scope(task) or memory.open_scope(task)
+
+
 class Worker:
     """Work on a task, from a generator of numbers: sound work and what misleads differ in nothing but the moment."""
 
@@ -73,7 +78,7 @@ class Worker:
     def step(self, at: int, *, roles: tuple[str, ...] = ("assistant", "tool")) -> None:
         """Say, hear or make something, or close the scope."""
         choice = self.rng.random()
-        scope = self.memory.current_scope(self.task) or self.memory.open_scope(self.task)
+        scope = open_scope_of(self.memory, self.task)
         if choice < 0.35:
             self.memory.remember([{"role": "user", "content": told(self.rng)}], user=USER, task=self.task)
             self.turns += 1
@@ -91,7 +96,7 @@ class Worker:
         A turn comes first: the summary of a scope that closes right after a checkpoint tells of nothing later, and
         stays.
         """
-        scope = self.memory.current_scope(self.task) or self.memory.open_scope(self.task)
+        scope = open_scope_of(self.memory, self.task)
         self.memory.append_turn(scope.scope_id, role="tool", content=answered(self.rng, 0))
         self.turns += 1
         for at in range(steps):
@@ -115,7 +120,7 @@ class Worker:
     def run_away(self, at: int, steps: int) -> None:
         """Fill the context: long answers of a tool, artifacts and scopes, one after the other."""
         for number in range(steps):
-            scope = self.memory.current_scope(self.task) or self.memory.open_scope(self.task)
+            scope = open_scope_of(self.memory, self.task)
             text = " ".join(answered(self.rng, at + number) for _ in range(20))
             self.memory.append_turn(scope.scope_id, role="tool", content=text)
             self.turns += 1
