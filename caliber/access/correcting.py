@@ -269,6 +269,12 @@ class RecordCorrections(ABC, Generic[R]):
         assert self._ends.archive is not None
         return self._ends.archive
 
+    @property
+    def _marks(self) -> list[str]:
+        """The columns that mark a record as taken back: out of use, but neither deleted nor superseded."""
+        own = (self._ends.supersede, self._ends.archive)
+        return [name for name in self.relation.active if name not in own]
+
     def _begin(
         self,
         uow: UnitOfWork,
@@ -386,10 +392,12 @@ class RecordCorrections(ABC, Generic[R]):
         return [edge for edge in edges if self._supersedes(uow, edge, edge.target)]
 
     def _supersedes(self, uow: UnitOfWork, edge: Edge, end: EntityRef) -> bool:
-        """Return whether an edge leads from a record to the one it superseded; ``end`` is not known to be there."""
+        """Return whether an edge leads from a record to the one it superseded, and ``end`` was not taken back."""
         kinds = {edge.source.entity_type, edge.target.entity_type}
-        in_force = edge.relation is EdgeRelation.SUPERSEDES and edge.removed_at is None
-        return in_force and kinds == {self.relation.name} and uow.find(self.relation, end.id.bytes) is not None
+        if edge.relation is not EdgeRelation.SUPERSEDES or edge.removed_at is not None or kinds != {self.relation.name}:
+            return False
+        record = uow.find(self.relation, end.id.bytes)
+        return record is not None and all(getattr(record, name) is None for name in self._marks)
 
     def _says(self, record: R, changes: Mapping[str, Any], since: datetime | None) -> bool:
         """Return whether a record is the one that a call to supersede another one made."""
@@ -415,8 +423,8 @@ class RecordCorrections(ABC, Generic[R]):
         if getattr(record, self._archive_column) is not None:
             reason = "it was deleted, or retired; undo that first, or add another one"
             raise self._conflict(self._key(record), reason)
-        for name in self.relation.active:
-            if name != self._ends.supersede and getattr(record, name) is not None:
+        for name in self._marks:
+            if getattr(record, name) is not None:
                 word = name.removesuffix("_at").replace("_", " ")
                 raise self._conflict(self._key(record), f"it was {word}; add another one")
 

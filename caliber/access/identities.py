@@ -67,7 +67,7 @@ def entity_of(
         def work(uow: UnitOfWork) -> None:
             uow.serialize(_LOCKED)
             # The entity may have been merged before it had this name, as one that was only referred to.
-            _insert(uow, _stands_for(uow, derived), namespace, name)
+            _insert(uow, current_in(uow, derived), namespace, name)
 
         engine.write(work)
         found = _found(engine, kind, namespace, name)  # another process may have been first, with another entity
@@ -115,7 +115,7 @@ def keeping(engine: Engine, reference: EntityRef) -> Callable[[UnitOfWork], Enti
         entity = reference
         while True:
             uow.serialize(f"{_LOCKED} {entity.id}")
-            before, entity = entity, _stands_for(uow, entity)
+            before, entity = entity, current_in(uow, entity)
             if entity == before:
                 return entity
 
@@ -128,6 +128,12 @@ def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
     with engine.store.read() as session:
         rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
     found: list[Identity] = [plans.codec.decode(row) for row in rows]
+    return [each for each in found if each.namespace != MERGED and each.entity == entity]
+
+
+def names_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:
+    """Return the names of an entity as a transaction has them, the oldest first."""
+    found: list[Identity] = uow.select_path(IDENTITY, "list_by_entity", entity.id.bytes)
     return [each for each in found if each.namespace != MERGED and each.entity == entity]
 
 
@@ -192,7 +198,7 @@ class Identities:
 
             def work(uow: UnitOfWork) -> Identity:
                 uow.serialize(_LOCKED)
-                owner = _stands_for(uow, entity)
+                owner = current_in(uow, entity)
                 found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, wanted.value, within, plain)
                 if found is None:
                     return _insert(uow, owner, within, plain)
@@ -246,7 +252,7 @@ class Identities:
             def work(uow: UnitOfWork) -> MergedIdentities:
                 uow.serialize(_LOCKED)
                 # Another merge may have been first: what both stand for is read again under the lock.
-                left, right = _stands_for(uow, old), _stands_for(uow, entity)
+                left, right = current_in(uow, old), current_in(uow, entity)
                 if left == right:
                     return MergedIdentities(old, right, (), {}, 0)
                 uow.serialize(f"{_LOCKED} {left.id}")  # records that name it are written before, or after
@@ -310,7 +316,8 @@ def _naming(uow: UnitOfWork, entity: EntityRef) -> Iterator[tuple[Relation, Comp
                 yield relation, composite, held
 
 
-def _stands_for(uow: UnitOfWork, reference: EntityRef) -> EntityRef:
+def current_in(uow: UnitOfWork, reference: EntityRef) -> EntityRef:
+    """Return the entity that a reference stands for by now, as a transaction has it; see ``current``."""
     found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, str(reference.entity_type), MERGED, str(reference.id))
     return reference if found is None else found.entity
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from caliber.access.identities import names_of
+from caliber.access.identities import names_in, names_of
 from caliber.access.owners import private_to
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal, PrincipalKind
+from caliber.model.identities import Identity
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,15 @@ class Owner:
 
 def owner_of(engine: Engine, entity: EntityRef) -> Owner:
     """Return the owner of what a user's messages teach; a user without a name is called by the id."""
+    return _owner(entity, names_of(engine, entity))
+
+
+def owner_in(uow: UnitOfWork, entity: EntityRef) -> Owner:
+    """Return the owner of what a user's messages teach, as a transaction has it; see ``owner_of``."""
+    return _owner(entity, names_in(uow, entity))
+
+
+def _owner(entity: EntityRef, identities: list[Identity]) -> Owner:
     # A name within a namespace may be that of another person outside of it.
-    names = [each.name for each in names_of(engine, entity) if not each.namespace] or [str(entity.id)]
+    names = [each.name for each in identities if not each.namespace] or [str(entity.id)]
     return Owner(entity, names[0], tuple(Principal.user(name).label for name in names))

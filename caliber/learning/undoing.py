@@ -9,12 +9,12 @@ from collections.abc import Set as Collection
 from typing import Any, Final
 
 from caliber.access.corrections import Corrections
-from caliber.access.identities import current
+from caliber.access.identities import current, current_in
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.learning.learner import KIND, Learner
-from caliber.learning.owner import Owner, owner_of
+from caliber.learning.owner import Owner, owner_in, owner_of
 from caliber.learning.results import Results
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied
@@ -71,7 +71,7 @@ class RolledBack:
         gone = {str(turn.turn_id) for turn in turns}
         undone = kept = 0
         for event in self._batches(uow, trajectory_id, gone):
-            owner = self._owner(event)
+            owner = _owner(uow, event)
             assert event.subject_id is not None  # the job
             undoing = _Undoing(self._engine, owner, event.subject_id)
             uow.serialize(f"learning {owner.entity.id}")
@@ -91,7 +91,7 @@ class RolledBack:
         back = {str(turn.turn_id): turn for turn in turns}
         for event in self._batches(uow, trajectory_id, back.keys(), undone=True):
             again = [back[key] for key in event.payload["turns"] if key in back]
-            self._engine.part(Learner).enqueue(uow, again, self._owner(event).entity, self._principal, now=False)
+            self._engine.part(Learner).enqueue(uow, again, _owner(uow, event).entity, self._principal, now=False)
 
     def _batches(
         self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Collection[str], *, undone: bool = False
@@ -110,9 +110,10 @@ class RolledBack:
             if (str(event.event_id) in taken) is undone and not turns.isdisjoint(event.payload["turns"])
         ]
 
-    def _owner(self, event: Event) -> Owner:
-        kind, key = event.payload["owner"]
-        return owner_of(self._engine, current(self._engine, EntityRef(EntityType(kind), uuid.UUID(key))))
+
+def _owner(uow: UnitOfWork, event: Event) -> Owner:
+    kind, key = event.payload["owner"]
+    return owner_in(uow, current_in(uow, EntityRef(EntityType(kind), uuid.UUID(key))))
 
 
 def _undone(engine: Engine, principal: Principal, event: Event, uow: UnitOfWork, **payload: Any) -> Event:

@@ -313,14 +313,12 @@ class _Records:
                 busy.add(turn.scope_id)
             elif state.used(turn) and turn.rolled_back_at is not None:
                 plan.lift.append((TURN, turn))
-        newer = set()
         for artifact in self._artifacts:
             if artifact.artifact_id.bytes not in state.artifacts and is_active(ARTIFACT, artifact):
                 plan.mark.append((ARTIFACT, artifact))
                 busy.add(artifact.scope_id)
-                newer.add(artifact.artifact_id)
         for artifact in self._artifacts:
-            replaced = artifact.superseded_by in newer
+            replaced = artifact.superseded_by is not None
             lapsed = artifact.retired_at is not None and artifact.ttl.kind is TTLKind.SCOPE
             if artifact.artifact_id.bytes in state.artifacts and (artifact.rolled_back_at or replaced or lapsed):
                 plan.lift.append((ARTIFACT, artifact))

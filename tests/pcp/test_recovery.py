@@ -189,6 +189,22 @@ def test_a_corrected_artifact_is_as_it_was(memory: caliber.Caliber) -> None:
     assert memory.admin.verify() == []
 
 
+def test_an_artifact_can_be_corrected_again_after_a_recovery(memory: caliber.Caliber) -> None:
+    task = Task(memory)
+    old = task.make("the valve is open")
+    checkpoint = memory.pcp.checkpoint(task.id)
+    memory.artifacts.supersede(old.artifact_id, content="the valve is shut")
+    done = memory.pcp.recover(task.id, checkpoint.checkpoint_id)
+    memory.artifacts.supersede(old.artifact_id, content="the valve leaks")
+    assert task.found("valve") == ["the valve leaks"]
+    memory.pcp.recover(task.id, done.before_id)
+    assert task.found("valve") == ["the valve is shut"]
+    memory.pcp.recover(task.id, checkpoint.checkpoint_id)
+    assert task.found("valve") == ["the valve is open"]
+    memory.artifacts.update(old.artifact_id, confidence=0.5)
+    assert memory.admin.verify() == []
+
+
 def test_a_summary_of_turns_that_were_rolled_back_is_none_any_more(backend: Backend) -> None:
     memory = backend.open(**KNOBS | {"policies": [SUMMARIZING]})
     task = Task(memory)
