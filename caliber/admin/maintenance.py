@@ -1,4 +1,4 @@
-"""Removal of expired windows, events, changes, jobs and locks, and archiving of lapsed records.
+"""Removal of expired windows, events, changes, jobs and locks; archiving of lapsed records; ending of orphans.
 
 Source: design section 8, C-355, C-361, C-479, K-189.
 """
@@ -20,7 +20,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     """Remove expired records in one transaction; return the number of rows of each kind.
 
     Audit records are never removed here; knowledge and turns only by the retention of declared memories, in batches
-    after it. Artifacts past their TTL are retired, not deleted.
+    after it. Artifacts past their TTL are retired, not deleted. Abandoned tasks are ended, a batch a call.
     """
     engine.check_open()
     retention, jobs = engine.config.retention, engine.part(JobQueue)
@@ -68,6 +68,14 @@ def maintain(engine: Engine) -> dict[str, int]:
     if retaining.sweeps:
         with contextlib.suppress(Superseded), jobs.holding(SWEEP) as claim:
             removed["memories"] = 0 if claim is None else retaining.sweep(claim)
+    removed |= {"trajectories_failed": 0, "scopes_closed": 0}
+    if engine.config.orphan_detection_threshold is not None:
+        from caliber.pcp.orphans import SWEEP as ORPHANS
+        from caliber.pcp.orphans import Orphans
+
+        with contextlib.suppress(Superseded), jobs.holding(ORPHANS) as claim:
+            if claim is not None:
+                removed |= engine.part(Orphans).end(claim)
     return removed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from caliber.access.corrections import CorrectionListener, CorrectionListeners
@@ -25,6 +26,7 @@ from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
+from caliber.policies import trigger_jobs
 from caliber.policies.schedules import Schedules
 from caliber.policies.triggers import Triggers
 from caliber.retention.retaining import Retaining
@@ -124,7 +126,15 @@ def add_parts(engine: Engine) -> None:
     engine.add(Readings())
     Triggers(engine).register(jobs)
     Schedules(engine).register(jobs)
-    Retaining(engine).register(jobs)
+    retaining = Retaining(engine)
+    retaining.register(jobs)
+    if engine.config.orphan_detection_threshold is not None:
+        from caliber.pcp.orphans import Orphans  # most stores end no task by themselves
+
+        cancel = functools.partial(trigger_jobs.cancel, engine)
+        orphans = Orphans(engine, engine.config.orphan_detection_threshold, retaining, cancel)
+        engine.add(orphans)
+        orphans.register(jobs)
     register_full_text(engine, jobs)
 
 

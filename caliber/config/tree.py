@@ -109,8 +109,12 @@ class CaliberConfig(Section):
         ge=0,
         le=1,
     )
-    orphan_detection_threshold: Duration = knob(
-        "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0, reserved=True
+    orphan_detection_threshold: Duration | None = knob(
+        "Silence after which an active trajectory is ended as abandoned; without it none is.",
+        "C-117",
+        unit="ms",
+        gt=0,
+        optional=True,
     )
     embedding_cache_retention: Duration = knob(
         "How long cached vectors stay.", "C-118", unit="ms", source_value=30 * 86_400_000, gt=0

@@ -14,7 +14,6 @@ HASH_PROVIDER = {"provider_type": "hash", "model": "test", "dimensions": DIMENSI
 UNREAD: dict[str, Any] = {
     "message_retention": "30d",
     "delegation_timeout": "1h",
-    "orphan_detection_threshold": "1d",
 }
 """Every knob that nothing reads yet: a file may set it, and its value is checked."""
 

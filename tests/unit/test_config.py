@@ -133,6 +133,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "principal.role",
             "tokens.vocabulary",  # an estimator that counts bytes has none
             *UNREAD,  # until something reads them
+            "orphan_detection_threshold",  # without it no task is ended
             "stale_threshold",  # as pcp.grounding: without both no age is stale
             "pcp.anti_sprawl",
             "pcp.grounding",
@@ -208,7 +209,7 @@ WRONG: dict[str, list[Any]] = {
     "delegation_timeout": DURATION,  # C-114
     "system_instructions": [1, [], "\ud800"],  # C-115
     "min_relevance_threshold": RATIO,  # C-116
-    "orphan_detection_threshold": DURATION,  # C-117
+    "orphan_detection_threshold": [value for value in DURATION if value is not None],  # C-117
     "embedding_cache_retention": DURATION,  # C-118
     "assembly.fill_ratio": [*RATIO, 0.0],  # C-121
     "assembly.neutral_relevance": RATIO,

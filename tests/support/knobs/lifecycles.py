@@ -401,10 +401,21 @@ def swept(config: CaliberConfig, place: Place) -> list[int]:
     return [event.payload["taken"] for event in kinds]
 
 
+def abandoned(config: CaliberConfig, place: Place) -> str:
+    """Return the status of a task two hours after its last activity."""
+    clock = FixedClock(int(MONDAY.timestamp()) * 1_000_000)
+    memory = place.open(config, clock=clock)
+    agent = Agent(memory)
+    clock.advance(ms=2 * HOUR_MS)
+    memory.admin.maintain()
+    return memory.get(agent.trajectory_id).status.value
+
+
 ROLES = AgentRole
 
 CASES: tuple[Case, ...] = (
     # --- tasks
+    case("orphan_detection_threshold", abandoned, ("1h", "failed"), ("3h", "active")),
     case(
         "trajectory.children_on_complete",
         children,

@@ -1,0 +1,184 @@
+"""Abandoned tasks: active ones without activity for ``orphan_detection_threshold``, and open scopes of ended tasks.
+
+A recurring job ends them in batches, one transaction a task; each transaction looks again at what it ends, so a task
+that goes on meanwhile stays as it is. Source: C-476 to C-481, K-091.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+
+from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import IDLE, Handler, Recurrence
+from caliber.jobs.queue import JobQueue
+from caliber.model import states
+from caliber.model.events import EventType
+from caliber.model.references import EntityType
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryStatus
+from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.relations import SCOPE, TRAJECTORY
+from caliber.schema.traits import NEVER_US
+from caliber.storage.compile.codec import decoder_of
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+from caliber.trajectory.triggers import Retention
+
+SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:orphans").digest()[:16])
+"""The recurring job that looks for orphans."""
+_PRINCIPAL: Final = "system:orphans"
+_US: Final = 1_000
+Cancel = Callable[[UnitOfWork, str, bytes, str], None]
+"""Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
+
+
+class Orphans:
+    """Ends what was abandoned. ``threshold_ms`` is the silence that makes an orphan."""
+
+    def __init__(self, engine: Engine, threshold_ms: int, retention: Retention, cancel: Cancel) -> None:
+        self._engine = engine
+        self._threshold_ms = threshold_ms
+        self._retention = retention
+        self._cancel = cancel
+
+    def register(self, jobs: JobQueue) -> None:
+        """Have this process look every ``retention.sweep_every_ms``; 0 leaves that to ``maintain``."""
+        every_us = self._engine.config.retention.sweep_every_ms * _US
+
+        def run(claim: Claim) -> int:
+            return sum(self.end(claim).values())
+
+        recurrence = Recurrence(SWEEP, lambda now_us: now_us + every_us, at_once=True)
+        idle = not every_us
+        jobs.register(Handler("pcp.orphans", run, priority=IDLE, recurrence=recurrence, idle=lambda: idle))
+
+    def end(self, claim: Claim) -> dict[str, int]:
+        """End at most ``retention.sweep_rows`` tasks, and as many scopes; return how many of each.
+
+        Raises: Superseded when another process claimed the sweep.
+        """
+        counts: Counter[str] = Counter({"trajectories_failed": 0, "scopes_closed": 0})
+        snapshot = self._engine.snapshot()
+        for key in self._silent_tasks(snapshot):
+            counts.update(self._engine.write(functools.partial(self._end_task, claim, key)))
+        for key in self._left_scopes(snapshot):
+            counts.update(self._engine.write(functools.partial(self._close_left, claim, key)))
+        return dict(counts)
+
+    # --- finding them ----------------------------------------------------------------------------
+
+    def _silent_tasks(self, snapshot: ResidentSnapshot) -> list[bytes]:
+        """Return the keys of active tasks without activity, the longest silent first, subtasks before their parents."""
+        tasks, cutoff = snapshot[TRAJECTORY.name], self._cutoff(self._engine.clock.now_us())
+        rows = tasks.rows()
+        rows = rows[tasks.column("status")[rows] == tasks.enum_code("status", TrajectoryStatus.ACTIVE.value)]
+        decode = decoder_of(TRAJECTORY.column("last_activity_at"))
+        found: list[tuple[datetime, int]] = []
+        for row, stored in zip(rows.tolist(), tasks.packed_values("last_activity_at", rows.tolist()), strict=True):
+            active = stored if decode is None else decode(stored)
+            if active < cutoff:
+                found.append((active, row))
+        longest = [row for _, row in sorted(found)[: self._most]]
+        made = tasks.column("created_at")
+        return [tasks.entity_id(row).bytes for row in sorted(longest, key=lambda row: (-int(made[row]), -row))]
+
+    def _left_scopes(self, snapshot: ResidentSnapshot) -> list[bytes]:
+        """Return the keys of open scopes, opened before the cutoff, of tasks that have ended."""
+        scopes, tasks = snapshot[SCOPE.name], snapshot[TRAJECTORY.name]
+        cutoff = to_us(self._cutoff(self._engine.clock.now_us()))
+        rows = scopes.rows()
+        rows = rows[(scopes.column("closed_at")[rows] == NEVER_US) & (scopes.column("opened_at")[rows] < cutoff)]
+        over = [
+            tasks.enum_code("status", each.value) for each in TrajectoryStatus if states.TRAJECTORY.is_terminal(each)
+        ]
+        keys = scopes.interned("trajectory_id")
+        found = []
+        for row in rows[np.argsort(scopes.column("opened_at")[rows], kind="stable")].tolist():
+            task = tasks.find(keys[int(scopes.column("trajectory_id")[row])])
+            if task >= 0 and int(tasks.column("status")[task]) in over:
+                found.append(scopes.entity_id(row).bytes)
+                if len(found) == self._most:
+                    break
+        return found
+
+    @property
+    def _most(self) -> int:
+        return self._engine.config.retention.sweep_rows
+
+    def _cutoff(self, now_us: int) -> datetime:
+        return from_us(now_us - self._threshold_ms * _US)
+
+    # --- ending them -----------------------------------------------------------------------------
+
+    def _end_task(self, claim: Claim, key: bytes, uow: UnitOfWork) -> dict[str, int]:
+        claim.hold(uow)
+        uow.lock_row(TRAJECTORY, key)
+        task: Trajectory | None = uow.find(TRAJECTORY, key)
+        if task is None or task.status is not TrajectoryStatus.ACTIVE:
+            return {}
+        silent_since = task.last_activity_at
+        if silent_since >= self._cutoff(uow.now_us):
+            return {}
+        # A task waits for its subtasks: those that are orphans end first, by themselves.
+        below = uow.select_path(TRAJECTORY, "list_children", key)
+        if any(not states.TRAJECTORY.is_terminal(child.status) for child in below):
+            return {}
+        scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)
+        for scope in scopes:
+            self._close(uow, scope)
+        self._cancel(uow, "list_by_trajectory", key, "the task was abandoned")
+        since, limit = silent_since.isoformat(timespec="seconds"), self._threshold_ms
+        summary = f"abandoned: no activity since {since}, longer than orphan_detection_threshold ({limit} ms)"
+        status = OutcomeStatus.SYSTEM_ABORT
+        _, session = lifecycle.finish_trajectory(uow, task.trajectory_id, status=status, summary=summary, notes=())
+        if session is not None:
+            self._retention.session_ended(uow, session)
+        self._emit(uow, EventType.TRAJECTORY_COMPLETE, task.trajectory_id, None, status=status.value)
+        return {"trajectories_failed": 1, "scopes_closed": len(scopes)}
+
+    def _close_left(self, claim: Claim, key: bytes, uow: UnitOfWork) -> dict[str, int]:
+        claim.hold(uow)
+        scope: Scope | None = uow.find(SCOPE, key)
+        if scope is None or not scope.is_open:
+            return {}
+        task: Trajectory | None = uow.find(TRAJECTORY, scope.trajectory_id.bytes)
+        if task is None or not states.TRAJECTORY.is_terminal(task.status):
+            return {}
+        self._close(uow, scope)
+        return {"scopes_closed": 1}
+
+    def _close(self, uow: UnitOfWork, scope: Scope) -> None:
+        """Close a scope without a summary: windows and searches show summaries, and this one would say nothing."""
+        closed = lifecycle.close_scope(
+            uow,
+            scope.scope_id,
+            summary=None,
+            estimator=self._engine.estimator,
+            artifact_ids=scope.artifact_ids,
+            checkpoint_id=scope.checkpoint_id,
+        )
+        self._retention.scope_closed(uow, closed)
+        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed)
+
+    def _emit(self, uow: UnitOfWork, kind: EventType, task: uuid.UUID, scope: Scope | None, **payload: object) -> None:
+        about = (
+            (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
+        )
+        event = self._engine.event(
+            kind,
+            principal=_PRINCIPAL,
+            trajectory_id=task,
+            scope_id=None if scope is None else scope.scope_id,
+            subject=about,
+            payload={"id": str(about[1]), "abandoned": True, **payload},
+        )
+        uow.emit(event)
