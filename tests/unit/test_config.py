@@ -136,6 +136,8 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "orphan_detection_threshold",  # without it no task is ended
             "stale_threshold",  # as pcp.grounding: without both no age is stale
             "pcp.anti_sprawl",
+            "pcp.dosage.compress_ratio",  # only for overflow_policy = compress
+            "pcp.dosage.critical_priority",
             "pcp.grounding",
         ]
     )
@@ -258,7 +260,7 @@ WRONG: dict[str, list[Any]] = {
     "pcp.dosage.max_scopes_in_window": NATURAL,
     "pcp.dosage.max_artifacts_in_window": NATURAL,
     "pcp.dosage.max_notes_in_window": NATURAL,
-    "pcp.dosage.compress_ratio": [*RATIO, 0.0],
+    "pcp.dosage.compress_ratio": [*(value for value in RATIO if value is not None), 0.0],
     "pcp.anti_sprawl.max_artifact_size": POSITIVE,  # C-255
     "pcp.anti_sprawl.duplicate_similarity": RATIO,
     "pcp.anti_sprawl.vocabulary": ["abc", [""], [1], {"a": 1}, {"a"}],

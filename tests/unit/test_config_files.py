@@ -261,7 +261,7 @@ def test_knobs_that_nothing_reads_are_known_and_not_shown() -> None:
     text = render_toml(caliber.profiles.reference("a.db"))
     read = {path.rpartition(".")[2] for path in KNOBS.keys() - UNREAD.keys()}
     names = {path.rpartition(".")[2] for path in UNREAD} - read
-    assert len(names) > 5
+    assert names
     assert not {name for name in names if name in text}
     assert not {path for path in UNREAD if value_at(tomllib.loads(text), path) is not None}
     stated = caliber.profiles.reference("a.db", **UNREAD)

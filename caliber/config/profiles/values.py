@@ -152,6 +152,8 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "max_scopes_in_window": 50,
                 "max_artifacts_in_window": 200,
                 "max_notes_in_window": 200,
+                "critical_priority": 90,
+                "compress_ratio": 0.5,
             },
             "anti_sprawl": {
                 "linter_enabled": True,
