@@ -157,7 +157,7 @@ class Orphans:
         return {"scopes_closed": 1}
 
     def _close(self, uow: UnitOfWork, scope: Scope) -> None:
-        """Close a scope without a summary: windows and searches show summaries, and this one would say nothing."""
+        """Close a scope without a summary, which windows and searches would show."""
         closed = lifecycle.close_scope(
             uow,
             scope.scope_id,
