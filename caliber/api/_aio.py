@@ -20,6 +20,7 @@ from caliber.api._aio_access import AsyncAccess, AsyncIdentities
 from caliber.api._aio_admin import AsyncAdmin, AsyncTables
 from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncEvents
+from caliber.api._aio_explain import AsyncWindows
 from caliber.api._aio_jobs import AsyncJobs
 from caliber.api._aio_knowledge import AsyncNoteMethods
 from caliber.api._aio_learning import AsyncLearning, AsyncLearningMethods
@@ -93,6 +94,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def events(self) -> AsyncEvents:
         """The events of commits. See ``Caliber.events``."""
         return self._face(AsyncEvents, self._sync.events)
+
+    @property
+    def windows(self) -> AsyncWindows:
+        """Persisted windows: as pages, and compared. See ``Caliber.windows``."""
+        return self._face(AsyncWindows, self._sync.windows)
 
     @property
     def jobs(self) -> AsyncJobs:

@@ -14,16 +14,19 @@ from caliber.admin.facet import Admin
 from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
 from caliber.agents.facet import Agents
-from caliber.context.service import open_windows
+from caliber.context.service import Reader, open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
 from caliber.events.facet import Events
+from caliber.explain.facet import Windows
 from caliber.jobs.facet import Jobs
 from caliber.jobs.queue import JobQueue
 from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
 from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
+from caliber.model.pages import render_pages_with
+from caliber.model.windows import ContextWindow
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
 from caliber.policies import trigger_jobs
@@ -43,6 +46,7 @@ class Facets:
     _engine: Engine
     _principal: Principal
     _searching: Searching
+    _reader: Reader
     _tasks: Tasks[Any]
 
     @property
@@ -101,9 +105,24 @@ class Facets:
         )
 
     @property
+    def windows(self) -> Windows:
+        """Persisted windows: as pages, and compared."""
+        return Windows(self._engine, self._reader)
+
+    @property
     def jobs(self) -> Jobs:
         """Work behind calls: schedules, and the jobs of the durable queue."""
         return Jobs(self._engine, self._principal)
+
+
+def _page(window: ContextWindow) -> str:
+    from caliber.explain.page.render import render
+    from caliber.explain.picture import picture_of
+
+    return render(picture_of(window))
+
+
+render_pages_with(_page)
 
 
 def add_parts(engine: Engine) -> None:

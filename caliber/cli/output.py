@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import date
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +42,7 @@ def jsonable(value: Any) -> Any:
         return value
     if isinstance(value, uuid.UUID | Path):
         return str(value)
-    if isinstance(value, datetime):
+    if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

@@ -25,7 +25,7 @@ EMBEDDINGS = ("static", "minilm", "openai", "voyage", "ollama", "none")
 SUMMARIES = ("extractive", "openai", "anthropic", "ollama", "none")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
     """Write a file so that it is there in full or not at all."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -37,7 +37,7 @@ def write_whole(path: Path, text: str) -> None:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
         # mkstemp's 0600 would surprise in a repository; a configuration holds no secrets.
-        draft.chmod(0o644)
+        draft.chmod(mode)
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)

@@ -146,6 +146,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
     timestamp = from_us(now_us)
     ranked = decided.ranked
     sources = ranked[SOURCE].tolist()
+    sections = ranked[SECTION].tolist()
     ordinals = ranked[ORDINAL].tolist()
     versions = ranked[VERSION].tolist()
     relevances = ranked.relevance.tolist()
@@ -167,6 +168,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
                 rank=place,
                 breakdown=ranked.breakdown(place),
                 rule=decided.rule(place),
+                section=decided.plan.sections[sections[place]].name,
             )
         )
     return tuple(out)

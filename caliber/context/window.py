@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -45,6 +45,7 @@ from caliber.model.windows import ContextSection, ContextWindow, Message, Source
 MEMORY: Final = "memory"
 """The name of the message that holds the records that follow the query."""
 IdOf = Callable[[int], uuid.UUID | None]
+_EPOCH: Final = date(1970, 1, 1)
 _VERSION_8: Final = (0xF << 76, 0x8 << 76)
 _VARIANT: Final = (0x3 << 62, 0x2 << 62)
 
@@ -69,7 +70,7 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
         still = still and item.section.index in decided.filled.stable_sections
         stable += item.tokens if still else 0
         content = body if item is filled[-1] else body + plan.separator
-        sections.append(_section(facts, decided, item, content, id_of))
+        sections.append(_section(facts, decided, item, content, id_of, rendered))
     text = "".join([section.content for section in sections])
     used = used_tokens(decided, filled)
     if used > facts.max_tokens or (plan.additive and byte_length(text) != length):
@@ -260,7 +261,27 @@ def _cut(plan: AssemblyPlan, whole: str, room: int, _query: str | None) -> Cut:
     return Cut(len(cut) - len(ELLIPSIS) * dots, dots)
 
 
-def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content: str, id_of: IdOf) -> ContextSection:
+def _spans(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> list[tuple[int, int]]:
+    """Return the characters of a section's body that each of its sources takes."""
+    ranked, texts = decided.ranked, rendered.texts
+    between = len(decided.plan.separator)
+    out: list[tuple[int, int]] = []
+    at, last = len(item.section.header) - between, 0
+    for place in item.places:
+        passage = int(ranked[PASSAGE_ID][place]) if item.passages else 0
+        same = passage and passage == last
+        at += 1 if same and out else between
+        text = texts[place]
+        if passage and not same:
+            text = passage_lead(text, rendered.speakers[place], int(ranked[DAY][place]))
+        out.append((at, at + len(text)))
+        at, last = at + len(text), passage
+    return out
+
+
+def _section(
+    facts: WindowFacts, decided: Decided, item: FilledSection, content: str, id_of: IdOf, rendered: RenderedTexts
+) -> ContextSection:
     section, places = item.section, item.places
 
     def sources() -> tuple[SourceRef, ...]:
@@ -272,8 +293,10 @@ def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content:
                 version=int(ranked[VERSION][place]),
                 relevance=float(ranked.relevance[place]),
                 tokens=decided.tokens(place),
+                span=span,
+                day=_EPOCH + timedelta(days=int(ranked[DAY][place])) if ranked[PASSAGE_ID][place] else None,
             )
-            for place in places
+            for place, span in zip(places, _spans(decided, item, rendered), strict=True)
         )
 
     return ContextSection(

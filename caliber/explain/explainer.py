@@ -6,7 +6,7 @@ Source: C-298, design section 5 ("Why not this note?").
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.explain.absence import Absence, why_absent
+from caliber.explain.picture import cut_off_document, decision_document
 from caliber.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.explain.rescore import CurrentScore
 from caliber.model.context import AssemblyAction, Reach
@@ -28,7 +29,6 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
-from caliber.model.windows import AssemblyDecision, CutOff
 from caliber.schema.relations import CONFLICT
 from caliber.schema.traits import Enters
 
@@ -38,6 +38,10 @@ ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
 
 class ExplainSource(ContentSource, Protocol):
     """The records that explain looks up."""
+
+    def fetch(self, relation: str, ordinals: Sequence[int]) -> None:
+        """Read many rows at once, as they are asked for next."""
+        ...
 
     def entity(self, record_id: uuid.UUID) -> Any | None:
         """Return a record as it is now, or None, also for one that the principal may not see."""
@@ -93,6 +97,7 @@ def explain(
 
 def _all(explained: _Explained) -> dict[str, Any]:
     facts = explained.record.facts
+    _fetch(explained)
     decisions = trace(explained.decided, explained.id_of, facts.now_us)
     sections = filled_sections(explained.decided)
     by_section: dict[str, int] = {}
@@ -105,49 +110,40 @@ def _all(explained: _Explained) -> dict[str, Any]:
         "trajectory_id": str(facts.trajectory_id),
         "status": status_of(facts, bool(sections)).value,
         "degraded": list(facts.degraded),
-        "inclusions": [
-            {**_decision(explained, d), "tokens": d.tokens, "trust": explained.trust_of(d.target_id)} for d in included
-        ],
-        "exclusions": [{**_decision(explained, d), "would_have_tokens": d.tokens} for d in excluded],
+        "inclusions": [{**decision_document(d), "trust": explained.trust_of(d.target_id)} for d in included],
+        "exclusions": [decision_document(d) for d in excluded],
         "budget": {
             "total": facts.max_tokens,
             "used": used_tokens(explained.decided, sections),
             "by_section": by_section,
         },
-        "cut_offs": [_cut_off(item) for item in with_conditions(facts.cut_offs, explained.decided.plan)],
+        "sections": _sections(explained, sections),
+        "cut_offs": [cut_off_document(item) for item in with_conditions(facts.cut_offs, explained.decided.plan)],
         "rules": _rules(explained, sections),
         "inputs": _inputs(explained),
     }
 
 
-def _decision(explained: _Explained, decision: AssemblyDecision) -> dict[str, Any]:
-    section = int(explained.record.ranked[SECTION][decision.rank])
-    return {
-        "type": decision.source_type.value,
-        "id": None if decision.target_id is None else str(decision.target_id),
-        "section": explained.decided.plan.sections[section].name,
-        "action": decision.action.value,
-        "reason": decision.reason,
-        "rule_id": decision.rule_id,
-        **({} if decision.rule is None else {"rule": decision.rule}),
-        "relevance": decision.relevance,
-        "breakdown": dict(decision.breakdown),
-        "rank": decision.rank,
-    }
+def _fetch(explained: _Explained) -> None:
+    """Read the rows of all candidates in a few statements instead of one for each."""
+    ranked, facts = explained.record.ranked, explained.record.facts
+    by_relation: dict[str, set[int]] = {}
+    for source in np.unique(ranked[SOURCE]).tolist():
+        relation = facts.relation_of(source)
+        if relation is not None:
+            ordinals = ranked[ORDINAL][ranked[SOURCE] == source]
+            by_relation.setdefault(relation, set()).update(ordinals.tolist())
+    for relation, wanted in by_relation.items():
+        explained.source.fetch(relation, sorted(wanted))
 
 
-def _cut_off(item: CutOff) -> dict[str, Any]:
-    out = {
-        "type": item.source_type.value,
-        "filter": item.filter,
-        "limit": item.limit,
-        "cutoff_score": item.cutoff_score,
-        "considered": item.considered,
-    }
-    if item.rule is not None:
-        out |= {"rule": item.rule, "kept": item.kept}
-    if item.condition is not None:
-        out["condition"] = item.condition
+def _sections(explained: _Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
+    """Return the sections of a window in order, and whether each belongs to its stable prefix."""
+    still, out = True, []
+    for item in sections:
+        still = still and item.section.index in explained.decided.filled.stable_sections
+        section = item.section
+        out.append({"name": section.name, "type": section.type.value, "tokens": item.tokens, "stable": still})
     return out
 
 
@@ -299,10 +295,9 @@ def _candidate(explained: _Explained, record_id: uuid.UUID, place: int) -> dict[
     decided = explained.decided
     (decision,) = [d for d in trace(decided, lambda _: None, explained.record.facts.now_us) if d.rank == place]
     excluded = decision.action is AssemblyAction.EXCLUDE
-    out = _decision(explained, decision)
+    out = decision_document(decision)
     out["id"] = str(record_id)
     out["verdict"] = "excluded" if excluded else "included"
-    out["would_have_tokens" if excluded else "tokens"] = decision.tokens
     out["candidates"] = len(decided.ranked)
     out["min_relevance"] = decided.plan.config.min_relevance_threshold
     ordinal = -int(explained.record.ranked[TWIN][place])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from hashlib import sha256
 from typing import Any
 
 from caliber.context.facts import WindowFacts
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
 from caliber.explain.explainer import explain
+from caliber.explain.labels import labels_of
+from caliber.explain.picture import Picture, Replayed
 from caliber.explain.replayer import replay
 from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
-from caliber.model.errors import NotFound
+from caliber.model.context import StoredWindow
+from caliber.model.errors import NotFound, StorageError
 from caliber.model.windows import ContextWindow
 from caliber.search.opening import SearchEngine
 
@@ -40,6 +44,26 @@ class Explaining:
         """Return why each record of a window was included or excluded, or the reason for one record."""
         window, config, contents = self._reader.recorded(window_id)
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
+
+    def html(self, window_id: uuid.UUID) -> str:
+        """Return a persisted window as a page, replayed and with the texts of the records left out."""
+        from caliber.explain.page.render import render
+
+        window, config, contents = self._reader.recorded(window_id)
+        explained = explain(window.record, config, contents)
+        again, replayed = self._again(window)
+        labels = labels_of(window.record, config, contents)
+        return render(Picture(explained, again, replayed, labels))
+
+    def _again(self, window: StoredWindow) -> tuple[ContextWindow | None, Replayed]:
+        """Return a window replayed, or None where it cannot be, and the comparison with what was recorded."""
+        try:
+            again = self.replay(window.window_id)
+        except (NotFound, StorageError) as error:
+            return None, Replayed("impossible", str(error))
+        if sha256(again.text.encode()).digest() == window.text_hash:
+            return again, Replayed("identical", "replay gave the recorded text again, byte for byte")
+        return again, Replayed("different", "replay gave another text than the one recorded")
 
     def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:
         """Return the present relevance of a record to a window's query; None when it has none."""

@@ -15,6 +15,7 @@ from typing import Any
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.pages import framed, page_of
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 
@@ -34,13 +35,19 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceRef:
-    """A source record of a section's text. Units: relevance in the metric of the space, 1.0 when not scored."""
+    """A source record of a section's text.
+
+    Units: relevance in the metric of the space, 1.0 when not scored; ``span`` the characters of the section's content
+    that are this source, from and up to; ``day`` the day on which a recalled turn was said, None for others.
+    """
 
     source_type: SourceType
     id: uuid.UUID | None
     version: int
     relevance: float
     tokens: int
+    span: tuple[int, int] = (0, 0)
+    day: date | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,8 @@ class AssemblyDecision:
     """The contribution of each part of a search to the relevance; empty where no search computed it."""
     rule: str | None = None
     """The rule of injection that brought it; None where no rule did."""
+    section: str = ""
+    """The section that it is in, or would have been in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,17 @@ class ContextWindow:
                 item["tool_calls"] = [dict(call) for call in message.tool_calls]
             out.append(item)
         return out
+
+    def to_html(self) -> str:
+        """Return the window as one HTML page that needs no network: budget, sections, sources, decisions.
+
+        ``memory.windows.html(window_id)`` adds what only the store has: replay, the texts of records left out.
+        """
+        return page_of(self)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        return framed(page_of(self))
 
 
 @dataclass(frozen=True, slots=True)

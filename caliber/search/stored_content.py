@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.kept_content import pack_content, unpack_content
+
+_MANY: Final = 1_000
+"""Rows that one statement reads."""
 
 
 class StoredContents:
@@ -19,6 +22,30 @@ class StoredContents:
     def __init__(self, engine: Engine, readers: Readers | None = None) -> None:
         self._engine = engine
         self._readers = readers
+        self._fetched: dict[tuple[str, int], Row | None] = {}
+
+    def fetch(self, relation: str, ordinals: Sequence[int]) -> None:
+        """Read many rows as they are now in a few statements: what is asked of them later costs none."""
+        plans = self._engine.store.plans.get(relation)
+        if plans is None or plans.get_many is None:
+            return
+        at = plans.codec.index("ordinal")
+        with self._engine.store.read() as session:
+            for first in range(0, len(ordinals), _MANY):
+                some = ordinals[first : first + _MANY]
+                self._fetched.update(dict.fromkeys((relation, ordinal) for ordinal in some))
+                rows = session.run(plans.get_many, (dump_json(list(some)),))
+                self._fetched.update({(relation, int(row[at])): row for row in rows})
+
+    def present(self, relation: str, ordinal: int) -> Mapping[str, Any] | None:
+        """Return the content columns of a row as it is now; None if it is deleted, or hidden."""
+        found_relation = self._engine.store.catalog.by_name.get(relation)
+        if found_relation is None:
+            return None
+        row = self._row(relation, ordinal)
+        if row is None or self._hidden(found_relation, row):
+            return None
+        return unpack_content(pack_content(found_relation, row))
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version; None if they are deleted, or hidden by now."""
@@ -27,7 +54,7 @@ class StoredContents:
             kept = session.run(self._engine.store.statements["content.at"], (name, ordinal, version))
             if kept and self._readers is None:
                 return unpack_content(kept[0][0])
-            row = None if found_relation is None else self._row(session, name, ordinal)
+        row = None if found_relation is None else self._row(name, ordinal)
         if row is not None and found_relation is not None and self._hidden(found_relation, row):
             return None
         if kept:
@@ -41,22 +68,25 @@ class StoredContents:
         if known is not None and self._readers is None:
             return known
         name, found_relation = relation, self._engine.store.catalog.by_name.get(relation)
+        row = None if found_relation is None else self._row(name, ordinal)
+        if row is not None and found_relation is not None:
+            if self._hidden(found_relation, row):
+                return None
+            plans = self._engine.store.plans[name]
+            return uuid.UUID(bytes=row[plans.codec.index(found_relation.key[0])])
+        if known is not None:
+            return known
         with self._engine.store.read() as session:
-            row = None if found_relation is None else self._row(session, name, ordinal)
-            if row is not None and found_relation is not None:
-                if self._hidden(found_relation, row):
-                    return None
-                plans = self._engine.store.plans[name]
-                return uuid.UUID(bytes=row[plans.codec.index(found_relation.key[0])])
-            if known is not None:
-                return known
             gone = session.run(self._engine.store.statements["content.owner"], (name, ordinal))
         return uuid.UUID(bytes=gone[0][0]) if gone else None
 
-    def _row(self, session: Any, name: str, ordinal: int) -> Row | None:
+    def _row(self, name: str, ordinal: int) -> Row | None:
+        if (name, ordinal) in self._fetched:
+            return self._fetched[name, ordinal]
         plan = self._engine.store.plans[name].get_many
         assert plan is not None
-        rows: list[Row] = session.run(plan, (dump_json([ordinal]),))
+        with self._engine.store.read() as session:
+            rows: list[Row] = session.run(plan, (dump_json([ordinal]),))
         return rows[0] if rows else None
 
     def entity(self, record_id: uuid.UUID) -> Any | None:

@@ -417,6 +417,9 @@ class Contents:
         self._hidden = hidden
         self.asked: list[tuple[str, int]] = []
 
+    def fetch(self, relation: str, ordinals: Sequence[int]) -> None:
+        """Everything is in memory."""
+
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         self.asked.append((relation, ordinal))
         store, name = self._world.store, relation

@@ -91,6 +91,7 @@ _allow(
 )
 _allow(
     PIECES,
+    search__stored_content="_MANY",
     backends__postgres__bulk__loading="_RECORDS_AT_ONCE",
     backends__postgres__maintaining__erasing="PostgresEraser._values",
     backends__postgres__searching__full_text="_BATCH_ROWS",
@@ -192,6 +193,7 @@ _allow(
     pcp__validation="_DAY_US _MS_US",
     context__record__record="_SECOND_US",
     context__texts="_DAY_US",
+    context__window="_EPOCH",
     dsl__parser="_UNITS_MS",
     llm__remote__limiter="_MINUTE_S",
     erasure__erasing="_ALL_TIME_US",
@@ -205,6 +207,8 @@ _allow(
 _allow(
     SHOWN,
     integrations__otel="_SECONDS",
+    explain__labels="LABEL_CHARS",
+    explain__page__render="_OPEN_MOST _budget",
     context__rules="_SHOWN_CHARS",
     jobs__facet="Jobs.list",
     pcp__facet="Pcp.conflicts",

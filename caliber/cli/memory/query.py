@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,6 +15,7 @@ from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
 from caliber.cli.settings import Settings, with_store
+from caliber.cli.setup import write_whole
 from caliber.model.errors import NotFound
 from caliber.schema.relations import TRAJECTORY
 
@@ -301,14 +303,22 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
 @click.command()
 @click.argument("window")
 @click.option("--exclusion", metavar="ID", help="One record: why it is in the window, or why not.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page for browsers.")
 @with_store
-def explain(settings: Settings, window: str, exclusion: str | None) -> None:
+def explain(settings: Settings, window: str, exclusion: str | None, page: Path | None) -> None:
     """Explain WINDOW (its id, or `latest`): its contents, and what was left out."""
+    if page is not None and exclusion is not None:
+        raise UsageError("a page shows the whole window", "use --html without --exclusion")
     record_id = None if exclusion is None else as_id(exclusion, "record")
     if window != LATEST:
         as_id(window, "window")
     with settings.memory() as memory:
         window_id = window_id_of(memory, window)
+        if page is not None:
+            write_whole(page, memory.windows.html(window_id), mode=0o600)  # it shows what was remembered
+            document = {"window_id": window_id, "file": page}
+            settings.out.result(document, lambda: settings.out.print(f"wrote {page}: open it in a browser"))
+            return
         found = memory.explain(window_id, exclusion=record_id)
         if record_id is None:
             settings.out.result(found, lambda: _print_explained(settings.out, memory, found))

@@ -1,0 +1,45 @@
+"""Labels of candidates that a window left out: the beginnings of their texts, as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from caliber.config import CaliberConfig
+from caliber.context.columns import ORDINAL, SOURCE
+from caliber.context.conversation import PASSAGE, SPOKEN
+from caliber.context.record.record import unpack_record
+from caliber.context.texts import text_of_content, turn_of_content
+from caliber.explain.replayer import plan_for
+from caliber.model.context import DecisionCode
+
+LABEL_CHARS: Final = 160
+_INSIDE: Final = (int(DecisionCode.INCLUDED), int(DecisionCode.INCLUDED_TRUNCATED))
+
+
+class PresentSource(Protocol):
+    """The records as they are now, as far as the principal may see them."""
+
+    def present(self, relation: str, ordinal: int) -> Mapping[str, Any] | None:
+        """Return the content columns of a row; None if it is deleted, or hidden."""
+        ...
+
+
+def labels_of(record: bytes, config: CaliberConfig, source: PresentSource) -> dict[int, str]:
+    """Return the beginnings of the texts of the records that a window left out, by rank."""
+    kept = unpack_record(record)
+    plan, ranked = plan_for(kept, config), kept.ranked
+    out: dict[int, str] = {}
+    for place in np.flatnonzero(~np.isin(kept.codes, _INSIDE)).tolist():
+        number = int(ranked[SOURCE][place])
+        relation = kept.facts.relation_of(number)
+        content = None if relation is None else source.present(relation, int(ranked[ORDINAL][place]))
+        if content is None:
+            continue
+        spoken = number in (SPOKEN, PASSAGE)
+        text = turn_of_content(content).line if spoken else text_of_content(plan.records[number], content)
+        words = " ".join(text.split())
+        out[place] = words if len(words) <= LABEL_CHARS else words[: LABEL_CHARS - 1].rstrip() + "…"
+    return out
