@@ -8,15 +8,13 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from caliber.config import CaliberConfig
-from caliber.context.columns import ORDINAL, SOURCE
+from caliber.context.columns import ORDINAL, SOURCE, entered
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.record.record import unpack_record
 from caliber.context.texts import text_of_content, turn_of_content
 from caliber.explain.replayer import plan_for
-from caliber.model.context import DecisionCode
 
 LABEL_CHARS: Final = 160
-_INSIDE: Final = (int(DecisionCode.INCLUDED), int(DecisionCode.INCLUDED_TRUNCATED))
 
 
 class PresentSource(Protocol):
@@ -32,7 +30,9 @@ def labels_of(record: bytes, config: CaliberConfig, source: PresentSource) -> di
     kept = unpack_record(record)
     plan, ranked = plan_for(kept, config), kept.ranked
     out: dict[int, str] = {}
-    for place in np.flatnonzero(~np.isin(kept.codes, _INSIDE)).tolist():
+    left_out = np.ones(len(ranked), bool)
+    left_out[entered(kept.codes)] = False
+    for place in np.flatnonzero(left_out).tolist():
         number = int(ranked[SOURCE][place])
         relation = kept.facts.relation_of(number)
         content = None if relation is None else source.present(relation, int(ranked[ORDINAL][place]))
