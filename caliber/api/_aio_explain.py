@@ -9,6 +9,7 @@ from caliber.api.aio_base import AsyncFace
 from caliber.explain.facet import Windows
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
+from caliber.model.window_diff import WindowDiff
 
 
 class AsyncWindows(AsyncFace, of=Windows):
@@ -22,3 +23,12 @@ class AsyncWindows(AsyncFace, of=Windows):
         See ``Windows.html``.
         """
         return await self._run(self._sync.html, window_id, user=user, deadline_ms=deadline_ms)
+
+    async def diff(
+        self, before: Id, after: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> WindowDiff:
+        """Return why a prompt changed between two persisted windows, and where a provider's prompt cache broke.
+
+        See ``Windows.diff``.
+        """
+        return await self._run(self._sync.diff, before, after, user=user, deadline_ms=deadline_ms)

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("caliber.cli.memory.plan:plan", "Show the records that each rule selects."),
     "search": ("caliber.cli.memory.query:search", "Search memory."),
     "explain": ("caliber.cli.memory.query:explain", "Explain a window's contents and omissions."),
+    "diff": ("caliber.cli.memory.diff:diff", "Compare two windows: what changed, and why."),
     "replay": ("caliber.cli.memory.query:replay", "Assemble a recorded window again and compare."),
     "eval": ("caliber.cli.evaluating.command:evaluate", "Measure search on questions of yours, and explain misses."),
     "forget": ("caliber.cli.memory.forget:forget", "Erase a person or thing from everything that is kept."),

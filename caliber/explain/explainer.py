@@ -57,7 +57,9 @@ class ExplainSource(ContentSource, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Explained:
+class Explained:
+    """A recorded window, decided again."""
+
     record: Record
     decided: Decided
     source: ExplainSource
@@ -85,17 +87,21 @@ def explain(
     Without ``score_now`` the relevance of a record that a limit kept out is not worked out again.
     Raises: StorageError for a damaged record; InvalidValue for a configuration that is not the window's.
     """
-    kept = unpack_record(record)
-    plan = plan_for(kept, config)
-    filled = decide_again(kept, plan)
-    decided = decided_again(kept, plan, filled, kept.shown)
-    explained = _Explained(kept, decided, source)
+    explained = explained_of(record, config, source)
     if exclusion is not None:
-        return {**_one(explained, exclusion, score_now), "trust": explained.trust_of(exclusion)}
+        return {**explain_one(explained, exclusion, score_now), "trust": explained.trust_of(exclusion)}
     return _all(explained)
 
 
-def _all(explained: _Explained) -> dict[str, Any]:
+def explained_of(record: bytes, config: CaliberConfig, source: ExplainSource) -> Explained:
+    """Return a recorded window decided again. Raises: as ``explain``."""
+    kept = unpack_record(record)
+    plan = plan_for(kept, config)
+    filled = decide_again(kept, plan)
+    return Explained(kept, decided_again(kept, plan, filled, kept.shown), source)
+
+
+def _all(explained: Explained) -> dict[str, Any]:
     facts = explained.record.facts
     _fetch(explained)
     decisions = trace(explained.decided, explained.id_of, facts.now_us)
@@ -124,7 +130,7 @@ def _all(explained: _Explained) -> dict[str, Any]:
     }
 
 
-def _fetch(explained: _Explained) -> None:
+def _fetch(explained: Explained) -> None:
     """Read the rows of all candidates in a few statements instead of one for each."""
     ranked, facts = explained.record.ranked, explained.record.facts
     by_relation: dict[str, set[int]] = {}
@@ -137,7 +143,7 @@ def _fetch(explained: _Explained) -> None:
         explained.source.fetch(relation, sorted(wanted))
 
 
-def _sections(explained: _Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
+def _sections(explained: Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
     """Return the sections of a window in order, and whether each belongs to its stable prefix."""
     still, out = True, []
     for item in sections:
@@ -147,7 +153,7 @@ def _sections(explained: _Explained, sections: list[FilledSection]) -> list[dict
     return out
 
 
-def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
+def _rules(explained: Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
     """Return the rules of a window, best first, with the number of records and tokens of each."""
     decided = explained.decided
     plan, brought = decided.plan, {item.section.index: item for item in sections}
@@ -175,7 +181,7 @@ def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[st
     return out
 
 
-def _inputs(explained: _Explained) -> dict[str, Any]:
+def _inputs(explained: Explained) -> dict[str, Any]:
     record, facts = explained.record, explained.record.facts
     vector = facts.query_embedding
     return {
@@ -201,7 +207,8 @@ def _inputs(explained: _Explained) -> dict[str, Any]:
 # --- one record ----------------------------------------------------------------------------------
 
 
-def _one(explained: _Explained, record_id: uuid.UUID, score_now: ScoreNow | None) -> dict[str, Any]:
+def explain_one(explained: Explained, record_id: uuid.UUID, score_now: ScoreNow | None) -> dict[str, Any]:
+    """Return why one record is, or is not, in a window."""
     entity = explained.source.entity(record_id)
     place = _place_of(explained, record_id, entity)
     if place is not None:
@@ -229,7 +236,7 @@ def _one(explained: _Explained, record_id: uuid.UUID, score_now: ScoreNow | None
     return out
 
 
-def _above(explained: _Explained) -> set[uuid.UUID]:
+def _above(explained: Explained) -> set[uuid.UUID]:
     """Return the trajectories above the window's, as far up as windows take records from."""
     dag = explained.decided.plan.config.pcp.context_dag
     found: set[uuid.UUID] = set()
@@ -242,7 +249,7 @@ def _above(explained: _Explained) -> set[uuid.UUID]:
     return found
 
 
-def _unreached(explained: _Explained, entity: Any, source: int) -> str | None:
+def _unreached(explained: Explained, entity: Any, source: int) -> str | None:
     """Return why windows of this task recall nothing of a record's, or None if they may: see ``recallable``."""
     facts, recall = explained.record.facts, explained.decided.plan.config.recall
     task, trust = getattr(entity, "trajectory_id", None), getattr(entity, "trust", None)
@@ -270,7 +277,7 @@ def _shares(reach: Reach, here: Any, there: Any) -> bool:
     return (user_of(here) or here.initiator) == (user_of(there) or there.initiator)
 
 
-def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -> int | None:
+def _place_of(explained: Explained, record_id: uuid.UUID, entity: Any | None) -> int | None:
     record = explained.record
     for place, candidate_id in record.ids.items():
         if candidate_id == record_id and explained.id_of(place) is not None:
@@ -291,7 +298,7 @@ def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -
     return None
 
 
-def _candidate(explained: _Explained, record_id: uuid.UUID, place: int) -> dict[str, Any]:
+def _candidate(explained: Explained, record_id: uuid.UUID, place: int) -> dict[str, Any]:
     decided = explained.decided
     (decision,) = [d for d in trace(decided, lambda _: None, explained.record.facts.now_us) if d.rank == place]
     excluded = decision.action is AssemblyAction.EXCLUDE

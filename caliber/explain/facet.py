@@ -1,4 +1,4 @@
-"""Facet ``memory.windows``: persisted windows as pages."""
+"""Facet ``memory.windows``: persisted windows as pages, and compared."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from caliber.model import arguments
 from caliber.model.deadline import bounded
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
+from caliber.model.window_diff import WindowDiff
 
 
 class Windows:
@@ -29,3 +30,19 @@ class Windows:
         with bounded(deadline_ms):
             reader = self._reader.seen_by(user)
             return Explaining(self._engine, reader).html(arguments.as_uuid(window_id, "window_id"))
+
+    def diff(
+        self, before: Id, after: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> WindowDiff:
+        """Return why a prompt changed between two persisted windows, and where a provider's prompt cache broke.
+
+        ``apply`` of the result makes the text of ``before`` that of ``after``. ``user`` is whom the call is for, as in
+        ``explain``; docs/explain.md.
+
+        Raises: as ``replay``, for either window.
+        """
+        from caliber.explain.service import Explaining
+
+        first, last = arguments.as_uuid(before, "before"), arguments.as_uuid(after, "after")
+        with bounded(deadline_ms):
+            return Explaining(self._engine, self._reader.seen_by(user)).diff(first, last)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import uuid
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.context.facts import WindowFacts
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
-from caliber.explain.explainer import explain
+from caliber.explain.explainer import Explained, explain, explain_one, explained_of
 from caliber.explain.labels import labels_of
 from caliber.explain.picture import Picture, Replayed
 from caliber.explain.replayer import replay
 from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
-from caliber.model.context import StoredWindow
+from caliber.model.context import AssemblyAction, StoredWindow
 from caliber.model.errors import NotFound, StorageError
+from caliber.model.window_diff import WindowDiff
 from caliber.model.windows import ContextWindow
 from caliber.search.opening import SearchEngine
+
+if TYPE_CHECKING:
+    from caliber.explain.diff import Side
 
 
 class Explaining:
@@ -54,6 +58,36 @@ class Explaining:
         again, replayed = self._again(window)
         labels = labels_of(window.record, config, contents)
         return render(Picture(explained, again, replayed, labels))
+
+    def diff(self, before: uuid.UUID, after: uuid.UUID) -> WindowDiff:
+        """Return the difference of two persisted windows."""
+        from caliber.explain.diff import compare
+
+        first, _ = self._side(before)
+        last, explained = self._side(after)
+        plan = explained.decided.plan
+        return compare(first, last, lambda text: plan.tokens(int(plan.estimator.lengths_of([text])[0])))
+
+    def _side(self, window_id: uuid.UUID) -> tuple[Side, Explained]:
+        """Return a window replayed, with the reason for each record."""
+        from caliber.explain.diff import Key, Side
+
+        window, config, contents = self._reader.recorded(window_id)
+        explained = explained_of(window.record, config, contents)
+        again, facts = self.replay(window_id), explained.record.facts
+        reasons = {
+            (item.source_type, item.target_id or item.section): item.reason
+            for item in again.assembly_trace
+            if item.action is not AssemblyAction.EXCLUDE
+        }
+
+        def reason(key: Key) -> str:
+            found = reasons.get(key)
+            if found is None and isinstance(key[1], uuid.UUID):
+                found = str(explain_one(explained, key[1], self._score_now)["reason"])
+            return found or "the window had no such text"
+
+        return Side(again, facts.query, reason), explained
 
     def _again(self, window: StoredWindow) -> tuple[ContextWindow | None, Replayed]:
         """Return a window replayed, or None where it cannot be, and the comparison with what was recorded."""

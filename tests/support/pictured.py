@@ -19,9 +19,9 @@ QUESTION = "When is Pixel's appointment at the vet, and what should I tell them?
 THINGS = "lamp harbour bicycle lake train garden violin kettle market lighthouse".split()  # noqa: SIM905
 
 
-def pictured(backend: Any, turns: int, **options: Any) -> tuple[Any, Any]:
+def pictured(backend: Any, turns: int, clock: FixedClock | None = None, **options: Any) -> tuple[Any, Any]:
     """Return a memory in which a question finds about ``turns`` earlier turns, and the task that asks it."""
-    clock = FixedClock(to_us(MAY))
+    clock = clock or FixedClock(to_us(MAY))
     settings: dict[str, Any] = {
         "search__keyword__similar_words": "none",
         "summaries__turns": "off",

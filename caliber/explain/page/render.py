@@ -54,6 +54,7 @@ _REASONS: Final = {
     "duplicate": "repeats a more relevant record",
     "left_with_block": "is older than the first turn shown",
     "already_shown": "the conversation shows it already",
+    "open_conflict": "it contradicts a record in the window, and the conflict is open",
 }
 _ORIGINS: Final = {
     "last_user_turn": "the last user turn",
