@@ -147,7 +147,8 @@ def _unrecalled(
     if task == facts.trajectory_id or (enters is Enters.TASK and task in above):
         absence = _cut(_age(entity, relation), cuts) or _of_ancestors(entity, relation, facts, cuts)
         if absence is None and not _recalls(facts, plan):
-            absence = _unanswering(entity, cuts)
+            # A query that recalls nothing still ranks the artifacts of the task.
+            absence = _unanswering(entity, cuts) or _search_cut(cuts, score)
         if absence is not None or relation.name == SCOPES:
             return absence
     if not _recalls(facts, plan):
