@@ -27,7 +27,7 @@ from caliber.model.windows import ContextWindow
 
 
 def sources(window: ContextWindow) -> list[tuple[Any, ...]]:
-    """Return what stands in a window, in order of reading."""
+    """Return the sources of a window, in order of reading."""
     return [
         ((source.source_type, source.id or section.name), section.name, section.content[slice(*source.span)])
         for section in window.sections

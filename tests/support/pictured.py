@@ -1,4 +1,4 @@
-"""A store whose window has many candidates, for tests of pages and comparisons; some of what it holds is hostile."""
+"""Store whose window has many candidates, for tests of pages and comparisons; some of its texts are hostile."""
 
 from __future__ import annotations
 
