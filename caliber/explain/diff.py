@@ -5,14 +5,13 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
+from caliber.explain.labels import beginning
 from caliber.model.context import SourceType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.window_diff import ChangeKind, PromptCache, SourceChange, TextEdit, WindowDiff
 from caliber.model.windows import ContextWindow
 
-LABEL_CHARS: Final = 100
 Key = tuple[SourceType, uuid.UUID | str]
 Tokens = Callable[[str], int]
 """Counts the tokens of a text as the window after does."""
@@ -125,12 +124,11 @@ def _change(
         return None
     shown = new or old
     assert shown is not None
-    words = " ".join(shown.text.split())
     return SourceChange(
         kinds=tuple(kinds),
         source_type=key[0],
         id=key[1] if isinstance(key[1], uuid.UUID) else None,
-        label=words if len(words) <= LABEL_CHARS else words[: LABEL_CHARS - 1].rstrip() + "…",
+        label=beginning(shown.text),
         section_before=None if old is None else old.section,
         section_after=None if new is None else new.section,
         place_before=places[0],

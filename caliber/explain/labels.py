@@ -40,6 +40,11 @@ def labels_of(record: bytes, config: CaliberConfig, source: PresentSource) -> di
             continue
         spoken = number in (SPOKEN, PASSAGE)
         text = turn_of_content(content).line if spoken else text_of_content(plan.records[number], content)
-        words = " ".join(text.split())
-        out[place] = words if len(words) <= LABEL_CHARS else words[: LABEL_CHARS - 1].rstrip() + "…"
+        out[place] = beginning(text)
     return out
+
+
+def beginning(text: str) -> str:
+    """Return the beginning of a text, as one line."""
+    words = " ".join(text.split())
+    return words if len(words) <= LABEL_CHARS else words[: LABEL_CHARS - 1].rstrip() + "…"
