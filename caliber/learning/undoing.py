@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as Collection
-from typing import Any, Final
+from typing import Any
 
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, current_in
@@ -23,11 +23,9 @@ from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Turn
+from caliber.schema.predicate import Comparison, Operator, all_of
 from caliber.schema.relations import EVENT, NOTE, PERSON_FACT
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-_MOST: Final = 1 << 20
-"""The most events of a kind that a task is looked through for."""
 
 
 def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
@@ -99,16 +97,19 @@ class RolledBack:
         """Return the batches learnt from some turns of a task that stand, or were undone; the newest first."""
         if not turns:
             return []
-        path, key = "list_by_trajectory_and_type", trajectory_id.bytes
-        taken = {
-            event.payload["undone"] for event in uow.select_path(EVENT, path, key, EventType.LEARN_UNDO.value, _MOST)
-        }
-        learnt: list[Event] = uow.select_path(EVENT, path, key, EventType.LEARN.value, _MOST)
+        taken = {event.payload["undone"] for event in self._events(uow, trajectory_id, EventType.LEARN_UNDO)}
         return [
             event
-            for event in learnt
+            for event in self._events(uow, trajectory_id, EventType.LEARN)
             if (str(event.event_id) in taken) is undone and not turns.isdisjoint(event.payload["turns"])
         ]
+
+    def _events(self, uow: UnitOfWork, trajectory_id: uuid.UUID, kind: EventType) -> Iterator[Event]:
+        """Yield the events of a type of a task, the newest first."""
+        of_task = Comparison("trajectory_id", Operator.EQUAL, trajectory_id)
+        asked = all_of(of_task, Comparison("event_type", Operator.EQUAL, kind.value))
+        newest = self._engine.store.listing(EVENT, asked, EVENT.column("created_at"), descending=True)
+        return uow.listed(EVENT, newest)
 
 
 def _owner(uow: UnitOfWork, event: Event) -> Owner:

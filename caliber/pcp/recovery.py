@@ -35,6 +35,7 @@ from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Trajectory, TrajectoryStatus, TTLKind, Turn
 from caliber.pcp.checkpoints import CheckpointState, read_state
+from caliber.schema.predicate import Comparison, Operator
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
 from caliber.schema.validity import is_active
@@ -102,12 +103,12 @@ class Recovery:
 
         return self._engine.write(work)
 
-    def prepare(self, trajectory_id: uuid.UUID) -> tuple[Any, tuple[str, bytes]]:
+    def prepare(self, trajectory_id: uuid.UUID, what: str = "checkpoint") -> tuple[Any, tuple[str, bytes]]:
         """Return a task as it is, and the state of its checkpoint. Raises: NotFound, InvalidStateTransition."""
         snapshot = self._engine.snapshot("latest")
         scope = self._tasks.current_scope(snapshot, trajectory_id)
         subject = self._tasks.subject(snapshot, trajectory_id, scope, all_turns=False)
-        _check_going(subject.trajectory, "checkpoint")
+        _check_going(subject.trajectory, what)
         return subject, self._tasks.policies.prepare_checkpoint(subject)
 
     def recover(self, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, *, preview: bool) -> RecoveryResult:
@@ -116,15 +117,8 @@ class Recovery:
         Raises: as ``Pcp.recover``.
         """
 
-        def looked(uow: UnitOfWork) -> RecoveryResult:
-            return self._recover(uow, trajectory_id, checkpoint_id, None)
-
-        found = self._engine.write(looked)
-        if preview or found.reason is not None:
-            return found
-
         def attempt() -> RecoveryResult:
-            before = self.prepare(trajectory_id)
+            before = None if preview else self.prepare(trajectory_id, "recovery")
             return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
 
         return self._tasks.retry(attempt)
@@ -171,26 +165,26 @@ class Recovery:
         Without an id it is the newest all of whose records still stand: not one of a course that was rolled back.
         A damaged one falls back to the one before it.
         """
-        found: list[Checkpoint] = list(
-            uow.select_path(CHECKPOINT, "list_by_trajectory", records.trajectory_id.bytes, _ALL)
-        )
-        named = next((at for at, each in enumerate(found) if each.checkpoint_id == checkpoint_id), None)
-        if checkpoint_id is not None:
-            if named is None:
-                raise NotFound(entity_type=CHECKPOINT.name, id=checkpoint_id)
-            if not found[named].recoverable:
-                raise InvalidValue(field="checkpoint", reason="is not recoverable; take another one, or none")
+        of_task = Comparison("trajectory_id", Operator.EQUAL, records.trajectory_id)
+        newest = self._engine.store.listing(CHECKPOINT, of_task, CHECKPOINT.column("created_at"), descending=True)
+        is_reached = checkpoint_id is None
         damaged: list[CheckpointId] = []
-        for at, each in enumerate(found):
-            if not each.recoverable or (named is not None and at < named):
+        for each in uow.listed(CHECKPOINT, newest):
+            is_named = each.checkpoint_id == checkpoint_id
+            is_reached = is_reached or is_named
+            if is_named and not each.recoverable:
+                raise InvalidValue(field="checkpoint", reason="is not recoverable; take another one, or none")
+            if not is_reached or not each.recoverable:
                 continue
             try:
                 state = read_state(each)
             except StorageError:
                 damaged.append(each.checkpoint_id)
                 continue
-            if at == named or records.stand(state):
+            if is_named or records.stand(state):
                 return each, state, tuple(damaged)
+        if not is_reached:
+            raise NotFound(entity_type=CHECKPOINT.name, id=checkpoint_id)
         raise NoCheckpointAvailable(trajectory_id=records.trajectory_id)
 
     def _carry_out(
@@ -272,7 +266,6 @@ class Recovery:
         )
 
 
-_ALL = 1 << 20
 _COUNTS = (
     "scopes_rolled_back",
     "turns_rolled_back",

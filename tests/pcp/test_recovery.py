@@ -17,6 +17,7 @@ from support.evidence import scale, seed
 from support.weeks import SetClock
 
 import caliber
+from caliber.kernels import uuid7
 from caliber.model import OutcomeStatus, Principal, TrajectoryStatus
 from caliber.model.errors import (
     InvalidStateTransition,
@@ -26,7 +27,8 @@ from caliber.model.errors import (
 )
 from caliber.model.events import EventType
 from caliber.pcp.recovery import Recovery
-from caliber.schema.relations import CHECKPOINT
+from caliber.schema.relations import CHECKPOINT, EVENT
+from caliber.storage.compile.conditions import PAGE_ROWS
 from caliber.testing import inspect
 
 KNOBS: dict[str, Any] = {
@@ -252,6 +254,53 @@ def test_facts_of_rolled_back_turns_are_taken_back_and_learnt_again(memory: cali
     memory.jobs.run_due()
     assert facts() == ["lives in Lisbon"]
     assert memory.admin.verify() == []
+
+
+def test_a_task_of_more_records_than_one_page_recovers_wholly(memory: caliber.Caliber, clock: SetClock) -> None:
+    more = PAGE_ROWS + 20
+    task = memory.remember([{"role": "user", "content": "Hello."}], user="ana").trajectory_id
+    checkpoint = memory.pcp.checkpoint(task)
+    memory.remember([{"role": "user", "content": "I live in Berlin."}], user="ana", task=task)
+    scope = memory.current_scope(task)
+    assert scope is not None
+    memory.append_turns(scope.scope_id, [{"role": "tool", "content": f"reading {at}"} for at in range(more)])
+    learnt = [each for each in memory.storage.events.all() if each.event_type == EventType.LEARN][-1]
+    clock.at += timedelta(seconds=1)
+
+    def newer(uow: Any) -> None:
+        """Leave more than a page of newer checkpoints and events, none of which is the one that counts."""
+        for _ in range(more):
+            uow.insert(
+                CHECKPOINT,
+                dataclasses.replace(checkpoint, checkpoint_id=uuid7(), recoverable=False, created_at=clock.at),
+            )
+            for kind, payload in (
+                (EventType.LEARN, {**learnt.payload, "turns": [str(uuid7())]}),
+                (EventType.LEARN_UNDO, {"undone": str(uuid7())}),
+            ):
+                event = dataclasses.replace(
+                    learnt, event_id=uuid7(), event_type=kind, payload=payload, created_at=clock.at
+                )
+                uow.insert(EVENT, event)
+
+    inspect(memory).engine.write(newer)
+    done = memory.pcp.recover(task)
+    assert (done.checkpoint_id, done.turns_rolled_back, done.facts_undone) == (checkpoint.checkpoint_id, more + 1, 1)
+    assert not [note for note in memory.records("note").find(limit=10) if note.valid_until is None]
+    assert "reading" not in memory.assemble_context(task, query="reading").text
+    with pytest.raises(InvalidValue):
+        memory.pcp.recover(task, next(each.checkpoint_id for each in stored(memory, task) if not each.recoverable))
+    # Taken back, all of it is there again, and what was learnt from it is learnt anew.
+    again = memory.pcp.recover(task, done.before_id)
+    assert again.turns_restored == more + 1
+    memory.jobs.run_due()
+    assert [note.content for note in memory.records("note").find(limit=10) if note.valid_until is None] == [
+        "lives in Berlin"
+    ]
+
+
+def stored(memory: caliber.Caliber, task: Any) -> list[Any]:
+    return [each for each in memory.storage.checkpoints.all() if each.trajectory_id == task]
 
 
 def test_a_fact_that_a_person_corrected_since_stays(memory: caliber.Caliber) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
@@ -25,6 +25,9 @@ from caliber.storage.write.catalog_guard import check_present, stale_catalog
 from caliber.storage.write.changes import DELETE, UPSERT
 from caliber.storage.write.consequences import LOWERS, changed, lower, lower_owner_trust
 from caliber.storage.write.twins import has_twin
+
+if TYPE_CHECKING:
+    from caliber.storage.compile.listing import Listing
 
 
 class RowChange(NamedTuple):
@@ -186,6 +189,11 @@ class UnitOfWork:
     def pages(self, relation: Relation, rows: int = 500) -> Iterator[list[Row]]:
         """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
         return pages(self._session, self._plans[relation.name], rows)
+
+    def listed(self, relation: Relation, listing: Listing) -> Iterator[Any]:
+        """Yield the entities of a listing without variables, read in pages."""
+        plans = self._plans[relation.name]
+        return (self._hold(plans, row) for row in listing.rows(self._session, {}))
 
     def current(self, relation: Relation, row: Row) -> Row:
         """Return a row that was read by page as this unit of work has it by now."""
