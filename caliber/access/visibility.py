@@ -382,6 +382,16 @@ class Readers:
         """
         return (self.serves_tasks and relation.readers is None) or self.allows_entity(relation, entity)
 
+    def not_found(self, entity_type: str, key: uuid.UUID) -> NotFound:
+        """Return the error for a record that does not exist or is hidden: one text for both.
+
+        The application is told that it may name a user.
+        """
+        if self.everything or not self.serves_tasks:
+            return NotFound(entity_type=entity_type, id=key)
+        hint = f"{entity_type} {key} was not found in what everybody may see; pass user= to read what is of a user"
+        return NotFound(hint, entity_type=entity_type, id=key)
+
     def sees(self, key: bytes) -> bool:
         """Return whether the record of an id may be seen; an id without a record tells nothing."""
         found = self._memory.snapshot.locate(key)

@@ -268,11 +268,17 @@ class Reader:
             window = plans.codec.decode(rows[0]) if rows else None
         if window is not None and (window.expires_at is None or window.expires_at > from_us(engine.clock.now_us())):
             return window
-        raise NotFound(
-            f"window {window_id} was not found: it was never persisted, or has expired",
-            entity_type="context_window",
-            id=window_id,
-        )
+        raise self._no_window(window_id)
+
+    def _no_window(self, window_id: uuid.UUID) -> NotFound:
+        """Return the error for a window that does not exist or is hidden: one text for both."""
+        reason = "it was never persisted, has expired, or is not yours to read"
+        if self._readers.everything:
+            reason = "it was never persisted, or has expired"
+        elif self._readers.serves_tasks:
+            reason += "; pass user= to read a window of that user's task"
+        message = f"window {window_id} was not found: {reason}"
+        return NotFound(message, entity_type="context_window", id=window_id)
 
     def config_of(self, window: StoredWindow) -> CaliberConfig:
         """Return the configuration a window was made under. Raises: NotFound."""
@@ -301,7 +307,7 @@ class Reader:
         serves = self._principal.serves
         own = readers.reads_window(task, label) if serves else label == self._label and readers.sees_task(task.bytes)
         if not own:
-            raise NotFound(entity_type="context_window", id=window_id)
+            raise self._no_window(window_id)
         return window, config, StoredContents(self._engine, readers.acting_for(task))
 
     # --- the event log ---------------------------------------------------------------------------
@@ -313,7 +319,7 @@ class Reader:
         count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
         tasks = self._readers.within(engine.snapshot())[TASKS]
         if tasks.find(trajectory_id.bytes) < 0 or not self._readers.sees_task(trajectory_id.bytes):
-            raise NotFound(entity_type=TASKS, id=trajectory_id)
+            raise self._readers.not_found(TASKS, trajectory_id)
         engine.behind.flush()
         path = "list_by_trajectory"
         by: tuple[bytes | str, ...] = (trajectory_id.bytes,)

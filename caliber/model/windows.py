@@ -244,3 +244,5 @@ class SearchResult:
     pending: int = 0
     analysis: QueryAnalysis = field(default_factory=QueryAnalysis)
     below_floor: Evidence | None = None
+    hint: str | None = None
+    """What the caller may try where nothing was found; it says nothing about records."""

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,6 @@ from caliber.model.errors import (
     ConstraintViolation,
     InvalidValue,
     LlmError,
-    NotFound,
     Unavailable,
     VectorError,
 )
@@ -66,6 +65,7 @@ OTHER_SPACE = "space_of_another_model"
 
 Embedded = tuple[NDArray[np.float32] | None, str | None]
 """The vector of a query, or None and why; without a reason where none is wanted."""
+_SHARED: Final = "nothing that everybody may see was found; pass user= to search what is of a user too"
 
 
 def in_one_space(
@@ -246,7 +246,9 @@ class Searching:
         status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
         embedder = self._embeddings.embedder
         pending = 0 if embedder is None else embedder.waiting()
-        return SearchResult(hits, status, reason, position, pending, _understood(outcome), outcome.below)
+        is_shared = self.readers.serves_tasks and not self.readers.everything
+        hint = _SHARED if is_shared and not hits else None
+        return SearchResult(hits, status, reason, position, pending, _understood(outcome), outcome.below, hint)
 
     def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
         request = Request(
@@ -348,7 +350,7 @@ class Searching:
         snapshot = self._engine.snapshot()
         found = snapshot.locate(record_id.bytes)
         if found is None or not self.readers.allows(*found):
-            raise NotFound(entity_type="record", id=record_id)
+            raise self.readers.not_found("record", record_id)
         return snapshot, *found
 
     def get(self, record_id: uuid.UUID, only: str | None = None) -> Any:
@@ -356,7 +358,7 @@ class Searching:
         engine, erased = self._engine, self._engine.memory.erasures
         _, relation, row = self.locate(record_id)
         if only is not None and relation.relation.name != only:
-            raise NotFound(entity_type=only, id=record_id)
+            raise self.readers.not_found(only, record_id)
         entity = engine.memory.entity(relation, row)
         if engine.config.validation_mode is ValidationMode.ALWAYS:
             check_stored(relation.relation, entity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,48 @@ def test_a_forgotten_user_shows_no_words_of_one(open_app: Callable[..., caliber.
     assert "person_fact" not in memory.admin.stats()["records"], "facts about others are not counted"
     # Without them in memory, records that may be hidden are not counted.
     assert [counts.get(kind, 1) for kind in ("turn", "note", "trajectory")] == [1, 1, 1]
+
+
+@MODES
+def test_what_is_not_found_without_a_user_hints_at_user(open_app: Callable[..., caliber.Caliber], mode: str) -> None:
+    memory = open_app(search__mode=mode)
+    task, turn = said(memory, "my harbour pin is 4711", user=ANA)
+    window = memory.assemble_context(task.trajectory_id, query="harbour").window_id
+    fact = memory.records("fact").insert(subject="x", kind="claim", content="harbour", trajectory=task.trajectory_id)
+    memory.flush()
+
+    def told(ask: Callable[..., Any], key: uuid.UUID, **options: Any) -> str:
+        with pytest.raises(NotFound) as error:
+            ask(key, **options)
+        return str(error.value).replace(str(key), "ID")
+
+    asked: list[tuple[Callable[..., Any], uuid.UUID]] = [
+        (memory.get, turn.turn_id),
+        (memory.get, task.trajectory_id),
+        (memory.trace, task.trajectory_id),
+        (memory.explain, window),
+        (memory.replay, window),
+        (memory.records("fact").get, fact.record_id),
+    ]
+    for ask, hidden in asked:
+        text = told(ask, hidden)
+        assert text == told(ask, uuid.uuid4()), "a hidden record is told of as an absent one"
+        assert "pass user=" in text
+        if ask != asked[-1][0]:
+            assert "pass user=" not in told(ask, hidden, user=BEN) == told(ask, uuid.uuid4(), user=BEN)
+            ask(hidden, user=ANA)
+    assert memory.get(turn.turn_id, user=ANA) == turn
+    # A search finds nothing, with the same hint whether there is something or not.
+    found, nothing = memory.search("harbour"), memory.search("lighthouse")
+    assert (found.hits, found.status) == (nothing.hits, nothing.status) == ((), found.status)
+    assert found.hint == nothing.hint
+    assert "pass user=" in str(found.hint)
+    assert memory.search("harbour", user=ANA).hits
+    assert memory.search("harbour", user=ANA).hint is None is memory.search("lighthouse", user=ANA).hint
+    assert memory.acting_as(Principal.user(ANA)).search("lighthouse").hint is None
+    ben = memory.acting_as(Principal.user(BEN))
+    assert told(ben.explain, window) == told(ben.explain, uuid.uuid4())
+    assert told(ben.get, turn.turn_id) == "record ID was not found"
 
 
 @pytest.mark.parametrize("name", profiles.PROFILES)
