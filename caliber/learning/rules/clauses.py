@@ -26,23 +26,25 @@ JOKE: Final = "a joke"
 PLAN: Final = "a plan or a wish"
 DOUBT: Final = "uncertain"
 FICTION: Final = "text to work on, not about the user"
+TASK: Final = "an order for a text"
 
 _I = re.IGNORECASE
 _FICTION = re.compile(
     r"\b(?:translate|rewrite|rephrase|paraphrase|proofread|summari[sz]e|role-?play|pretend|lyrics|screenplay|"
     r"(?:short |bedtime )?stor(?:y|ies)|novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
     r"(?:fix|check|correct) (?:the |my |this )?(?:grammar|spelling|text|sentence|paragraph|essay)|"
-    r"(?:draft|write|compose) (?:me )?(?:a|an|the|some)|example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
+    r"example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
     r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as|"
     r"dear (?:sir|madam|hiring manager)|to whom it may concern)\b",
     _I,
 )
-_JOKE = re.compile(
-    r"\b(?:just kidding|kidding|jk|joking|joke|lol|lmao|rofl|ha(?:ha)+|/s|yeah,? right|as if)\b|[😂🤣😜😉😏🙃]", _I
-)
+_TASK = re.compile(r"\b(?:draft|write|compose) (?:me )?(?:a|an|the|some)\b", _I)
+_JOKE = re.compile(r"(?<!not )(?<!no )\b(?:just kidding|kidding|jk|joking|joke|/s|yeah,? right|as if)\b|[😜😉😏]", _I)
+_LAUGHS = re.compile(r"\b(?:lol|lmao|rofl|ha(?:ha)+)\b|[😂🤣🙃]", _I)
+"""Laughter: what a clause with it states is no fact, but the clauses beside it may be."""
 _SARCASM = re.compile(r"\b(?:LOVE|LOVES|LOVING|SO much fun|oh joy|how lovely|best \w+ (?:i|we) ever)\b")
 _JUST_KIDDING = re.compile(r"^\W*(?:(?:jk|just kidding|kidding|i was joking)\b\W*)+", _I)
-_KIDDING = re.compile(r"\b(?:kidding|jk|joking|joke|as if)\b|/s\b", _I)
+_KIDDING = re.compile(r"(?<!not )(?<!no )\b(?:kidding|jk|joking|joke|as if)\b|/s\b", _I)
 _HYPOTHESIS = re.compile(
     r"\b(?:if(?! (?:that|it|this) (?:helps|matters|makes)| you(?:'re)? (?:wonder|curious|must|need to know))|unless|"
     r"imagine|suppose|supposing|assume|assuming|hypothetically|what if|let's say|say i|"
@@ -82,14 +84,20 @@ _SPLIT = re.compile(
     r"\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
     r"|,?\s+(?:but|though|although|however|yet|whereas|while|so|because|cause|cuz|which is why|except)\s+"
     r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"
-    r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it|"
+    r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they(?!/)|it|this|that|turns out|it turns out|"
     r"you|please|can|could|what|how|do|don't)\b)"
-    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it's|you|please|can|could|what|"
+    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|it's|you|please|can|could|what|only my|"
     r"not (?:allergic|vegan|vegetarian)|no longer|"
     r"where|when|how|do|does|should|which|who|is|are)\b)"
     r"|(?<=\d),\s+(?=(?:called|named)\b)|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
     r"|(?<=[.!])\s+(?=(?:i|i'm|im|i've|my|we|he|she|it|but|and|so|no)\b)"
     r"|(?<=[a-z]{2}[.!])(?<!\b(?:mr|ms|dr|st|vs|jr|sr|no)\.)(?<!\bmrs\.)\s+(?=(?-i:[a-z]))"
+    r"|,\s+(?=(?:ok|okay|right|any|anything|is|are|good|safe|possible|thoughts|ideas|suggestions|recipes|tips|why|"
+    r"does|did|would|will)\b[^,]*\?$)"
+    r"|(?<!\bif)(?<!\bthat)(?<!\bwhen)(?<!\bsince)(?<!\blike)(?<!\bsay)(?<!\bsays)(?<!\bthink)(?<!\band)(?<!\bbut)"
+    r"(?<!\bor)(?<!\bso)(?<!\bas)(?<!\bwhat)(?<!\bwhy)(?<!\bbecause)(?<!\bcause)(?<!\bguess)(?<!\bpretend)"
+    r"(?<!\bassume)(?<!\bimagine)(?<!\bthough)(?<!\bsaid)(?<!\bwish)(?<![,;:])\s+(?=i'm (?:now )?(?:vegan|vegetarian|"
+    r"pescatarian|coeliac|celiac|diabetic|allergic to)\b)"
     r"|(?<=\?)\s+|,?\s+and\s+(?=still\b)",
     _I,
 )
@@ -121,7 +129,8 @@ _BARE_VERB = re.compile(
 )
 _PARTICIPLES = re.compile(r"^(?:allergic|vegetarian|vegan|married)\b", _I)
 _UNMARKED = re.compile(
-    r"\b(?:i(?=m\b|ve\b)|(?:you|we|they)(?=ve\b)|s?he(?=s\b)|(?:that|what|who|there)(?=s\b)|they(?=re\b)|"
+    r"\b(?:i(?=m\b|ve\b)|(?:you|we|they)(?=ve\b)|s?he(?=s\b)|(?:that|what|who|there)(?=s\b)|"
+    r"\b(?:wife|husband|daughter|son|sister|brother|dog|cat|boyfriend|girlfriend)(?=s (?:called|named|name)\b)|they(?=re\b)|"
     r"(?:do|ca|wo|did|does|is|are|was|have|has|had|could|should|would)n(?=t\b))(?!')",
     _I,
 )
@@ -194,6 +203,8 @@ def _refusal(sentence: str, following: str) -> str | None:
     """Return why a whole sentence states nothing, or None."""
     if _FICTION.search(sentence):
         return FICTION
+    if _TASK.search(sentence):
+        return FICTION if _FICTION_AFTER.search(sentence) else TASK
     if _JOKE.search(sentence) or _SARCASM.search(sentence) or (len(following) < 60 and _KIDDING.search(following)):
         return JOKE
     return None
@@ -220,6 +231,8 @@ def _clauses(sentence: str, refusal: str | None) -> Iterator[Clause]:
             reason = QUOTE
         if reason is None and hypothesis:
             reason = HYPOTHESIS
+        if reason is None and _LAUGHS.search(text):
+            reason = JOKE
         plain = _PREFACE.sub("", text)
         if reason is None and _PLAN.search(plain):
             reason = PLAN

@@ -19,6 +19,7 @@ _NEW: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _GONE: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _WHEN: Final = (
     r"(?:,? (?:now|instead|though|today|yesterday|recently|please|again|from now on|after all|in the end|at last|"
+    r"(?:for|with) (?:me|us|good)|i'm afraid|sadly|from here on|any ?more|after .+|since .+|because .+|"
     r"last \w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago))*"
 )
 _I_HAVE: Final = (
@@ -39,18 +40,19 @@ _SWAPPED: Final = (
 _WRONG: Final = (
     re.compile(rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |should be )?{_NEW},? not {_OLD}$", _I),
     re.compile(
-        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? )?not {_OLD}(?:,| but|, but) (?:it's |rather )?{_NEW}$", _I
+        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|, but) (?:it's |rather )?{_NEW}$", _I
     ),
 )
 _OVER: Final = (
     re.compile(
         rf"^{_I_HAVE}(?:dropped|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped|sold|got rid of|gotten rid of|"
         r"gave away|broke up with|broken up with|split (?:up )?(?:from|with)|divorced|left|ended things with|"
-        rf"called off|done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
+        rf"called off|changed (?:my|our) mind (?:about|on)|called time on|stopped doing|(?:am |'m )?not doing|done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
         _I,
     ),
     re.compile(rf"^(?:i'm|i am|we're) off (?!to ){_GONE}{_WHEN}$", _I),
     re.compile(rf"^no (?:more|longer) {_GONE}(?: for (?:me|us))?{_WHEN}$", _I),
+    re.compile(rf"^no {_GONE} for (?:me|us) (?:any ?more|now|then|from now on){_WHEN}$", _I),
     re.compile(
         rf"^(?:please )?(?:scratch|forget(?: about)?|ignore|delete|remove|skip|drop|strike) "
         rf"{_ARTICLE}(?P<v>\S+(?: \S+)?(?: \S+)?) (?:part|bit|thing|one|stuff|info)$",
@@ -61,8 +63,8 @@ _OVER: Final = (
         rf"called off|a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
         _I,
     ),
-    re.compile(rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|are (?:over|done)){_WHEN}$", _I),
-    re.compile(rf"^(?:i|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),
+    re.compile(rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|are (?:over|done|finished|history|no more|not together)){_WHEN}$", _I),
+    re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),
 )
 _DENIED: Final = re.compile(rf"^(?:it|that)(?:'s| is) not {_OLD}$", _I)
 _IS: Final = re.compile(rf"^(?:it|that)(?:'s| is) {_NEW}{_WHEN}$", _I)

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from caliber.learning.rules import household, life
+from caliber.learning.rules import habits, household, life
 from caliber.learning.rules.candidates import Candidate
 from caliber.learning.rules.clauses import Clause
 from caliber.learning.rules.patterns import Rule
 from caliber.model.learning import PersonAttribute
 
-RULES: Final = (*life.RULES, *household.RULES)
+RULES: Final = (*life.RULES, *household.RULES, *habits.RULES)
 """The rules, in the order in which they are tried: the first whose pattern and check match."""
 _I = re.IGNORECASE
 
@@ -45,7 +45,7 @@ _TAIL: Final = re.compile(
     r"childhood|birth|forever|now|ever)(?: now| ago)?|since (?:\w+ )?\d{4}|since (?:january|february|march|april|"
     r"may|june|"
     r"july|august|september|october|november|december|last \w+|i was \w+|forever|then|yesterday|today|"
-    r"\w+day|(?:\d+|two|three|four|five|a few|many) years)|on \w+day|as of [\w ]{2,20}|in the end|at last|"
+    r"\w+day|(?:\d+|an?|one|two|three|four|five|a few|many) (?:years?|months?|weeks?))|at all|on \w+day|as of [\w ]{2,20}|in the end|at last|"
     r"(?:an? |two |three |\d+ |a few |a couple of )(?:days?|weeks?|months?|years?) ago|in \d{4}|"
     r"in (?:january|february|"
     r"march|april|may|june|july|august|september|october|november|december)|"
@@ -78,18 +78,30 @@ _NARROWED: Final = frozenset(
     }
 )
 _AS: Final = re.compile(r"^(?P<v>.+?) as (?P<job>(?:an?|the) .+)$", _I)
-_AT: Final = re.compile(r"^(?P<v>.+?) (?:at|for) (?P<employer>[^\W\d_a-z].*)$")
+_AT: Final = re.compile(r"^(?P<v>.+?) (?:at|for|with) (?P<employer>[^\W\d_a-z].*)$")
 _FROM: Final = re.compile(r"^(?P<v>.+?) (?P<word>from|in) (?P<place>[^\W\d_a-z].*)$")
 _COMMA: Final = re.compile(r"\s*,\s+(?!(?:and|or)\b)")
 _AND: Final = re.compile(r",?\s+(?:and|or|&)\s+", _I)
 _PARENTHESIS: Final = re.compile(r"\s*\(.*$")
 FRAGMENT: Final = re.compile(r"^(?:i'm|i am|im)\b", _I)
+_LISTED: Final = re.compile(r"^(?:i'm|i am|im|i work (?:at|for)|my name(?:'s| is))\b", _I)
 _PASSING: Final = re.compile(
     r"^(?!.*\bbeen\b).* for (?:an?|the|two|three|four|some|a few|\d+) "
     r"(?:days?|nights?|weeks?|weekend|months?|summer|winter|holidays?|while|bit|conference|trip|wedding|meeting)\b",
     _I,
 )
 """The time of a stay, which is no home."""
+_ITEM_WORDS: Final = 5
+_INTRODUCED: Final = frozenset(
+    {
+        PersonAttribute.AGE,
+        PersonAttribute.JOB,
+        PersonAttribute.DIET,
+        PersonAttribute.FAMILY,
+        PersonAttribute.HOME,
+        PersonAttribute.HEALTH,
+    }
+)
 LEFT: Final = (PersonAttribute.HOME, PersonAttribute.EMPLOYER)
 
 
@@ -116,14 +128,27 @@ def matches_of(said: str) -> list[tuple[Rule, dict[str, str]]]:
     """Return the rules that a clause matches: as a whole, and each part of "I'm Ana, 41, from Porto"."""
     whole = match(said)
     found = [] if whole is None else [whole]
-    if FRAGMENT.match(said) and "," in said:
+    if _LISTED.match(said) and "," in said:
         first, *others = said.split(",")
         begun = match(first) if whole is None else None
         parts = [ENDING.sub("", part).strip() for part in others if part.strip()]
-        further = [one for part in parts if (one := match(f"I'm {part}") or match(f"I have {part}")) is not None]
+        further = [one for part in parts if (one := item(part)) is not None]
         found += [] if begun is None else [begun]
         found += [one for one in further if one[0].attribute is not PersonAttribute.NAME]
     return found
+
+
+def introduced(said: str) -> list[tuple[Rule, dict[str, str]]]:
+    """Return the facts of "single, no kids, teacher": a list of which two items at least say different things."""
+    parts = [ENDING.sub("", part).strip() for part in said.split(",")]
+    found = [one for part in parts if len(part.split()) <= _ITEM_WORDS and (one := item(part)) is not None]
+    found = [one for one in found if one[0].attribute in _INTRODUCED]
+    return found if len({(one[0].attribute, one[0].slot) for one in found}) > 1 else []
+
+
+def item(part: str) -> tuple[Rule, dict[str, str]] | None:
+    """Return the rule that an item of a list about the user matches: "34", "teacher", "two kids"."""
+    return match(f"I'm {part}") or match(f"I have {part}")
 
 
 def match(said: str) -> tuple[Rule, dict[str, str]] | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from caliber.learning.rules import answers, words
 from caliber.learning.rules.candidates import Candidate, Refused, comparable, words_of
-from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, Clause, clauses_of
+from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
 from caliber.learning.rules.matching import ENDING, FRAGMENT, LEFT, candidates_of, match, matches_of, restated, value_of
 from caliber.learning.rules.patterns import Rule
@@ -28,8 +28,9 @@ _LEAD: Final = re.compile(
     r"add|say)(?: that)?|"
     r"i forgot to (?:say|mention|tell you)(?: that)?|i got (?:that|it|this|the \w+) wrong|i need to be reminded that|"
     r"remind me that|change of plans?|to be honest|honestly|frankly|unfortunately|sadly|luckily|"
-    r"fun fact|random fact|thanks|thank you|hi there|hey there|good (?:morning|evening|afternoon)|since|as|because|"
-    r"given that|now that|since (?:\d{4}|last \w+)|now|today|currently|at the moment|these days|nowadays|recently|"
+    r"fun fact|random fact|thanks|thank you|hi there|hey there|good (?:morning|evening|afternoon)|since (?:\d{4}|last \w+)|since|as|because|(?:on )?weekdays|by day|for a living|irl|in real life|at home|"
+    r"in english|strange thing|funny thing|long story short|confession|(?:small|slight|quick) (?:change|correction)|"
+    r"given that|now that|now|today|currently|at the moment|these days|nowadays|recently|"
     r"lately|yesterday|"
     r"sorry|correction|wait|oops|update|i mean|i meant|i meant to say|what i meant is|one more thing|"
     r"(?:last|this|the other|past) (?:week|weekend|month|year|day|night|spring|summer|autumn|fall|winter)|"
@@ -66,14 +67,14 @@ _MIND: Final = re.compile(
     _I,
 )
 _PROMOTED: Final = re.compile(
-    r"(?:^|\b(?:i(?:'ve| was| have been| got)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |as )?(?:an? |the )?"
+    r"(?:^|\b(?:i(?:'ve| was| have been| got|'m| am)?(?: now)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |as )?(?:an? |the )?"
     r"(?P<v>[\w &]{3,50}?)(?= from\b| starting\b| as of\b| since\b| now\b|[,.!]|$)",
     _I,
 )
 _REMEMBERED: Final = 8
 _RECENT: Final = 4
 """The messages back to which "no, it's Porto" may point."""
-_PRESUPPOSING: Final = (None, QUESTION, PLAN, DOUBT)
+_PRESUPPOSING: Final = (None, QUESTION, PLAN, DOUBT, TASK)
 """Clauses in which "my dog Rex" names the dog all the same."""
 _AGED: Final = r"\b{},? \(?(\d{{1,3}})(?: years old)?(?=[,)]| and |$)"
 """The age of a person right behind the name: "my son Leo, 7, plays chess"."""
@@ -97,7 +98,8 @@ _DROPPED: Final = re.compile(
 )
 _TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
 _NEW_DAY: Final = re.compile(
-    r"\b(?:new (?:date|day)|(?:date|day) is now|postponed|rescheduled|pushed back|brought forward)\b", _I
+    r"\b(?:new (?:date|day)|(?:date|day) is now|postponed|rescheduled|pushed (?:back|to)|brought forward|shifted|"
+    r"moved (?:to|back|forward)|delayed|now it's|it's now)\b", _I
 )
 _TAKEN_BACK: Final = re.compile(r"^\W*(?:(?:haha|lol|no|nah|ok)\W+)*(?:jk|just kidding|i was joking|i'm joking)\b", _I)
 _ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
@@ -116,7 +118,11 @@ _TASTE_OF: Final = re.compile(
     _I,
 )
 _BARE_THING: Final = re.compile(r"^(?P<v>(?:[a-z]{3,20} )?[a-z]{3,20}s)$", _I)
-_NOW: Final = re.compile(r"^(?:it's|its|it is)\s+(?:now |actually )?(?P<v>.+?)(?: now| these days|(?<= now))$", _I)
+_NOW: Final = re.compile(
+    r"^(?:(?:it's|its|it is|that's)\s+(?:now |actually )?(?P<v>.+?)"
+    r"(?: for (?:me|us))?(?: now| these days| from (?:here|now) on| instead|(?<= now))|(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
+    _I,
+)
 _AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
 _CERTAIN: Final = {
     PersonAttribute.HOME: words.is_town,
@@ -233,7 +239,7 @@ class Reader:
             elif not matches and FRAGMENT.match(before) and _TITLE.match(said):
                 matches = matches_of(f"I'm a {said}")
         for rule, found in matches:
-            if person is None and rule.attribute is PersonAttribute.AGE and int(found["v"]) < _YOUNGEST:
+            if person is None and rule.attribute is PersonAttribute.AGE and found["v"].isdigit() and int(found["v"]) < _YOUNGEST:
                 continue
             if clause.refusal is not None and (clause.refusal, rule.attribute) != (PLAN, PersonAttribute.PLAN):
                 yield Refused(clause.refusal, clause.start, clause.end, rule.attribute)
@@ -250,7 +256,7 @@ class Reader:
             found = _BARE.match(body)
         if found is None:
             return self._redated(body, clause, corrects=corrects)
-        value = value_of(found["v"], narrow=True)
+        value = value_of(found["v"] or found.groupdict().get("it") or "", narrow=True)
         correction = Candidate(
             PersonAttribute.OTHER, value, "", clause.start, clause.end, corrects=corrects, changes=not corrects
         )

@@ -52,7 +52,11 @@ _ROLE = re.compile(
     r"(?:'s name)?(?P<comma>,)? ?(?P<name>(?-i:[^\W\d_a-z][\w'’-]+))?,?(?= |'s\b)",
     _I,
 )
-_BARE = re.compile(r"^(?P<role>mum|mom|mama|mother|dad|papa|father|grandma|grandpa|granny)(?= |'s\b)", _I)
+_BARE = re.compile(
+    r"^(?P<role>mum|mom|mama|mother|dad|papa|father|grandma|grandpa|granny|"
+    r"(?:wife|husband|daughter|son|sister|brother|boyfriend|girlfriend|gf|bf|hubby)(?='s\b| is\b| has\b))(?= |'s\b)",
+    _I,
+)
 _PRONOUN = re.compile(r"^(?P<word>he|she)(?= |'s\b)", _I)
 _NAMED = re.compile(r"^(?P<name>[^\W\d_][\w'’-]*?)(?= |'s\b)")
 _MENTION = re.compile(
@@ -69,7 +73,7 @@ _GIVEN = re.compile(r"[^\W\d_a-z][^\W\d_]+")
 _SEVERAL = re.compile(
     r"\b(?:have|got|my|our|two|three|four|five|\d) (?P<roles>kids|children|sons|daughters|brothers|sisters|boys|"
     r"girls|cats|dogs)"
-    r"\b(?: are)?(?: called| named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and )?"
+    r"\b(?: too| also| now)?(?: are)?(?: called| named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and )?"
     r"(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?)*,? (?:and|&) (?-i:[^\W\d_a-z])[^\W\d_]+)",
     _I,
 )
@@ -91,7 +95,8 @@ _VERBS: Final = {
     "dislikes": "dislike", "despises": "despise", "takes": "take", "uses": "use", "runs": "run", "suffers": "suffer",
     "goes": "go", "needs": "need", "swims": "swim", "cycles": "cycle", "paints": "paint", "knits": "knit",
     "dances": "dance", "climbs": "climb", "sings": "sing", "bakes": "bake", "skis": "ski", "surfs": "surf",
-    "supports": "support", "rents": "rent",
+    "supports": "support", "rents": "rent", "keeps": "keep", "grows": "grow", "wears": "wear", "walks": "walk",
+    "learns": "learn", "chairs": "chair", "coaches": "coach", "manages": "manage", "does": "do", "gets": "get",
 }  # fmt: skip
 _REST = re.compile(
     rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|become|"
@@ -102,7 +107,7 @@ _REST = re.compile(
     r"moved|ran|"
     r"got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|signed|grew|"
     r"swims|runs|cycles|paints|knits|dances|climbs|sings|bakes|skis|surfs|liked|loved|supports|rents|"
-    r"used)\b(?P<rest>.*)$",
+    r"used|became|keeps|grows|wears|walks|speaks|learns|chairs|coaches|manages|does|gets)\b(?P<rest>.*)$",
     _I,
 )
 

@@ -120,6 +120,20 @@ _WHEN = re.compile(
     rf"weekend|\w+day|\d{{4}})|(?:on )?{_DATE.pattern[1:-1]})$",
     _I,
 )
+_DUE = re.compile(
+    rf"^(?:on |in |for |the )*(?:{_WHEN.pattern[1:-1]}|the \d{{1,2}}(?:st|nd|rd|th)(?: of {_MONTH})?)$", _I
+)
+_TEENS = "thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+SPELT: Final = (
+    rf"(?:{_TEENS}|(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[ -](?:one|two|three|four|five|six|"
+    r"seven|eight|nine))?)"
+)
+"""Ages in words."""
+_LIKED_THE: Final = re.compile(
+    r"^the (?:cold|heat|sea|sun|rain|snow|outdoors|mountains|beach|theatre|theater|opera|city|countryside|ocean|"
+    r"cinema|dark|gym|ballet|blues|simpsons|beatles|piano|violin|guitar|news|winter|summer)\b",
+    _I,
+)
 _TIMEZONE = re.compile(
     r"^(?:utc|gmt|(?:utc|gmt) ?[+-] ?\d{1,2}(?::\d\d)?|[ecmp][sd]?t|ce?s?t|eet|ist|jst|aest|bst|wet|msk|akst|hst|"
     r"(?:eastern|central|mountain|pacific)(?: (?:standard|daylight))?(?: time)?|"
@@ -167,6 +181,7 @@ gaffer editor-in-chief worker officer intern apprentice assistant administrator 
 imam nun monk beekeeper brewer winemaker butler chauffeur courier dispatcher estimator inspector investigator operator
 supervisor superintendent specialist strategist stockbroker cto ceo cfo coo vp
 """
+_AMBIGUOUS: Final = frozenset(("guide", "model", "guard", "intern", "freelance", "cook", "coach", "security"))
 _LEARNED: Final = re.compile(
     r"\w(?:ologist|ographer|ometrist|therapist|atrician|atrist|technician|engineer|"
     r"smith|keeper|maker|wright|worker|grapher)$"
@@ -215,7 +230,7 @@ def is_liked(value: str) -> bool:
     return (
         is_value(value)
         and re.match(r"^(?:to|the|an?) (?:do|have|go|get|use|make|be|know|only)\b", value, _I) is None
-        and re.match(r"^(?:the|my|our) ", value, _I) is None
+        and (re.match(r"^(?:the|my|our) ", value, _I) is None or _LIKED_THE.match(value) is not None)
     )
 
 
@@ -298,6 +313,18 @@ def is_profession(value: str) -> bool:
     plain = re.split(r" (?:at|in|for|from|with|by|on|of|who|and)\b", value.strip())[0].casefold()
     last = plain.split()[-1].strip(".,") if plain else ""
     return is_job(value) and (last in _PROFESSIONS or _LEARNED.search(last) is not None)
+
+
+def is_plain_profession(value: str) -> bool:
+    """Return whether a value is a profession without an article, as "I am nurse in Bonn" has it."""
+    plain = re.split(r" (?:at|in|for|from|with|by|on|of)\b", value.strip())[0]
+    return (
+        is_profession(value)
+        and len(plain.split()) <= 3
+        and re.match(r"^(?:an?|the|my|your|his|her|not|no|such|with|in|at|on|talking|writing|seeing|looking)\b", plain, _I)
+        is None
+        and plain.casefold() not in _AMBIGUOUS
+    )
 
 
 def is_employer(value: str) -> bool:
@@ -426,6 +453,11 @@ def is_trip(value: str) -> bool:
 def is_when(value: str) -> bool:
     """Return whether a value tells the time of something to come."""
     return _WHEN.match(value.strip()) is not None
+
+
+def is_due(value: str) -> bool:
+    """Return whether a value tells the day or season of something to come: "the 20th" too."""
+    return _DUE.match(value.strip()) is not None
 
 
 def is_timezone(value: str) -> bool:
