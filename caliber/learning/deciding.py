@@ -156,6 +156,8 @@ class Decider:
         if candidate.ends:
             barred = correcting.NAMED_BY_VERB if candidate.slot else correcting.LASTING
             fitting = [each for each in holding if each.attribute not in barred and _is(each, candidate.value)]
+            if candidate.slot == "plan":
+                fitting = [each for each in fitting if each.attribute is PersonAttribute.PLAN]
             if len({each.person for each in fitting}) == 1:
                 of_one = dataclasses.replace(statement, person=fitting[0].person)
                 self._finish(of_one, fitting)
@@ -242,7 +244,7 @@ def alike(known: str, value: str) -> bool:
 def _is(held: Held, named: str) -> bool:
     """Return whether words name the value of a fact, or one member of a list in it."""
     value, words = words_of(held.value), words_of(named)
-    if held.attribute is PersonAttribute.PLAN and words <= value:
+    if held.attribute is PersonAttribute.PLAN and words <= words_of(held.content):
         return True  # "I dropped Rotterdam" of "Rotterdam on 12 April"
     if held.slot and (words_of(held.slot) == words or (held.slot in PARTNERS and named.casefold() in PARTNERS)):
         return True  # "I broke up with my girlfriend"

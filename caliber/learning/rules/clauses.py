@@ -86,7 +86,7 @@ _SPLIT = re.compile(
     r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"
     r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they(?!/)|it|this|that|turns out|it turns out|"
     r"you|please|can|could|what|how|do|don't)\b)"
-    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|it's|you|please|can|could|what|only my|"
+    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|it's|you|please|can|could|what|only my|it was|the [\w-]+ (?:is|are)|"
     r"not (?:allergic|vegan|vegetarian)|no longer|"
     r"where|when|how|do|does|should|which|who|is|are)\b)"
     r"|(?<=\d),\s+(?=(?:called|named)\b)|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"

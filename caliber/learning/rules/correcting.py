@@ -13,13 +13,13 @@ from caliber.learning.rules.clauses import Clause
 from caliber.model.learning import PersonAttribute
 
 _I = re.IGNORECASE
-_ARTICLE: Final = r"(?:(?:the|an?|my|our|in|on|at|to|as|for) )*"
+_ARTICLE: Final = r"(?:(?:the|an?|all|my|our|in|on|at|to|as|for) )*"
 _OLD: Final = rf"{_ARTICLE}(?P<was>\S+(?: \S+){{0,3}}?)"
 _NEW: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _GONE: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _WHEN: Final = (
     r"(?:,? (?:now|instead|though|today|yesterday|recently|please|again|from now on|after all|in the end|at last|"
-    r"(?:for|with) (?:me|us|good)|i'm afraid|sadly|from here on|any ?more|after .+|since .+|because .+|"
+    r"(?:for|with) (?:me|us|good)|i'm afraid|sadly|from here on|any ?more|after .+|over .+|since .+|because .+|"
     r"last \w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago))*"
 )
 _I_HAVE: Final = (
@@ -40,7 +40,8 @@ _SWAPPED: Final = (
 _WRONG: Final = (
     re.compile(rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |should be )?{_NEW},? not {_OLD}$", _I),
     re.compile(
-        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|, but) (?:it's |rather )?{_NEW}$", _I
+        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|, but) (?:it's |rather )?{_NEW}$",
+        _I,
     ),
 )
 _OVER: Final = (
@@ -63,9 +64,16 @@ _OVER: Final = (
         rf"called off|a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
         _I,
     ),
-    re.compile(rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|are (?:over|done|finished|history|no more|not together)){_WHEN}$", _I),
+    re.compile(
+        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|are (?:over|done|finished|history|no more|not together)){_WHEN}$",
+        _I,
+    ),
     re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),
 )
+_NONE: Final = re.compile(
+    r"^no (?P<v>\w+(?: \w+)?)(?: (?:for now|then|after all|any ?more|this year|in the end|now))*$", _I
+)
+"""The end of a plan: "no wedding"."""
 _DENIED: Final = re.compile(rf"^(?:it|that)(?:'s| is) not {_OLD}$", _I)
 _IS: Final = re.compile(rf"^(?:it|that)(?:'s| is) {_NEW}{_WHEN}$", _I)
 _PARTED: Final = re.compile(
@@ -109,6 +117,8 @@ def amendment(said: str, clause: Clause, before: str = "") -> Candidate | None:
         found = pattern.search(said.partition(",")[0]) or pattern.search(said)
         if found is not None:
             return _amendment(found["v"], clause, ends=True)
+    if (found := _NONE.search(said)) is not None:
+        return _amendment(found["v"], clause, ends=True, slot="plan")
     if _PARTED.search(said):
         return _amendment("partner", clause, ends=True)
     found = _NO_LONGER.search(said)

@@ -22,7 +22,9 @@ _BODY: Final = (
     r"meniscus|achilles|rotator cuff|thumb|jaw|calf|ligament|tendon|pulley|finger pulley|tibia|fibula|pelvis"
 )
 _HEAD: Final = r"(?:company|firm|agency|bank|hospital|school|startup|start-up|council|charity|clinic|plant|factory|warehouse|studio|shop|restaurant|hotel|university|lab|publisher|law firm)"
-_DOCTOR: Final = r"(?:doctor|doc|dr|gp|physio|vet|dentist|specialist|consultant|midwife|cardiologist|pediatrician|surgeon)"
+_DOCTOR: Final = (
+    r"(?:doctor|doc|dr|gp|physio|vet|dentist|specialist|consultant|midwife|cardiologist|pediatrician|surgeon)"
+)
 
 WORKING: Final = (
     rule(
@@ -69,7 +71,7 @@ WORKING: Final = (
     ),
     rule(
         "other/role",
-        rf"{HAVE}(?:been )?(?:voted out|stepped down|ousted|kicked out|resigned|removed|stood down) (?:as|from) (?:the )?V$",
+        rf"{HAVE}(?:been )?(?:voted out|stepped down|ousted|kicked out|resigned|removed|stood down) (?:as|from) .+$",
         "",
         words.is_anything,
         ends=True,
@@ -90,6 +92,7 @@ LEARNING: Final = (
         words.is_value,
         single=True,
     ),
+    rule("language/learning", r"(?P<v>\w+ [abc][12])$", "has language level {v}", words.is_level, single=True),
     rule(
         "language",
         r"(?:i|we) (?:gave up|stopped|quit|dropped) (?:on )?(?:learning |my )?(?P<v>[\w-]+)(?: lessons| classes| course)?$",
@@ -154,6 +157,14 @@ TASTES: Final = (
         opposite="dislikes",
     ),
     rule(
+        "likes",
+        r"V is (?:where my heart is|where it's at for me|the love of my life|the one for me)(?: now)?$",
+        "likes {v}",
+        words.is_liked,
+        preference=True,
+        opposite="dislikes",
+    ),
+    rule(
         "likes/favorite {x}",
         r"(?P<v>[\w' -]{2,40}?) (?:became|has become|is now|are now|have become) my (?:all-time |absolute |new )?favou?rite (?P<x>[\w' -]{2,30})$",
         "favorite {x}: {v}",
@@ -195,7 +206,12 @@ TASTES: Final = (
         words.is_liked,
         preference=True,
     ),
-    rule("other/keeps", r"i keep (?P<v>(?:\d+ |two |three |four |five |a few |some )?(?:hives|bees|chickens|hens|goats|sheep|pigs|ducks|alpacas|quails?|geese|koi|beehives))\b.*$", "keeps {v}", words.is_value),
+    rule(
+        "other/keeps",
+        r"i keep (?P<v>(?:\d+ |two |three |four |five |a few |some )?(?:hives|bees|chickens|hens|goats|sheep|pigs|ducks|alpacas|quails?|geese|koi|beehives))\b.*$",
+        "keeps {v}",
+        words.is_value,
+    ),
     rule("diet", r"(?P<v>" + words.DIETS + ") here$", "is {v}", words.is_value, single=True, preference=True),
     rule(
         "diet",
@@ -214,8 +230,19 @@ TASTES: Final = (
     ),
 )
 HEALTH: Final = (
-    rule("allergy", rf"{AM}not (?:actually |really )?allergic(?: to (?:anything|it|them))?$", "", words.is_anything, ends=True),
-    rule("health/aid", r"i (?:use|wear|walk with|have|need) (?:an? )?(?P<v>(?:walking )?stick|wheelchair|walker|cane|hearing aids?|crutches|cpap|insulin pump|prosthe\w+|rollator|zimmer frame|stoma bag|mobility scooter|stairlift)\b.*$", "uses {v}", words.is_value),
+    rule(
+        "allergy",
+        rf"{AM}not (?:actually |really )?allergic(?: to (?:anything|it|them))?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "health/aid",
+        r"i (?:use|wear|walk with|have|need) (?:an? )?(?P<v>(?:walking )?stick|wheelchair|walker|cane|hearing aids?|crutches|cpap|insulin pump|prosthe\w+|rollator|zimmer frame|stoma bag|mobility scooter|stairlift)\b.*$",
+        "uses {v}",
+        words.is_value,
+    ),
     rule(
         "health",
         rf"{HAVE}(?:had|survived|suffered|have had) an? (?P<v>(?:\w+ )?(?:stroke|heart attack|miscarriage|concussion|hip replacement|knee replacement|transplant|bypass|c-section|"
@@ -246,7 +273,13 @@ HEALTH: Final = (
     ),
 )
 PEOPLE: Final = (
-    rule("other/pronouns", rf"{AM}(?P<v>they/them|she/her|he/him|she/they|he/they|ze/zir)$", "uses {v}", words.is_value, single=True),
+    rule(
+        "other/pronouns",
+        rf"{AM}(?P<v>they/them|she/her|he/him|she/they|he/they|ze/zir)$",
+        "uses {v}",
+        words.is_value,
+        single=True,
+    ),
     rule("name", r"myself (?P<v>[A-Z]\w+(?: [A-Z]\w+)?)$", "is called {v}", words.is_given_name, single=True),
     rule(
         "name",
@@ -262,15 +295,58 @@ PEOPLE: Final = (
         words.is_age,
         single=True,
     ),
-    rule("age", rf"{AM}(?:about to turn|turning|nearly|almost) (?P<v>\d\d)\b.*$", "is turning {v}", words.is_age, single=True),
-    rule("age", rf"{AM}(?P<v>{words.SPELT})(?: years? old)?(?: and .+)?$", "is {v} years old", words.is_anything, single=True),
-    rule("birthday", r"i was born (?:on |in )?(?P<v>[\w ]+?) (?:in|at|to|near|during|outside) .+$", "was born in {v}", words.is_date, single=True),
+    rule(
+        "age",
+        rf"{AM}(?:about to turn|turning|nearly|almost) (?P<v>\d\d)\b.*$",
+        "is turning {v}",
+        words.is_age,
+        single=True,
+    ),
+    rule(
+        "age",
+        rf"{AM}(?P<v>{words.SPELT})(?: years? old)?(?: and .+)?$",
+        "is {v} years old",
+        words.is_anything,
+        single=True,
+    ),
+    rule(
+        "birthday",
+        r"i was born (?:on |in )?(?P<v>[\w ]+?) (?:in|at|to|near|during|outside) .+$",
+        "was born in {v}",
+        words.is_date,
+        single=True,
+    ),
     rule("birthday", r"i was born (?:in )?'?(?P<v>\d\d)$", "was born in {v}", words.is_anything, single=True),
-    rule("family/status", rf"(?:me and|i and) (?P<a>[A-Z]\w+) (?:just |recently )?(?:got|are) (?P<v>engaged|married)$", "is {v} to {a}", words.is_value, single=True),
-    rule("family/status", rf"(?P<a>[A-Z]\w+) and (?:i|me) (?:just |recently |finally )?(?:got|are) (?P<v>engaged|married)$", "is {v} to {a}", words.is_value, single=True),
-    rule("family/status", rf"{AM}(?P<v>single|widowed|a widow|a widower|recently divorced)$", "is {v}", words.is_value, single=True),
+    rule(
+        "family/status",
+        rf"(?:me and|i and) (?P<a>[A-Z]\w+) (?:just |recently )?(?:got|are) (?P<v>engaged|married)$",
+        "is {v} to {a}",
+        words.is_value,
+        single=True,
+    ),
+    rule(
+        "family/status",
+        rf"(?P<a>[A-Z]\w+) and (?:i|me) (?:just |recently |finally )?(?:got|are) (?P<v>engaged|married)$",
+        "is {v} to {a}",
+        words.is_value,
+        single=True,
+    ),
+    rule(
+        "family/status",
+        rf"{AM}(?P<v>single|widowed|a widow|a widower|recently divorced)$",
+        "is {v}",
+        words.is_value,
+        single=True,
+    ),
     rule("home", r"(?:i'm|i am) still in V$", "lives in {v}", words.is_town, single=True),
-    rule("home", r"(?:i|we)(?:'ve| have)? (?:\w+ )*?(?:drove|flew|moved) (?:down |up |over |out )?to V,? (?:for good|staying with .+|staying w .+)$", "lives in {v}", words.is_town, single=True, changes=True),
+    rule(
+        "home",
+        r"(?:i|we)(?:'ve| have)? (?:\w+ )*?(?:drove|flew|moved) (?:down |up |over |out )?to V,? (?:for good|staying with .+|staying w .+)$",
+        "lives in {v}",
+        words.is_town,
+        single=True,
+        changes=True,
+    ),
     rule("home", r"(?:home|my home) is (?:now )?V(?: now)?$", "lives in {v}", words.is_town, single=True),
 )
 DATES: Final = (

@@ -19,7 +19,7 @@ from caliber.model.learning import PersonAttribute
 
 _I = re.IGNORECASE
 _LEAD: Final = re.compile(
-    r"^(?:\W*(?:well|so|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no(?! longer\b| more\b|"
+    r"^(?:\W*(?:well|so+|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no(?! longer\b| more\b|"
     r" \w+ for (?:me|us)\b|"
     r" [a-z]+(?: [a-z]+)?(?: pls| please|,)? (?:i'm|i)\b)|nope|nah|btw|by the way|fyi|"
     r"actually|"
@@ -29,7 +29,8 @@ _LEAD: Final = re.compile(
     r"i forgot to (?:say|mention|tell you)(?: that)?|i got (?:that|it|this|the \w+) wrong|i need to be reminded that|"
     r"remind me that|change of plans?|to be honest|honestly|frankly|unfortunately|sadly|luckily|"
     r"fun fact|random fact|thanks|thank you|hi there|hey there|good (?:morning|evening|afternoon)|since (?:\d{4}|last \w+)|since|as|because|(?:on )?weekdays|by day|for a living|irl|in real life|at home|"
-    r"in english|strange thing|funny thing|long story short|confession|(?:small|slight|quick) (?:change|correction)|"
+    r"in english|strange thing|i must correct myself|let me correct (?:that|myself)|i stand corrected|my mistake|on second thoughts?|"
+    r"come to think of it|plot twist|wait no|no wait|oh no|funny thing|long story short|confession|(?:small|slight|quick) (?:change|correction)|"
     r"given that|now that|now|today|currently|at the moment|these days|nowadays|recently|"
     r"lately|yesterday|"
     r"sorry|correction|wait|oops|update|i mean|i meant|i meant to say|what i meant is|one more thing|"
@@ -51,7 +52,7 @@ _LEAD: Final = re.compile(
     _I,
 )
 _CORRECTION: Final = re.compile(
-    r"\b(?:typo|scratch that|make that|actually|"
+    r"\b(?:typo|scratch that|make that|actually|correct myself|correct that|my mistake|"
     r"no|nope|sorry|correction|i meant?|wait|oops|my bad|i was wrong|i misspoke|that's (?:wrong|"
     r"not right|"
     r"incorrect)|not quite|i got (?:that|it|this|the \w+) wrong)\b",
@@ -99,7 +100,8 @@ _DROPPED: Final = re.compile(
 _TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
 _NEW_DAY: Final = re.compile(
     r"\b(?:new (?:date|day)|(?:date|day) is now|postponed|rescheduled|pushed (?:back|to)|brought forward|shifted|"
-    r"moved (?:to|back|forward)|delayed|now it's|it's now)\b", _I
+    r"moved (?:to|back|forward)|delayed|now it's|it's now)\b",
+    _I,
 )
 _TAKEN_BACK: Final = re.compile(r"^\W*(?:(?:haha|lol|no|nah|ok)\W+)*(?:jk|just kidding|i was joking|i'm joking)\b", _I)
 _ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
@@ -117,10 +119,27 @@ _TASTE_OF: Final = re.compile(
     r"warmed (?:up )?to|gotten into|got into) (?P<v>(?!it\b|them\b)[\w' -]{3,40})$",
     _I,
 )
+_FROM_NOW: Final = re.compile(r"\b(?:for (?:me|us)(?: now)?|from (?:here|now) on|instead)(?: too)?$", _I)
+_FINE: Final = re.compile(
+    r"^(?:(?:just |go with |stick with |use |call me )*)(?P<v>(?-i:[A-Z])\w+)(?:'s| is| works)?"
+    r"(?: (?:just )?(?:fine|better|ok|okay|good|great|it is))(?: (?:after all|too|actually|instead|again))*$",
+    _I,
+)
+"""A name that will do: "Katya's fine after all"."""
+_CANCELLED: Final = re.compile(
+    r"^(?:.* )?(?:cancel+ed|called off|scrapped|postponed indefinitely|pulled the plug on|binned|shelved) "
+    r"(?:it|that|the whole thing|the lot|everything)\b"
+    r"|\bcalled it off\b|^(?:it|that|the \w+|whole thing)(?:'s| is| was| got| has|'s been| has been| been)+ "
+    r"(?:all )?(?:off|cancel+ed|called off|not happening|been cancel+ed|scrapped)\b|^it fell through\b"
+    r"|^(?:i'm|we're|i am|we are) not going(?: any ?more| after all| in the end)?$",
+    _I,
+)
+"""The end of the one plan spoken of."""
+_HOLDING_ON: Final = frozenset({PersonAttribute.LIKES})
 _BARE_THING: Final = re.compile(r"^(?P<v>(?:[a-z]{3,20} )?[a-z]{3,20}s)$", _I)
 _NOW: Final = re.compile(
     r"^(?:(?:it's|its|it is|that's)\s+(?:now |actually )?(?P<v>.+?)"
-    r"(?: for (?:me|us))?(?: now| these days| from (?:here|now) on| instead|(?<= now))|(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
+    r"(?: for (?:me|us))?(?: now too| now| these days| from (?:here|now) on| instead|(?<= now))|(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
     _I,
 )
 _AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
@@ -213,6 +232,8 @@ class Reader:
                 amended = self._over(body, clause)
             if amended is not None:
                 yield amended
+            elif _CANCELLED.search(body):
+                yield from self._cancelled(body, clause)
 
     def _statements(
         self, said: str, clause: Clause, *, corrects: bool, named: list[Person], dropped: bool, before: str = ""
@@ -239,7 +260,12 @@ class Reader:
             elif not matches and FRAGMENT.match(before) and _TITLE.match(said):
                 matches = matches_of(f"I'm a {said}")
         for rule, found in matches:
-            if person is None and rule.attribute is PersonAttribute.AGE and found["v"].isdigit() and int(found["v"]) < _YOUNGEST:
+            if (
+                person is None
+                and rule.attribute is PersonAttribute.AGE
+                and found["v"].isdigit()
+                and int(found["v"]) < _YOUNGEST
+            ):
                 continue
             if clause.refusal is not None and (clause.refusal, rule.attribute) != (PLAN, PersonAttribute.PLAN):
                 yield Refused(clause.refusal, clause.start, clause.end, rule.attribute)
@@ -251,6 +277,8 @@ class Reader:
 
     def _restated(self, body: str, clause: Clause, *, corrects: bool) -> Candidate | None:
         """Return the fact that "no, it's Porto" states: of the one matter lately spoken of that the value fits."""
+        if fine := _FINE.match(body):
+            return self._renamed(fine["v"], clause)
         found = _RESTATED.match(body) if corrects else _NOW.match(body)
         if found is None and corrects and _MEANT.search(clause.text):
             found = _BARE.match(body)
@@ -264,7 +292,47 @@ class Reader:
             fitting = [new for old in stated if (new := _of_matter(old, correction)) is not None]
             if fitting:
                 return fitting[0] if len(fitting) == 1 else None
-        return None
+        return self._replaced_taste(value, clause) if _FROM_NOW.search(body) else None
+
+    def _cancelled(self, body: str, clause: Clause) -> Iterator[Candidate]:
+        """Yield the end of the plan lately stated, if it was one, and of the engagement that was called off."""
+        stated = {(one.person, one.slot): one for some in self._recent[:-1] for one in some if not one.ends}
+        plans = [one for one in stated.values() if one.attribute is PersonAttribute.PLAN]
+        engaged = [one for one in stated.values() if one.slot == "status" and one.value == "engaged"]
+        if re.search(r"\bcalled it off\b", body):
+            plans = plans if len(plans) == 1 else [one for one in plans if "wedding" in one.slot]
+            plans += engaged
+        elif len(plans) != 1:
+            return
+        for one in plans:
+            yield dataclasses.replace(one, ends=True, start=clause.start, end=clause.end, corrects=False)
+
+    def _renamed(self, name: str, clause: Clause) -> Candidate | None:
+        """Return the name that will do after all, if the conversation spoke of one."""
+        names = [one for some in self._recent for one in some if one.attribute is PersonAttribute.NAME]
+        if not names or names[-1].person is not None or not words.is_given_name(name):
+            return None
+        new = Candidate(PersonAttribute.OTHER, name, "", clause.start, clause.end, changes=True)
+        return restated(PersonAttribute.NAME, "", new)
+
+    def _replaced_taste(self, value: str, clause: Clause) -> Candidate | None:
+        """Return the taste lately stated with another thing: "it's sweet peas from here on" after leeks."""
+        stated = [one for some in self._recent[:-1] for one in some if one.attribute in _HOLDING_ON and not one.ends]
+        if not stated or not stated[-1].value or not words.is_liked(value) or stated[-1].restates:
+            return None
+        old = stated[-1]
+        if old.value not in old.content or old.slot.startswith("favorite"):
+            return None
+        return dataclasses.replace(
+            old,
+            content=old.content.replace(old.value, value),
+            value=value,
+            was=old.value,
+            single=True,
+            changes=True,
+            start=clause.start,
+            end=clause.end,
+        )
 
     def _over(self, body: str, clause: Clause) -> Candidate | None:
         """Return the end of the fact stated last whose verb a correction puts in the past: "Correction: played"."""

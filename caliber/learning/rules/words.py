@@ -321,7 +321,12 @@ def is_plain_profession(value: str) -> bool:
     return (
         is_profession(value)
         and len(plain.split()) <= 3
-        and re.match(r"^(?:an?|the|my|your|his|her|not|no|such|with|in|at|on|talking|writing|seeing|looking)\b", plain, _I)
+        and re.match(
+            r"^(?:an?|the|my|your|his|her|not|no|such|with|"
+            r"(?!(?:managing|nursing|consulting|engineering|marketing|teaching) )\w+ing|in|at|on|talking|writing|seeing|looking)\b",
+            plain,
+            _I,
+        )
         is None
         and plain.casefold() not in _AMBIGUOUS
     )
@@ -453,6 +458,11 @@ def is_trip(value: str) -> bool:
 def is_when(value: str) -> bool:
     """Return whether a value tells the time of something to come."""
     return _WHEN.match(value.strip()) is not None
+
+
+def is_level(value: str) -> bool:
+    """Return whether a value is a language with a level: "German B1"."""
+    return value.split()[0].casefold() in LANGUAGES and value[-2] in "abcABC"
 
 
 def is_due(value: str) -> bool:
