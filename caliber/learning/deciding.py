@@ -8,7 +8,7 @@ from dataclasses import field
 from datetime import datetime
 from typing import Final
 
-from caliber.learning.rules.candidates import Candidate, words_of
+from caliber.learning.rules.candidates import ANY_SLOT, Candidate, words_of
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
@@ -111,6 +111,8 @@ class Decider:
         if candidate.attribute is PersonAttribute.EMPLOYER and not candidate.value and not same:
             same = self._same(statement, PersonAttribute.JOB)  # "I quit my job"
         ended = [each for each in same if matches(each.value, candidate.value)]
+        if candidate.slot == ANY_SLOT:
+            ended = [each for each in self.held if each.holds and each.person in (statement.person, statement.unnamed)]
         if candidate.attribute is PersonAttribute.PET:  # "has two cats" as well as the cat by name
             ended = ended if candidate.value or len(ended) == 1 else []  # "my cat died", of two cats: which one?
             counted = [each for each in self.held if each.holds and each.person == statement.person]
@@ -189,12 +191,15 @@ class Decider:
             return
         if candidate.attribute is PersonAttribute.PLAN and candidate.changes and not same:
             plans = [each for each in self.held if each.holds and each.attribute is candidate.attribute]
-            same = [each for each in plans if words_of(candidate.slot) <= words_of(each.content)]
+            same = [each for each in plans if words_of(candidate.slot) <= words_of(f"{each.content} {each.slot}")]
             same = same if len(same) == 1 else []
         known = _equal if candidate.single and candidate.changes else alike
         equal = next((each for each in same if known(each.value, candidate.value)), None)
         if equal is not None:
             self._step(LearningAction.NOTHING, statement, KNOWN, equal)
+            return
+        if candidate.inferred and same:
+            self._step(LearningAction.NOTHING, statement, KNOWN, same[-1])
             return
         replaced = None
         if candidate.opposite is not None:

@@ -12,6 +12,8 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import PersonAttribute
 
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
+ANY_SLOT: Final = "*"
+"""The slot of an end of all that is known of a person."""
 _EMPTY_TEXT = "a an the my our his her their of in at to for is as really very so just that"
 _EMPTY: Final = frozenset(_EMPTY_TEXT.split())
 
@@ -24,7 +26,7 @@ class Candidate:
     the fact as it is stored. ``ends`` is the end of a fact, of any value if ``value`` is empty; ``corrects`` a fact
     that was wrong, ``changes`` one that was right until now. ``was`` is the value that the fact must have which the
     new one replaces. With ``restates`` the statement names no matter: ``was`` or, for an end, ``value`` finds the fact.
-    ``opposite`` is the attribute of which the same value cannot hold. ``start`` and ``end`` are its place in the text.
+    An ``inferred`` fact gives way to one that is known. ``opposite`` is the attribute of which the same value cannot hold. ``start`` and ``end`` are its place in the text.
     Units: confidence 0 to 1.
     """
 
@@ -42,6 +44,7 @@ class Candidate:
     changes: bool = False
     restates: bool = False
     was: str = ""
+    inferred: bool = False
     opposite: PersonAttribute | None = None
     confidence: float = 0.9
 

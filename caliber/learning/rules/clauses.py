@@ -31,7 +31,7 @@ TASK: Final = "an order for a text"
 _I = re.IGNORECASE
 _FICTION = re.compile(
     r"\b(?:translate|rewrite|rephrase|paraphrase|proofread|summari[sz]e|role-?play|pretend|lyrics|screenplay|"
-    r"(?:short |bedtime )?stor(?:y|ies)|novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
+    r"(?:an?|short|bedtime|my|this|that|our|the|children's|\d+) stor(?:y|ies)|stor(?:y|ies) (?:about|of|where|in)|novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
     r"(?:fix|check|correct) (?:the |my |this )?(?:grammar|spelling|text|sentence|paragraph|essay)|"
     r"example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
     r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as|"
@@ -58,7 +58,7 @@ _PLAN = re.compile(
     r" plan| hope| intend| might| may| should| need| can't wait|'m gonna| am gonna)\b"
     r"|\b(?:i'm|i am|we're|we are) (?:\w+ly )?(?:thinking|considering|planning|hoping|looking|trying|"
     r"dreaming|about to|"
-    r"moving|relocating|switching|getting married|getting a|becoming|starting|tempted|considering)\b",
+    r"moving|relocating|switching|getting married|getting a|becoming|starting(?! (?:at|with) (?-i:[A-Z]))|tempted|considering)\b",
     _I,
 )
 _PREFACE = re.compile(r"\bi should (?:probably |also |just |maybe )*(?:mention|add|say|note)\b", _I)
@@ -135,6 +135,13 @@ _UNMARKED = re.compile(
     _I,
 )
 """The place of an apostrophe that was left out: "im", "dont", "shes"."""
+AND: Final = "+++"
+"""The "and" of a couple, which ends no clause: as long as the word."""
+_COUPLE: Final = re.compile(
+    rf"(?<![^.!?,;] )(?<!\w)((?:my|our) {SIZE}(?:{RELATIVES})(?: (?-i:[A-Z])[\w-]+)?) and "
+    r"(?=i\b)(?!i (?:\w+ )?(?:broke|split|divorced|separated|called|are (?:over|done|no|finished)))",
+    _I,
+)
 _WHOSE = re.compile(rf"\b(?:my|our|an?|one) (?P<person>{SIZE}(?:{RELATIVES}|{OTHERS})(?: (?-i:[A-Z])[\w-]+)?)$", _I)
 _WHO = re.compile(r"^who(?P<first>(?: |'s )[^,]+)(?:,(?P<rest> .+))?$", _I)
 
@@ -183,7 +190,8 @@ def clauses_of(message: str) -> Iterator[Clause]:
 
 def _plain(text: str) -> str:
     """Return a text with plain apostrophes, also where they are left out, and quotations masked by as many signs."""
-    return _QUOTED.sub(_masked, _UNMARKED.sub(lambda found: f"{found[0]}'", _even(text)))
+    plain = _QUOTED.sub(_masked, _UNMARKED.sub(lambda found: f"{found[0]}'", _even(text)))
+    return _COUPLE.sub(lambda found: f"{found[1]} {AND} ", plain)
 
 
 def _blanked(message: str) -> str:

@@ -53,6 +53,12 @@ _OVER: Final = (
     ),
     re.compile(rf"^(?:i'm|i am|we're) off (?!to ){_GONE}{_WHEN}$", _I),
     re.compile(rf"^no (?:more|longer) {_GONE}(?: for (?:me|us))?{_WHEN}$", _I),
+    re.compile(
+        rf"^{_I_HAVE}(?:gave|rehome|rehomed|sold|put|surrendered|returned|donated) {_GONE} (?:away|down|to sleep|to (?:my|a|the|our|his|her) .+|"
+        rf"(?:back )?to the .+){_WHEN}$",
+        _I,
+    ),
+    re.compile(rf"^{_I_HAVE}(?:rehome|rehomed|lost) {_GONE}{_WHEN}$", _I),
     re.compile(rf"^no {_GONE} for (?:me|us) (?:any ?more|now|then|from now on){_WHEN}$", _I),
     re.compile(
         rf"^(?:please )?(?:scratch|forget(?: about)?|ignore|delete|remove|skip|drop|strike) "
@@ -61,11 +67,11 @@ _OVER: Final = (
     ),
     re.compile(
         rf"^{_GONE}(?: is| are| was|'s| has| got)?(?: been)? (?:over|history|gone|off|cancel?led|dead|no more|"
-        rf"called off|a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
+        rf"called off|off the (?:table|menu|cards)|on hold|a no-go|cancel+ed|ran away|run away|rehomed|put down|a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
         _I,
     ),
     re.compile(
-        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|are (?:over|done|finished|history|no more|not together)){_WHEN}$",
+        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|called it (?:off|quits|a day)|are (?:over|done|finished|history|no more|not together)){_WHEN}$",
         _I,
     ),
     re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),

@@ -77,6 +77,58 @@ WORKING: Final = (
         ends=True,
     ),
 )
+LEAVING: Final = (
+    rule(
+        "employer",
+        r"(?:i(?:'ve| have)? )?(?:just |finally )?(?:quit|left|resigned from|walked out of|got fired from|got sacked from) "
+        r"(?:the|my) (?:bakery|factory|plant|shop|store|school|hospital|bank|firm|company|agency|office|restaurant|bar|pub|"
+        r"cafe|café|hotel|warehouse|clinic|studio|salon|startup|council|charity|law firm|lab|garage|place)(?: .+)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "employer",
+        r"i(?:'ve| have)? (?:just |finally )?(?:quit|resigned)(?: (?:today|yesterday|last \w+))?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "employer",
+        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|got an offer and start|been hired|got hired)(?: work| a new job| my new job)? (?:at|with|for) "
+        r"V(?: on | in | next | as ).*$",
+        "works at {v}",
+        words.is_firm,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "employer",
+        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|been hired|got hired)(?: work| a new job| my new job)? (?:at|with) V$",
+        "works at {v}",
+        words.is_firm,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "job", r"i (?:don't|do not|no longer|stopped|quit|gave up) teach(?:ing)? V$", "", words.is_anything, ends=True
+    ),
+    rule(
+        "job",
+        r"i (?:don't|do not|no longer|stopped|quit|gave up) (?:do|work|doing|working) (?:the )?(?:nights|days|night shifts?|day shifts?|shifts)$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "job/shift",
+        r"no more (?P<v>(?:(?:night|day|early|late|weekend) shifts?|nights|earlies|lates))(?: for me)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+)
 LEARNING: Final = (
     rule(
         "language/learning",
@@ -228,8 +280,22 @@ TASTES: Final = (
         words.is_anything,
         ends=True,
     ),
+    rule(
+        "diet",
+        r"back (?:on|to|to eating|eating) (?:the )?(?:meat|bacon|steak|burgers|chicken|beef|carbs|fish|dairy|eggs)(?: again)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
 )
 HEALTH: Final = (
+    rule(
+        "health",
+        r"(?:i|we)(?:'ve| have)? (?:had (?:the|my|our|a) baby|gave birth|given birth|lost the baby|miscarried)(?:.*)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
     rule(
         "allergy",
         rf"{AM}not (?:actually |really )?allergic(?: to (?:anything|it|them))?$",
@@ -280,6 +346,7 @@ PEOPLE: Final = (
         words.is_value,
         single=True,
     ),
+    rule("name", r"(?P<v>[A-Z][a-z]+(?: [A-Z][a-z]+)?) here$", "is called {v}", words.is_first_name, single=True),
     rule("name", r"myself (?P<v>[A-Z]\w+(?: [A-Z]\w+)?)$", "is called {v}", words.is_given_name, single=True),
     rule(
         "name",
@@ -338,6 +405,7 @@ PEOPLE: Final = (
         words.is_value,
         single=True,
     ),
+    rule("home", r"(?:(?:i'm|i am|we're) )?back in V$", "lives in {v}", words.is_town, single=True, changes=True),
     rule("home", r"(?:i'm|i am) still in V$", "lives in {v}", words.is_town, single=True),
     rule(
         "home",
@@ -360,7 +428,16 @@ DATES: Final = (
     ),
     rule(
         "plan/{x}",
-        r"(?:.*\b)?(?:pushed|moved|postponed|rescheduled|shifted|changed) (?:my|our) (?P<x>[\w' -]{2,30}?)(?: from .+?)?(?: back| forward)? to (?:the )?V$",
+        r"(?:.*\b)?(?:pushed|moved|postponed|rescheduled|shifted|changed) (?:my|our) (?P<x>[\w' -]{2,30}?)(?: from .+?)?(?: back| forward)? to V$",
+        "{x} on {v}",
+        words.is_due,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "plan/{x}",
+        r"the (?P<x>wedding|move|due date|surgery|op|operation|funeral|christening|scan|interview|exam|viva|appointment)(?: is| are)"
+        r"(?: now| booked| planned| scheduled| set| fixed)?(?: on| for| in)? V$",
         "{x} on {v}",
         words.is_due,
         single=True,
@@ -381,4 +458,4 @@ DATES: Final = (
         single=True,
     ),
 )
-RULES: Final = (*WORKING, *LEARNING, *TASTES, *HEALTH, *PEOPLE, *DATES)
+RULES: Final = (*WORKING, *LEAVING, *LEARNING, *TASTES, *HEALTH, *PEOPLE, *DATES)

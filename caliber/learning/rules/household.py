@@ -54,6 +54,13 @@ FAMILY: Final = (
     ),
     rule(
         "family/status",
+        rf"{AM}(?P<v>married|engaged) to (?P<a>(?-i:[A-Z])[\w'-]+)$",
+        "is {v} to {a}",
+        words.is_value,
+        single=True,
+    ),
+    rule(
+        "family/status",
         rf"{AM}(?P<v>married|divorced|engaged|widowed|separated)(?: to (?P<x>[A-Z][\w'-]+))?$",
         "is {v}",
         words.is_value,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from caliber.learning.rules import habits, household, life
+from caliber.learning.rules import habits, household, life, words
 from caliber.learning.rules.candidates import Candidate
 from caliber.learning.rules.clauses import Clause
 from caliber.learning.rules.patterns import Rule
@@ -35,7 +35,7 @@ _BEGINNING: Final = {
 }
 """The rules that may match a clause, by its first two characters."""
 _TAIL: Final = re.compile(
-    r"(?:[\s,]+(?:any ?more|any longer|way too much|too much|rn|atm|myself|"
+    r"(?:[\s,]+(?:any ?more|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|"
     r"after all|now|too|as well|these days|nowadays|at the moment|right now|currently|by the way|"
     r"btw|actually|though|"
     r"please|again|today|yesterday|recently|lately|already|instead|for now|you know|fyi|to be honest|honestly|also|"
@@ -80,6 +80,7 @@ _NARROWED: Final = frozenset(
 _AS: Final = re.compile(r"^(?P<v>.+?) as (?P<job>(?:an?|the) .+)$", _I)
 _AT: Final = re.compile(r"^(?P<v>.+?) (?:at|for|with) (?P<employer>[^\W\d_a-z].*)$")
 _FROM: Final = re.compile(r"^(?P<v>.+?) (?P<word>from|in) (?P<place>[^\W\d_a-z].*)$")
+_IN: Final = re.compile(r"^(?P<v>.+?) (?P<word>in) (?P<place>\S+(?: \S+)?)$", _I)
 _COMMA: Final = re.compile(r"\s*,\s+(?!(?:and|or)\b)")
 _AND: Final = re.compile(r",?\s+(?:and|or|&)\s+", _I)
 _PARENTHESIS: Final = re.compile(r"\s*\(.*$")
@@ -195,6 +196,10 @@ def candidates_of(rule: Rule, found: dict[str, str], clause: Clause, *, corrects
         other = match(said)
         if other is not None:
             yield _candidate(other[0], other[1], clause, corrects=corrects)
+    if place and words.is_known_place(place.removeprefix(" in ")):
+        home = match(f"I live in {place.removeprefix(' in ')}")
+        if home is not None:
+            yield dataclasses.replace(_candidate(*home, clause, corrects=False), inferred=True)
 
 
 def _working(attribute: PersonAttribute, value: str) -> tuple[str, str, list[str]]:
@@ -206,7 +211,7 @@ def _working(attribute: PersonAttribute, value: str) -> tuple[str, str, list[str
     if attribute is PersonAttribute.JOB and (found := _AT.match(value)):
         value = found["v"]
         further.append(f"I work at {found['employer']}")
-    elif found := _FROM.match(value):
+    elif (found := _FROM.match(value)) or ((found := _IN.match(value)) and words.is_known_place(found["place"])):
         value = found["v"]
         if found["word"].casefold() == "from":
             further.append(f"I come from {found['place']}")

@@ -8,18 +8,37 @@ from collections.abc import Iterator
 from typing import Final
 
 from caliber.learning.rules import answers, words
-from caliber.learning.rules.candidates import Candidate, Refused, comparable, words_of
+from caliber.learning.rules.candidates import ANY_SLOT, Candidate, Refused, comparable, words_of
 from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
-from caliber.learning.rules.matching import ENDING, FRAGMENT, LEFT, candidates_of, match, matches_of, restated, value_of
+from caliber.learning.rules.matching import (
+    ENDING,
+    FRAGMENT,
+    LEFT,
+    candidates_of,
+    introduced,
+    match,
+    matches_of,
+    restated,
+    value_of,
+)
 from caliber.learning.rules.patterns import Rule
-from caliber.learning.rules.subjects import Person, Subjects, is_animal, is_relative, own_words
+from caliber.learning.rules.subjects import (
+    RELATIVES,
+    SIZE,
+    Person,
+    Subjects,
+    is_animal,
+    is_other,
+    is_relative,
+    own_words,
+)
 from caliber.model.knowledge import NoteType
 from caliber.model.learning import PersonAttribute
 
 _I = re.IGNORECASE
 _LEAD: Final = re.compile(
-    r"^(?:\W*(?:well|so+|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no(?! longer\b| more\b|"
+    r"^(?:\W*(?:well|so+|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no(?! longer\b| more\b| (?!wait|sorry|actually|hold|scratch|thanks|make|i\b|it\b)(?-i:[a-z]+)(?: (?:for now|then|after all|any ?more))?\W*$|"
     r" \w+ for (?:me|us)\b|"
     r" [a-z]+(?: [a-z]+)?(?: pls| please|,)? (?:i'm|i)\b)|nope|nah|btw|by the way|fyi|"
     r"actually|"
@@ -91,7 +110,7 @@ _STATE: Final = re.compile(
 )
 _DROPPED: Final = re.compile(
     r"^(?:(?:just|finally|recently|already|also|still|currently|originally|now) )*(?:moved|relocated|left|quit|joined|"
-    r"signed|started|switched|retired|turned|became|adopted|got|lost my|sold|was born|live in|work (?:at|as|for)|"
+    r"signed|started|starting (?:at|with|for)|switched|retired|turned|became|adopted|got|lost my|sold|was born|live in|work (?:at|as|for)|"
     r"not|no longer|doing|running|broke my|sprained|fractured|tore my|can't stand|hate|allergic to|based in|born in|"
     r"living in|"
     r"working (?:at|as|for)|studying|used to)\b",
@@ -119,6 +138,13 @@ _TASTE_OF: Final = re.compile(
     r"warmed (?:up )?to|gotten into|got into) (?P<v>(?!it\b|them\b)[\w' -]{3,40})$",
     _I,
 )
+_AND_ME: Final = re.compile(
+    rf"^(?:(?:my|our) {SIZE}(?:{RELATIVES})(?: (?-i:[A-Z])[\w-]+)? \+\+\+ (?:i|me)|(?:me|i) and (?:my|our) {SIZE}(?:{RELATIVES})"
+    r"(?: (?-i:[A-Z])[\w-]+)?)\b(?! (?:broke|split|divorced|separated|are (?:over|done|no)))",
+    _I,
+)
+"""Both of a couple: what they do, the user does."""
+_NOT_ME: Final = re.compile(r"^(?:please )?(?:don't|do not|stop|never) call(?:ing)? me\b", _I)
 _FROM_NOW: Final = re.compile(r"\b(?:for (?:me|us)(?: now)?|from (?:here|now) on|instead)(?: too)?$", _I)
 _FINE: Final = re.compile(
     r"^(?:(?:just |go with |stick with |use |call me )*)(?P<v>(?-i:[A-Z])\w+)(?:'s| is| works)?"
@@ -210,7 +236,11 @@ class Reader:
         before = ""
         for clause in clauses_of(text):
             body, corrects = _body(clause.text)
-            corrected, corrects = corrects and not body, corrects or corrected  # "no, it's Porto" is two clauses
+            renamed = _NOT_ME.match(body) is not None
+            corrected, corrects = (
+                (corrects and not body) or renamed,
+                corrects or corrected,
+            )  # "no, it's Porto" is two clauses
             named = self._subjects.mentions(body) if clause.refusal in _PRESUPPOSING else []
             for person in named:
                 yield _named(person, clause)
@@ -232,7 +262,7 @@ class Reader:
                 amended = self._over(body, clause)
             if amended is not None:
                 yield amended
-            elif _CANCELLED.search(body):
+            if _CANCELLED.search(body):
                 yield from self._cancelled(body, clause)
 
     def _statements(
@@ -242,6 +272,7 @@ class Reader:
         was = ""
         if (old := _NOT_OLD.search(said)) is not None and matches_of(said[: old.start()]):
             said, was, corrects = said[: old.start()], old["was"], True
+        said = _AND_ME.sub("we", said)
         matches = matches_of(said)
         if not matches:
             if (guessed := _GUESS.match(said)) and (own := own_words(said[guessed.end() :])) is not None:
@@ -251,7 +282,7 @@ class Reader:
                 return
             if subject is not None:
                 person, own = subject
-                if person is not None and is_animal(person.role) and _DIED.match(own):
+                if person is not None and not is_other(person.role) and _DIED.match(own):
                     yield _died(person, clause)
                     return
                 matches = matches_of(own)
@@ -259,6 +290,8 @@ class Reader:
                 matches = [one for one in matches_of(_with_subject(said)) if _certain(*one)]
             elif not matches and FRAGMENT.match(before) and _TITLE.match(said):
                 matches = matches_of(f"I'm a {said}")
+        if not matches and clause.opens and "," in said:
+            matches = introduced(said)
         for rule, found in matches:
             if (
                 person is None
@@ -442,6 +475,10 @@ def _with_subject(said: str) -> str:
 
 
 def _died(animal: Person, clause: Clause) -> Candidate:
+    if not is_animal(animal.role):
+        return Candidate(
+            PersonAttribute.OTHER, "", "", clause.start, clause.end, slot=ANY_SLOT, ends=True, person=animal
+        )
     return Candidate(PersonAttribute.PET, animal.name, "", clause.start, clause.end, slot=animal.role, ends=True)
 
 

@@ -76,7 +76,21 @@ naples nashville nice nottingham nuremberg osaka oslo ottawa oxford palermo pari
 pittsburgh porto portland prague quebec reykjavik riga rome rotterdam salzburg santiago sarajevo seattle seoul seville
 shanghai sheffield singapore sofia stockholm stuttgart sydney taipei tallinn tbilisi tehran tokyo toronto toulouse
 trieste tunis turin utrecht valencia vancouver venice vienna vilnius warsaw wellington wroclaw york yorkshire zagreb
-zaragoza zurich argentina australia austria belgium brazil bulgaria canada chile china colombia croatia cyprus denmark
+zaragoza zurich aarhus aberdeen accra adelaide albuquerque aleppo algiers almaty amman ankara antwerp asheville astana
+atlanta austin azores baku bali bamako bath bergen bonn bolzano boise brasov braga bruges brno bremerhaven burgos busan
+cadiz calcutta canterbury casablanca catania charlotte chennai chiang-mai cincinnati cleveland cluj coimbra colombo
+columbus constanta cordoba curitiba dakar damascus darwin derby derry dhaka doha dortmund dundee durban durham
+dusseldorf essen exeter faro fortaleza freiburg fukuoka gdynia ghent giza goa groningen guadalajara guangzhou haarlem
+haifa halifax hobart honolulu hyderabad ibadan incheon inverness islamabad jaipur jena kampala kathmandu katowice
+kaunas kharkiv kigali killarney kingston kobe kolkata konya kuwait lahore lausanne leicester leiden leuven lille
+limerick limassol linz lodz lublin luanda lucerne lviv macau maastricht malmö malmo maputo marrakesh medellin memphis
+modena montevideo monterrey mysore mysuru nagoya nantes newcastle nijmegen nicosia norwich odense odesa omaha oradea
+orlando padua pamplona parma patras pecs penang perugia pisa plovdiv plymouth poznan pretoria preston pune quito
+raleigh ravenna reading recife rennes richmond rijeka rosario sacramento salamanca salvador sapporo savannah sibiu
+skopje southampton split sunderland surabaya swansea tampa tampere tartu tbilisi thessaloniki tirana tijuana toledo
+trondheim tucson turku uppsala utrecht valletta varna verona vigo waterford windhoek winnipeg wolverhampton worcester
+yerevan wrocław kraków gdańsk łódź poznań málaga zürich münchen köln düsseldorf göteborg århus bogotá medellín
+argentina australia austria belgium brazil bulgaria canada chile china colombia croatia cyprus denmark
 egypt england estonia finland france germany ghana greece hungary iceland india indonesia iran ireland israel italy
 jamaica japan kenya latvia lebanon lithuania luxembourg malaysia malta mexico morocco nepal netherlands nigeria norway
 pakistan peru poland portugal romania scotland serbia slovakia slovenia spain sweden switzerland taiwan thailand
@@ -85,7 +99,8 @@ illinois iowa kansas kentucky louisiana maine maryland massachusetts michigan mi
 nebraska nevada ohio oklahoma oregon pennsylvania tennessee texas utah vermont virginia wisconsin wyoming
 """
 _LONG_PLACES_TEXT = """
-new york|los angeles|san francisco|las vegas|hong kong|cape town|tel aviv|new zealand|south africa|the netherlands|
+new york|new orleans|san antonio|salt lake city|kansas city|kuala lumpur|addis ababa|los angeles|
+san francisco|las vegas|hong kong|cape town|tel aviv|new zealand|south africa|the netherlands|
 the uk|the us|the usa|uk|usa|nyc|la|sf|mexico city|buenos aires|new jersey|san diego|the hague|rio|sao paulo
 """
 _PLACES = frozenset((*_PLACES_TEXT.split(), *_LONG_PLACES_TEXT.replace("\n", "").split("|")))
@@ -208,6 +223,14 @@ _NOT_NAMES: Final = frozenset(_NOT_NAMES_TEXT.split())
 _VERBAL = re.compile(r"^(?:\w+ing|\w+ed|\w+ly)$", _I)
 
 
+_PLACELESS: Final = re.compile(
+    r"^(?:nothing|something|everything|stuck|please|thanks|hello|hi|hey|winter|summer|spring|autumn|rain|snow|today|mom|"
+    r"mum|dad|newbie|beginner|student|teacher|parent|stop|look|wait|come|right|over|up|down|in|out|same|night|morning|"
+    r"typo|problem|question|issue|error|bug|mistake|life|things|people|work|see|click|sign|insert|vegan|vegetarian)\b",
+    _I,
+)
+
+
 def is_anything(value: str) -> bool:  # noqa: ARG001  (a check takes the value)
     """Accept every value: the pattern decides."""
     return True
@@ -290,6 +313,11 @@ def is_home(value: str) -> bool:
         and not re.match(r"^\w+ing\b", plain)
         and (plain[0].isupper() or plain[0].isdigit() or plain == plain.lower())
     )
+
+
+def is_known_place(value: str) -> bool:
+    """Return whether a value begins with a town, region or country of the list."""
+    return value.split(",")[0].casefold() in _PLACES
 
 
 def is_town(value: str) -> bool:
@@ -405,6 +433,11 @@ def is_given_name(value: str) -> bool:
         and all(word[0].isupper() and not word.isupper() for word in words)
         and not any(word.casefold() in LANGUAGES or word.casefold() in _PROFESSIONS for word in words)
     )
+
+
+def is_first_name(value: str) -> bool:
+    """Return whether a value can be nothing but a name: "Nothing here" is none."""
+    return is_given_name(value) and not _PLACELESS.match(value)
 
 
 def is_age(value: str) -> bool:
