@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from caliber.learning.rules import words
+from caliber.learning.lexicon import words
 from caliber.learning.rules.patterns import Check
 
 _I = re.IGNORECASE

@@ -31,7 +31,8 @@ TASK: Final = "an order for a text"
 _I = re.IGNORECASE
 _FICTION = re.compile(
     r"\b(?:translate|rewrite|rephrase|paraphrase|proofread|summari[sz]e|role-?play|pretend|lyrics|screenplay|"
-    r"(?:an?|short|bedtime|my|this|that|our|the|children's|\d+) stor(?:y|ies)|stor(?:y|ies) (?:about|of|where|in)|novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
+    r"(?:an?|short|bedtime|my|this|that|our|the|children's|\d+) stor(?:y|ies)|stor(?:y|ies) (?:about|of|where|in)|"
+    r"novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
     r"(?:fix|check|correct) (?:the |my |this )?(?:grammar|spelling|text|sentence|paragraph|essay)|"
     r"example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
     r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as|"
@@ -58,7 +59,8 @@ _PLAN = re.compile(
     r" plan| hope| intend| might| may| should| need| can't wait|'m gonna| am gonna)\b"
     r"|\b(?:i'm|i am|we're|we are) (?:\w+ly )?(?:thinking|considering|planning|hoping|looking|trying|"
     r"dreaming|about to|"
-    r"moving|relocating|switching|getting married|getting a|becoming|starting(?! (?:at|with) (?-i:[A-Z]))|tempted|considering)\b",
+    r"moving|relocating|switching|getting married|getting a|becoming|starting(?! (?:at|with) (?-i:[A-Z]))|tempted|"
+    r"considering)\b",
     _I,
 )
 _PREFACE = re.compile(r"\bi should (?:probably |also |just |maybe )*(?:mention|add|say|note)\b", _I)
@@ -86,7 +88,8 @@ _SPLIT = re.compile(
     r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"
     r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they(?!/)|it|this|that|turns out|it turns out|"
     r"you|please|can|could|what|how|do|don't)\b)"
-    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|it's|you|please|can|could|what|only my|it was|the [\w-]+ (?:is|are)|"
+    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|it's|you|"
+    r"please|can|could|what|only my|it was|the [\w-]+ (?:is|are)|"
     r"not (?:allergic|vegan|vegetarian)|no longer|"
     r"where|when|how|do|does|should|which|who|is|are)\b)"
     r"|(?<=\d),\s+(?=(?:called|named)\b)|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
@@ -123,14 +126,16 @@ _THIRD = re.compile(
     _I,
 )
 _BARE_VERB = re.compile(
-    r"^(?:(?:now|also|just|currently|really)\s+)?(?:work|live|love|like|hate|dislike|enjoy|speak|prefer|play|own|study|"
+    r"^(?:(?:now|also|just|currently|really)\s+)?(?:work|live|love|like|hate|dislike|enjoy|speak|prefer|play|own|"
+    r"study|"
     r"teach|eat|drink|works|lives|loves|likes|hates|speaks|plays|prefers|teaches|studies|eats|drinks)\b",
     _I,
 )
 _PARTICIPLES = re.compile(r"^(?:allergic|vegetarian|vegan|married)\b", _I)
 _UNMARKED = re.compile(
     r"\b(?:i(?=m\b|ve\b)|(?:you|we|they)(?=ve\b)|s?he(?=s\b)|(?:that|what|who|there)(?=s\b)|"
-    r"\b(?:wife|husband|daughter|son|sister|brother|dog|cat|boyfriend|girlfriend)(?=s (?:called|named|name)\b)|they(?=re\b)|"
+    r"\b(?:wife|husband|daughter|son|sister|brother|dog|cat|boyfriend|girlfriend)(?=s (?:called|named|name)\b)|"
+    r"they(?=re\b)|"
     r"(?:do|ca|wo|did|does|is|are|was|have|has|had|could|should|would)n(?=t\b))(?!')",
     _I,
 )

@@ -23,7 +23,8 @@ _WHEN: Final = (
     r"last \w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago))*"
 )
 _I_HAVE: Final = (
-    r"(?:(?:i|we)(?:'ve| have|'m| am|'re| are)? )?(?:just |finally |now |also |recently |already |had to |decided to )*"
+    r"(?:(?:i|we)(?:'ve| have|'m| am|'re| are)? )?(?:just |finally |now |also |recently |already |had to |"
+    r"decided to )*"
 )
 _SWAPPED: Final = (
     re.compile(
@@ -40,21 +41,25 @@ _SWAPPED: Final = (
 _WRONG: Final = (
     re.compile(rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |should be )?{_NEW},? not {_OLD}$", _I),
     re.compile(
-        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|, but) (?:it's |rather )?{_NEW}$",
+        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|"
+        rf", but) (?:it's |rather )?{_NEW}$",
         _I,
     ),
 )
 _OVER: Final = (
     re.compile(
-        rf"^{_I_HAVE}(?:dropped|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped|sold|got rid of|gotten rid of|"
+        rf"^{_I_HAVE}(?:dropped|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped|sold|got rid of|"
+        rf"gotten rid of|"
         r"gave away|broke up with|broken up with|split (?:up )?(?:from|with)|divorced|left|ended things with|"
-        rf"called off|changed (?:my|our) mind (?:about|on)|called time on|stopped doing|(?:am |'m )?not doing|done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
+        rf"called off|changed (?:my|our) mind (?:about|on)|called time on|stopped doing|(?:am |'m )?not doing|"
+        rf"done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
         _I,
     ),
     re.compile(rf"^(?:i'm|i am|we're) off (?!to ){_GONE}{_WHEN}$", _I),
     re.compile(rf"^no (?:more|longer) {_GONE}(?: for (?:me|us))?{_WHEN}$", _I),
     re.compile(
-        rf"^{_I_HAVE}(?:gave|rehome|rehomed|sold|put|surrendered|returned|donated) {_GONE} (?:away|down|to sleep|to (?:my|a|the|our|his|her) .+|"
+        rf"^{_I_HAVE}(?:gave|rehome|rehomed|sold|put|surrendered|returned|donated) {_GONE} (?:away|down|to sleep|"
+        rf"to (?:my|a|the|our|his|her) .+|"
         rf"(?:back )?to the .+){_WHEN}$",
         _I,
     ),
@@ -67,11 +72,13 @@ _OVER: Final = (
     ),
     re.compile(
         rf"^{_GONE}(?: is| are| was|'s| has| got)?(?: been)? (?:over|history|gone|off|cancel?led|dead|no more|"
-        rf"called off|off the (?:table|menu|cards)|on hold|a no-go|cancel+ed|ran away|run away|rehomed|put down|a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
+        rf"called off|off the (?:table|menu|cards)|on hold|a no-go|cancel+ed|ran away|run away|rehomed|put down|"
+        rf"a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
         _I,
     ),
     re.compile(
-        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|called it (?:off|quits|a day)|are (?:over|done|finished|history|no more|not together)){_WHEN}$",
+        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|called it (?:off|quits|a day)|"
+        rf"are (?:over|done|finished|history|no more|not together)){_WHEN}$",
         _I,
     ),
     re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),

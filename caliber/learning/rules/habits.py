@@ -1,27 +1,25 @@
-"""Rules of a person's habits and duties: shifts, levels of a language, hobbies, roles, aids, fears, conditions, fixed dates."""
+"""Rules of a person's habits and duties: shifts, studies of a language, hobbies, roles, aids, conditions, dates."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from caliber.learning.rules import words
+from caliber.learning.lexicon import words
 from caliber.learning.rules.patterns import AM, HAVE, WE, rule
 
 _SHIFT: Final = (
     r"(?P<v>(?:(?:night|day|early|late|morning|evening|weekend|split|double|twelve-hour|12-hour) shifts?|nights|days|"
     r"earlies|lates|part[- ]time|full[- ]time))"
 )
-_EVENT: Final = (
-    r"(?P<x>(?:(?!(?:is|on|was|for|in|at|and|to|a|an|the|my|our|have|got|had)\b)[\w'-]+ ){0,2}(?:wedding|surgery|"
-    r"operation|op|exams?|interview|flight|appointment|driving test|viva|graduation|concert|recital|race|marathon|"
-    r"check-?up|scan|biopsy|hearing|audition|move|thesis defen[cs]e|presentation|christening|baptism|funeral|reunion|"
-    r"retreat|due date|c-section|mri|x-ray|bar mitzvah|performance|gig|tournament|match))"
-)
 _BODY: Final = (
-    r"acl|mcl|wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|rib|collarbone|hamstring|"
+    r"acl|mcl|wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|rib|collarbone|"
+    r"hamstring|"
     r"meniscus|achilles|rotator cuff|thumb|jaw|calf|ligament|tendon|pulley|finger pulley|tibia|fibula|pelvis"
 )
-_HEAD: Final = r"(?:company|firm|agency|bank|hospital|school|startup|start-up|council|charity|clinic|plant|factory|warehouse|studio|shop|restaurant|hotel|university|lab|publisher|law firm)"
+_HEAD: Final = (
+    r"(?:company|firm|agency|bank|hospital|school|startup|start-up|council|charity|clinic|plant|factory|"
+    r"warehouse|studio|shop|restaurant|hotel|university|lab|publisher|law firm)"
+)
 _DOCTOR: Final = (
     r"(?:doctor|doc|dr|gp|physio|vet|dentist|specialist|consultant|midwife|cardiologist|pediatrician|surgeon)"
 )
@@ -29,7 +27,8 @@ _DOCTOR: Final = (
 WORKING: Final = (
     rule(
         "job/shift",
-        rf"(?:{WE}(?:work|do|am on|'m on)|{AM}(?:working|doing|on)|{HAVE}(?:switched|moved|changed|gone|went) (?:over |back )?to|"
+        rf"(?:{WE}(?:work|do|am on|'m on)|{AM}(?:working|doing|on)|{HAVE}(?:switched|moved|changed|gone|"
+        rf"went) (?:over |back )?to|"
         rf"they(?:'ve| have)? (?:\w+ )?(?:put|moved|switched) me (?:back )?(?:on|onto|to)) (?:the )?{_SHIFT}\b"
         r"(?: (?:at|in|for|on|as|now|as of|since|again|from|this|next) ?.*)?$",
         "works {v}",
@@ -38,7 +37,8 @@ WORKING: Final = (
     ),
     rule(
         "job",
-        r"i (?:now )?do (?P<v>(?!(?:this|that|it|a|an|the|my|some|not|everything|nothing)\b)[\w -]{3,40}?) "
+        r"i (?:now )?do (?P<v>(?!(?:this|that|it|a|an|the|my|some|not|everything|nothing|homework|favou?rs|things|"
+        r"chores)\b)[\w -]{3,40}?) "
         rf"(?:for|at) (?P<a>(?:an? |the |my )?(?:[\w-]+ ){{0,2}}{_HEAD})(?:\b.*)?$",
         "does {v} for {a}",
         words.is_value,
@@ -56,15 +56,17 @@ WORKING: Final = (
     rule("job", r"V here$", "works as {v}", words.is_plain_profession, single=True),
     rule(
         "employer",
-        rf"(?:i|we) (?:drive|deliver|fly|cook|code|consult|write|nurse|clean|freelance|trade|design) (?:for|at) V$",
+        r"(?:i|we) (?:drive|deliver|fly|cook|code|consult|write|nurse|clean|freelance|trade|design) (?:for|at) V$",
         "works for {v}",
         words.is_firm,
         single=True,
     ),
     rule(
         "other/role",
-        r"i (?P<a>chair|lead|run|coach|captain|manage|head|direct|conduct|organi[sz]e|train|volunteer (?:at|for|with)) "
-        r"(?P<v>(?:the|our|a|an|my) [\w' -]*\b(?:team|club|society|choir|band|group|orchestra|league|committee|board|"
+        r"i (?P<a>chair|lead|run|coach|captain|manage|head|direct|conduct|organi[sz]e|train|volunteer (?:at|for|"
+        r"with)) "
+        r"(?P<v>(?!.*\b(?:meeting|call|today|tomorrow|session|lunch)\b)(?:the|our|a|an|my) [\w' -]*\b(?:team|club|"
+        r"society|choir|band|group|orchestra|league|committee|board|"
         r"union|association|squad|troop|scouts|food bank|shelter|library|garden)\b.*)$",
         "role: {a} {v}",
         words.is_value,
@@ -80,8 +82,11 @@ WORKING: Final = (
 LEAVING: Final = (
     rule(
         "employer",
-        r"(?:i(?:'ve| have)? )?(?:just |finally )?(?:quit|left|resigned from|walked out of|got fired from|got sacked from) "
-        r"(?:the|my) (?:bakery|factory|plant|shop|store|school|hospital|bank|firm|company|agency|office|restaurant|bar|pub|"
+        r"(?:i(?:'ve| have)? )?(?:just |finally )?(?:quit|resigned from|walked out of|got fired from|"
+        r"got sacked from|left(?= the (?:factory|firm|company|agency|bakery|startup|charity|council|"
+        r"warehouse)(?: (?:last|this|in)\b|$))) "
+        r"(?:the|my) (?:bakery|factory|plant|shop|store|school|hospital|bank|firm|company|agency|office|restaurant|"
+        r"bar|pub|"
         r"cafe|café|hotel|warehouse|clinic|studio|salon|startup|council|charity|law firm|lab|garage|place)(?: .+)?$",
         "",
         words.is_anything,
@@ -96,7 +101,8 @@ LEAVING: Final = (
     ),
     rule(
         "employer",
-        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|got an offer and start|been hired|got hired)(?: work| a new job| my new job)? (?:at|with|for) "
+        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|got an offer and start|been hired|"
+        r"got hired)(?: work| a new job| my new job)? (?:at|with|for) "
         r"V(?: on | in | next | as ).*$",
         "works at {v}",
         words.is_firm,
@@ -105,7 +111,8 @@ LEAVING: Final = (
     ),
     rule(
         "employer",
-        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|been hired|got hired)(?: work| a new job| my new job)? (?:at|with) V$",
+        r"(?:i'm |i am |i )?(?:starting|got a job|got the job|been hired|got hired)(?: work| a new job|"
+        r" my new job)? (?:at|with) V$",
         "works at {v}",
         words.is_firm,
         single=True,
@@ -116,7 +123,8 @@ LEAVING: Final = (
     ),
     rule(
         "job",
-        r"i (?:don't|do not|no longer|stopped|quit|gave up) (?:do|work|doing|working) (?:the )?(?:nights|days|night shifts?|day shifts?|shifts)$",
+        r"i (?:don't|do not|no longer|stopped|quit|gave up) (?:do|work|doing|working) (?:the )?(?:nights|days|"
+        r"night shifts?|day shifts?|shifts)$",
         "",
         words.is_anything,
         ends=True,
@@ -132,14 +140,17 @@ LEAVING: Final = (
 LEARNING: Final = (
     rule(
         "language/learning",
-        r"i(?:'ve| have)? (?:learn|been learning|started learning|started to learn|started) (?P<v>[\w-]+)(?: (?:since|for|with|on|at|in|last|this) .+)?$",
+        r"i(?:'ve| have)? (?:learn|been learning|started learning|started to learn|"
+        r"started) (?P<v>[\w-]+)(?: (?:since|for|with|on|at|in|last|this) .+)?$",
         "is learning {v}",
         words.is_language,
     ),
     rule(
         "language/learning",
-        rf"(?:my (?:\w+ )?level is|{HAVE}(?:have|got|passed|reached|made|finished|completed|am at|am on)|{AM}(?:at|on)?|now) ?(?:my |the |a |at |level )*"
-        r"(?P<a>[a-z]+ )?(?P<v>[abc][12])\b(?: (?:level|exam|certificate|test))?(?: (?:of|in) [a-z]+)?(?: (?:since|now|in|last|this) .*| now)?$",
+        rf"(?:my (?:\w+ )?level is|{HAVE}(?:have|got|passed|reached|made|finished|completed|am at|am on)|{AM}(?:at|"
+        rf"on)?|now) ?(?:my |the |a |at |level )*"
+        r"(?P<a>[a-z]+ )?(?P<v>[abc][12])\b(?: (?:level|exam|certificate|test))?(?: (?:of|in) [a-z]+)?(?: (?:since|"
+        r"now|in|last|this) .*| now)?$",
         "has language level {v}",
         words.is_value,
         single=True,
@@ -147,7 +158,8 @@ LEARNING: Final = (
     rule("language/learning", r"(?P<v>\w+ [abc][12])$", "has language level {v}", words.is_level, single=True),
     rule(
         "language",
-        r"(?:i|we) (?:gave up|stopped|quit|dropped) (?:on )?(?:learning |my )?(?P<v>[\w-]+)(?: lessons| classes| course)?$",
+        r"(?:i|we) (?:gave up|stopped|quit|dropped) (?:on )?(?:learning |my )?(?P<v>[\w-]+)(?: lessons| classes|"
+        r" course)?$",
         "",
         words.is_language,
         ends=True,
@@ -156,7 +168,8 @@ LEARNING: Final = (
 TASTES: Final = (
     rule(
         "dislikes",
-        r"(?:i|we) (?:(?:can't|cannot) (?:deal with|handle|abide|tolerate|take|do|stomach)|have no time for|don't do|won't touch) V$",
+        r"(?:i|we) (?:(?:can't|cannot) (?:deal with|abide|tolerate|stomach)|have no time for|don't do|"
+        r"won't touch) V$",
         "dislikes {v}",
         words.is_liked,
         several=True,
@@ -179,7 +192,8 @@ TASTES: Final = (
     ),
     rule(
         "dislikes",
-        r"V (?:is|are|isn't|aren't|'s) (?:\w+ )?(?:ok|okay|fine|alright|all right|so bad|that bad)(?: (?:with me|by me|after all|now))*$",
+        r"V (?:is|are|isn't|aren't|'s) (?:\w+ )?(?:ok|okay|fine|alright|all right|so bad|that bad)(?: (?:with me|"
+        r"by me|after all|now))*$",
         "",
         words.is_anything,
         ends=True,
@@ -193,15 +207,17 @@ TASTES: Final = (
     ),
     rule(
         "likes",
-        rf"(?:i|we)(?:'ve| have)? (?:\w+ )?(?:gone off|went off|go off|fell out of love with|fallen out of love with|lost interest in|"
-        rf"got bored of|got sick of|had enough of|can't look at|given up on) (?:the )?V$",
+        r"(?:i|we)(?:'ve| have)? (?:\w+ )?(?:gone off|went off|go off|fell out of love with|"
+        r"fallen out of love with|lost interest in|"
+        r"got bored of|got sick of|had enough of|can't look at|given up on) (?:the )?V$",
         "",
         words.is_anything,
         ends=True,
     ),
     rule(
         "likes",
-        r"V (?:is|are|'s|has become|have become|became) (?:now |really |totally )?my (?:new )?(?:thing|jam|passion|obsession|happy place|comfort food|addiction|"
+        r"V (?:is|are|'s|has become|have become|became) (?:now |really |totally )?my (?:new )?(?:thing|jam|passion|"
+        r"obsession|happy place|comfort food|addiction|"
         r"weakness|everything|guilty pleasure)(?: now)?$",
         "likes {v}",
         words.is_liked,
@@ -218,7 +234,8 @@ TASTES: Final = (
     ),
     rule(
         "likes/favorite {x}",
-        r"(?P<v>[\w' -]{2,40}?) (?:became|has become|is now|are now|have become) my (?:all-time |absolute |new )?favou?rite (?P<x>[\w' -]{2,30})$",
+        r"(?P<v>[\w' -]{2,40}?) (?:became|has become|is now|are now|have become) my (?:all-time |absolute |"
+        r"new )?favou?rite (?P<x>[\w' -]{2,30})$",
         "favorite {x}: {v}",
         words.is_liked,
         single=True,
@@ -226,7 +243,8 @@ TASTES: Final = (
     ),
     rule(
         "likes",
-        rf"{AM}more (?:of )?an? (?P<v>[\w -]{{2,25}}?) (?:person|man|woman|guy|girl|type|kid|fan|lover)(?: really| myself| these days)?$",
+        rf"{AM}more (?:of )?an? (?P<v>[\w -]{{2,25}}?) (?:person|man|woman|guy|girl|type|kid|fan|lover)(?: really|"
+        rf" myself| these days)?$",
         "likes {v}",
         words.is_liked,
         preference=True,
@@ -235,7 +253,8 @@ TASTES: Final = (
     rule("likes/drinks", rf"{AM}drinking V$", "drinks {v}", words.is_food, preference=True),
     rule(
         "likes/does",
-        r"i (?:grow|breed|brew|restore|practi[sc]e|crochet|do(?= (?:yoga|pilates|karate|judo|crossfit|ballet|aikido|taekwondo|bouldering|tai chi|origami|"
+        r"i (?:grow|breed|brew|restore|practi[sc]e|crochet|do(?= (?:yoga|pilates|karate|judo|crossfit|ballet|"
+        r"aikido|taekwondo|bouldering|tai chi|origami|"
         r"calligraphy|pottery|gymnastics|parkour|boxing|archery|martial arts|jiu|bjj|weights)\b)|go(?= \w+ing\b)) "
         r"(?P<v>(?!.*\b(?:up|out|tired|old|mad|crazy)\b)(?:my own )?[a-z][\w ' -]{2,40}?)"
         r"(?: (?:every|on|at|with|in|once|twice|three|\d)\b.*| and nothing but .*)?$",
@@ -246,43 +265,50 @@ TASTES: Final = (
     ),
     rule(
         "likes/does",
-        r"i (?P<v>boulder|crochet|knit|snowboard|skateboard|garden|quilt|powerlift|birdwatch|longboard|windsurf|kitesurf|freedive)(?: .*)?$",
+        r"i (?P<v>boulder|crochet|knit|snowboard|skateboard|garden|quilt|powerlift|birdwatch|longboard|windsurf|"
+        r"kitesurf|freedive)(?: .*)?$",
         "likes to {v}",
         words.is_value,
         preference=True,
     ),
     rule(
         "likes",
-        rf"(?:{AM}|{HAVE})(?:taking up|taken up|took up|picked up|picking up|got into|gotten into|getting into|learning|started|starting) (?:the |playing )?V (?:instead|now|these days)$",
+        rf"(?:{AM}|{HAVE})(?:taking up|taken up|took up|picked up|picking up|got into|gotten into|getting into|"
+        rf"learning|started|starting) (?:the |playing )?V (?:instead|now|these days)$",
         "likes {v}",
         words.is_liked,
         preference=True,
     ),
     rule(
         "other/keeps",
-        r"i keep (?P<v>(?:\d+ |two |three |four |five |a few |some )?(?:hives|bees|chickens|hens|goats|sheep|pigs|ducks|alpacas|quails?|geese|koi|beehives))\b.*$",
+        r"i keep (?P<v>(?:\d+ |two |three |four |five |a few |some )?(?:hives|bees|chickens|hens|goats|sheep|pigs|"
+        r"ducks|alpacas|quails?|geese|koi|beehives))\b.*$",
         "keeps {v}",
         words.is_value,
     ),
     rule("diet", r"(?P<v>" + words.DIETS + ") here$", "is {v}", words.is_value, single=True, preference=True),
     rule(
         "diet",
-        r"(?:(?:my |the |being |going )?(?:veganism|vegetarianism|vegan|vegetarian|keto|paleo|pescatarian|diet|vegan thing|veggie thing|keto thing|veganuary))(?: diet| thing)? "
-        r"(?:lasted|didn't last|did not last|is over|is done|didn't work|did not work|went out of the window|went out the window|is off|is history).*$",
+        r"(?:(?:my |the |being |going )?(?:veganism|vegetarianism|vegan|vegetarian|keto|paleo|pescatarian|diet|"
+        r"vegan thing|veggie thing|keto thing|veganuary))(?: diet| thing)? "
+        r"(?:lasted|didn't last|did not last|is over|is done|didn't work|did not work|went out of the window|"
+        r"went out the window|is off|is history).*$",
         "",
         words.is_anything,
         ends=True,
     ),
     rule(
         "diet",
-        rf"(?:{AM}|{HAVE})(?:back on|back to|eating|started eating|been eating) (?:the )?(?:meat|bacon|steak|burgers|chicken|beef|carbs|animals)(?: again)?$",
+        rf"(?:{AM}|{HAVE})(?:back on|back to|eating|started eating|been eating) (?:the )?(?:meat|bacon|steak|"
+        rf"burgers|chicken|beef|carbs|animals)(?: again)?$",
         "",
         words.is_anything,
         ends=True,
     ),
     rule(
         "diet",
-        r"back (?:on|to|to eating|eating) (?:the )?(?:meat|bacon|steak|burgers|chicken|beef|carbs|fish|dairy|eggs)(?: again)?$",
+        r"back (?:on|to|to eating|eating) (?:the )?(?:meat|bacon|steak|burgers|chicken|beef|carbs|fish|dairy|"
+        r"eggs)(?: again)?$",
         "",
         words.is_anything,
         ends=True,
@@ -291,7 +317,8 @@ TASTES: Final = (
 HEALTH: Final = (
     rule(
         "health",
-        r"(?:i|we)(?:'ve| have)? (?:had (?:the|my|our|a) baby|gave birth|given birth|lost the baby|miscarried)(?:.*)?$",
+        r"(?:i|we)(?:'ve| have)? (?:had (?:the|my|our|a) baby|gave birth|given birth|lost the baby|"
+        r"miscarried)(?:.*)?$",
         "",
         words.is_anything,
         ends=True,
@@ -305,13 +332,16 @@ HEALTH: Final = (
     ),
     rule(
         "health/aid",
-        r"i (?:use|wear|walk with|have|need) (?:an? )?(?P<v>(?:walking )?stick|wheelchair|walker|cane|hearing aids?|crutches|cpap|insulin pump|prosthe\w+|rollator|zimmer frame|stoma bag|mobility scooter|stairlift)\b.*$",
+        r"i (?:use|wear|walk with|have|need) (?:an? )?(?P<v>(?:walking )?stick|wheelchair|walker|cane|"
+        r"hearing aids?|crutches|cpap|insulin pump|prosthe\w+|rollator|zimmer frame|stoma bag|mobility scooter|"
+        r"stairlift)(?:,? (?:now|these days|since|because|when|to|and|so)\b.*)?$",
         "uses {v}",
         words.is_value,
     ),
     rule(
         "health",
-        rf"{HAVE}(?:had|survived|suffered|have had) an? (?P<v>(?:\w+ )?(?:stroke|heart attack|miscarriage|concussion|hip replacement|knee replacement|transplant|bypass|c-section|"
+        rf"{HAVE}(?:had|survived|suffered|have had) an? (?P<v>(?:\w+ )?(?:stroke|heart attack|miscarriage|"
+        rf"concussion|hip replacement|knee replacement|transplant|bypass|c-section|"
         r"hernia|hysterectomy|seizure|tumou?r|mastectomy|slipped disc|burnout|brain injury))\b.*$",
         "had {v}",
         words.is_value,
@@ -320,19 +350,22 @@ HEALTH: Final = (
     rule("health", rf"(?:.*, )?(?P<v>[\w -]{{3,30}}),? says (?:the|my) {_DOCTOR}$", "has {v}", words.is_condition),
     rule(
         "health/injury",
-        rf"(?:{HAVE}|i've got |{AM})?(?:an? |my )?(?P<v>(?:torn|broken|sprained|fractured|dislocated|pulled|ruptured|twisted) (?:\w+ )?(?:{_BODY}))$",
+        rf"(?:{HAVE}|i've got |{AM})?(?:an? |my )?(?P<v>(?:torn|broken|sprained|fractured|dislocated|pulled|"
+        rf"ruptured|twisted) (?:\w+ )?(?:{_BODY}))$",
         "{v}",
         words.is_value,
     ),
     rule(
         "health/injury",
-        rf"(?:my )?(?P<v>(?:\w+ )?(?:{_BODY})) (?:is |got )?(?:snapped|broken|sprained|torn|fractured|dislocated|ruptured)$",
+        rf"(?:my )?(?P<v>(?:\w+ )?(?:{_BODY})) (?:is |got )?(?:snapped|broken|sprained|torn|fractured|dislocated|"
+        rf"ruptured)$",
         "hurt the {v}",
         words.is_value,
     ),
     rule(
         "health",
-        r"(?:my |the )?(?P<v>[\w ]{3,30}) (?:is|are|has gone|went|have gone) (?:now |all )?(?:back to normal|normal again|under control|better now|in remission)$",
+        r"(?:my |the )?(?P<v>[\w ]{3,30}) (?:is|are|has gone|went|have gone) (?:now |all )?(?:back to normal|"
+        r"normal again|under control|better now|in remission)$",
         "",
         words.is_anything,
         ends=True,
@@ -364,7 +397,7 @@ PEOPLE: Final = (
     ),
     rule(
         "age",
-        rf"{AM}(?:about to turn|turning|nearly|almost) (?P<v>\d\d)\b.*$",
+        rf"{AM}(?:about to turn|turning|nearly|almost) (?P<v>\d\d)(?:,? (?:next|in|on|this|soon|and|so|but)\b.*)?$",
         "is turning {v}",
         words.is_age,
         single=True,
@@ -386,14 +419,14 @@ PEOPLE: Final = (
     rule("birthday", r"i was born (?:in )?'?(?P<v>\d\d)$", "was born in {v}", words.is_anything, single=True),
     rule(
         "family/status",
-        rf"(?:me and|i and) (?P<a>[A-Z]\w+) (?:just |recently )?(?:got|are) (?P<v>engaged|married)$",
+        r"(?:me and|i and) (?P<a>[A-Z]\w+) (?:just |recently )?(?:got|are) (?P<v>engaged|married)$",
         "is {v} to {a}",
         words.is_value,
         single=True,
     ),
     rule(
         "family/status",
-        rf"(?P<a>[A-Z]\w+) and (?:i|me) (?:just |recently |finally )?(?:got|are) (?P<v>engaged|married)$",
+        r"(?P<a>[A-Z]\w+) and (?:i|me) (?:just |recently |finally )?(?:got|are) (?P<v>engaged|married)$",
         "is {v} to {a}",
         words.is_value,
         single=True,
@@ -405,11 +438,20 @@ PEOPLE: Final = (
         words.is_value,
         single=True,
     ),
-    rule("home", r"(?:(?:i'm|i am|we're) )?back in V$", "lives in {v}", words.is_town, single=True, changes=True),
+    rule(
+        "home",
+        r"(?:(?:i'm|i am|we're) )?back in (?P<v>(?!(?:january|february|march|april|may|june|july|august|"
+        r"september|october|november|december|\w+day)\b)(?-i:[A-Z])[\w-]+(?: (?-i:[A-Z])[\w-]+)?)$",
+        "lives in {v}",
+        words.is_town,
+        single=True,
+        changes=True,
+    ),
     rule("home", r"(?:i'm|i am) still in V$", "lives in {v}", words.is_town, single=True),
     rule(
         "home",
-        r"(?:i|we)(?:'ve| have)? (?:\w+ )*?(?:drove|flew|moved) (?:down |up |over |out )?to V,? (?:for good|staying with .+|staying w .+)$",
+        r"(?:i|we)(?:'ve| have)? (?:\w+ )*?(?:drove|flew|moved) (?:down |up |over |out )?to V,? (?:for good|"
+        r"staying with .+|staying w .+)$",
         "lives in {v}",
         words.is_town,
         single=True,
@@ -417,45 +459,4 @@ PEOPLE: Final = (
     ),
     rule("home", r"(?:home|my home) is (?:now )?V(?: now)?$", "lives in {v}", words.is_town, single=True),
 )
-DATES: Final = (
-    rule(
-        "plan/{x}",
-        rf"(?:.*\b(?:my|our) |(?:{HAVE}(?:got |have )?(?:an? |the |my )?)|(?:an? )?){_EVENT}(?: is| are)?"
-        r"(?: booked| planned| scheduled| set| fixed| coming up)?(?: on| for| in)? V$",
-        "{x} on {v}",
-        words.is_due,
-        single=True,
-    ),
-    rule(
-        "plan/{x}",
-        r"(?:.*\b)?(?:pushed|moved|postponed|rescheduled|shifted|changed) (?:my|our) (?P<x>[\w' -]{2,30}?)(?: from .+?)?(?: back| forward)? to V$",
-        "{x} on {v}",
-        words.is_due,
-        single=True,
-        changes=True,
-    ),
-    rule(
-        "plan/{x}",
-        r"the (?P<x>wedding|move|due date|surgery|op|operation|funeral|christening|scan|interview|exam|viva|appointment)(?: is| are)"
-        r"(?: now| booked| planned| scheduled| set| fixed)?(?: on| for| in)? V$",
-        "{x} on {v}",
-        words.is_due,
-        single=True,
-        changes=True,
-    ),
-    rule(
-        "plan/trip to {x}",
-        rf"{AM}(?:off|going|flying|heading|travell?ing|driving|sailing|on my way) to (?P<x>(?-i:[A-Z])[\w' -]*?) (?:on |in |for )?V$",
-        "is going to {x} on {v}",
-        words.is_due,
-        single=True,
-    ),
-    rule(
-        "plan/wedding",
-        rf"{AM}getting (?P<a>married)(?: to (?-i:[A-Z])\w+)? (?:in |on )?V$",
-        "is getting {a} in {v}",
-        words.is_due,
-        single=True,
-    ),
-)
-RULES: Final = (*WORKING, *LEAVING, *LEARNING, *TASTES, *HEALTH, *PEOPLE, *DATES)
+RULES: Final = (*WORKING, *LEAVING, *LEARNING, *TASTES, *HEALTH, *PEOPLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from caliber.learning.rules import words
+from caliber.learning.lexicon import words
 from caliber.learning.rules.patterns import ADVERBS, AM, HAVE, NAME, NOT, WE, rule
 from caliber.learning.rules.subjects import ANIMALS, RELATIVES, SIZE
 
@@ -47,7 +47,8 @@ FAMILY: Final = (
     ),
     rule(
         "family/count",
-        rf"{AM}(?P<v>(?:an? )(?:[a-z]+ )?(?:dad|mum|mom|mother|father|parent|grandmother|grandfather|grandma|grandpa) "
+        rf"{AM}(?P<v>(?:an? )(?:[a-z]+ )?(?:dad|mum|mom|mother|father|parent|grandmother|grandfather|grandma|"
+        rf"grandpa) "
         r"(?:of|to) (?:an?|one|two|three|four|five|six|\d|twins)(?: [a-z]+)?)$",
         "is {v}",
         words.is_value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from caliber.learning.rules import words
+from caliber.learning.lexicon import words
 from caliber.learning.rules.patterns import ADVERBS, AM, FIRM, HAVE, NAME, WE, rule
 
 HOME: Final = (
@@ -77,7 +77,8 @@ HOME: Final = (
     rule("home", r"i used to live in V$", "lives in {v}", words.is_place, ends=True),
     rule(
         "home",
-        rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays|as of .+|since (?:\d+|two|three|four|five|many|a few) "
+        rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays|as of .+|since (?:\d+|two|three|four|five|many|"
+        rf"a few) "
         r"years|since \d{4})$",
         "lives in {v}",
         words.is_place,
@@ -246,7 +247,7 @@ PERSON: Final = (
     rule("birthday", r"my birth(?:day|date)(?:'s| is) (?:on )?V$", "has birthday on {v}", words.is_date, single=True),
     rule(
         "birthday",
-        r"i was born (?:on )?(?P<v>[\w ,.]+?)(?: in (?-i:[A-Z])[\w, -]+)$",
+        r"i was born (?:on |in )?(?P<v>[\w ,.]+?)(?: in (?-i:[A-Z])[\w, -]+)$",
         "was born on {v}",
         words.is_date,
         single=True,
@@ -409,7 +410,8 @@ PLANS: Final = (
     ),
     rule(
         "plan/{x}",
-        r"(?:my|our) (?P<x>[\w' -]{2,30}?)(?:'s| is| was| got| has been| were)+ (?:pushed|moved|postponed|rescheduled|"
+        r"(?:my|our) (?P<x>[\w' -]{2,30}?)(?:'s| is| was| got| has been| were)+ (?:pushed|moved|postponed|"
+        r"rescheduled|"
         r"shifted|changed)(?: (?:back|forward|up|out))? to (?:the )?V$",
         "{x} on {v}",
         words.is_when,

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from caliber.learning.rules import habits, household, life, words
+from caliber.learning.lexicon import words
+from caliber.learning.rules import dates, habits, household, life
 from caliber.learning.rules.candidates import Candidate
 from caliber.learning.rules.clauses import Clause
 from caliber.learning.rules.patterns import Rule
 from caliber.model.learning import PersonAttribute
 
-RULES: Final = (*life.RULES, *household.RULES, *habits.RULES)
+RULES: Final = (*life.RULES, *household.RULES, *habits.RULES, *dates.RULES)
 """The rules, in the order in which they are tried: the first whose pattern and check match."""
 _I = re.IGNORECASE
 
@@ -45,7 +46,8 @@ _TAIL: Final = re.compile(
     r"childhood|birth|forever|now|ever)(?: now| ago)?|since (?:\w+ )?\d{4}|since (?:january|february|march|april|"
     r"may|june|"
     r"july|august|september|october|november|december|last \w+|i was \w+|forever|then|yesterday|today|"
-    r"\w+day|(?:\d+|an?|one|two|three|four|five|a few|many) (?:years?|months?|weeks?))|at all|on \w+day|as of [\w ]{2,20}|in the end|at last|"
+    r"\w+day|(?:\d+|an?|one|two|three|four|five|a few|many) (?:years?|months?|weeks?))|at all|on \w+day|"
+    r"as of [\w ]{2,20}|in the end|at last|"
     r"(?:an? |two |three |\d+ |a few |a couple of )(?:days?|weeks?|months?|years?) ago|in \d{4}|"
     r"in (?:january|february|"
     r"march|april|may|june|july|august|september|october|november|december)|"

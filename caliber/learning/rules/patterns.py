@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from caliber.learning.rules import words
+from caliber.learning.lexicon import words
 from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import PersonAttribute
@@ -43,10 +43,11 @@ class Rule:
 
 
 ADVERBS = (
-    r"(?:(?:really|just|currently|now|still|also|actually|always|usually|mostly|mainly|do|absolutely|totally|recently|"
+    r"(?:(?:really|just|currently|now|still|also|actually|always|usually|mostly|mainly|do|absolutely|totally|"
+    r"recently|"
     r"finally|only|personally|generally|officially|already|both|basically|originally|especially|particularly|simply|"
     r"truly|rather|quite|so|very|pretty|even|sure|kinda|have|'ve|all|much|strictly|severely|highly|deathly|slightly|"
-    r"mildly|very) )*"
+    r"mildly|fully|completely|entirely) )*"
 )
 WE = rf"(?:i|we) {ADVERBS}"
 AM = rf"(?:i'm|i am|im|we're|we are) {ADVERBS}"

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from caliber.learning.rules import answers, words
+from caliber.learning.lexicon import words
+from caliber.learning.rules import answers
 from caliber.learning.rules.candidates import ANY_SLOT, Candidate, Refused, comparable, words_of
 from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
+from caliber.learning.rules.leads import body_of
 from caliber.learning.rules.matching import (
-    ENDING,
     FRAGMENT,
     LEFT,
     candidates_of,
@@ -37,49 +38,6 @@ from caliber.model.knowledge import NoteType
 from caliber.model.learning import PersonAttribute
 
 _I = re.IGNORECASE
-_LEAD: Final = re.compile(
-    r"^(?:\W*(?:well|so+|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no(?! longer\b| more\b| (?!wait|sorry|actually|hold|scratch|thanks|make|i\b|it\b)(?-i:[a-z]+)(?: (?:for now|then|after all|any ?more))?\W*$|"
-    r" \w+ for (?:me|us)\b|"
-    r" [a-z]+(?: [a-z]+)?(?: pls| please|,)? (?:i'm|i)\b)|nope|nah|btw|by the way|fyi|"
-    r"actually|"
-    r"just so you know|for the record|for your information|(?:please |do |also |just )?(?:remember|note|keep in mind|"
-    r"bear in mind|don't forget|be aware|know)(?: that)?|also|plus|as you know|i should (?:mention|"
-    r"add|say)(?: that)?|"
-    r"i forgot to (?:say|mention|tell you)(?: that)?|i got (?:that|it|this|the \w+) wrong|i need to be reminded that|"
-    r"remind me that|change of plans?|to be honest|honestly|frankly|unfortunately|sadly|luckily|"
-    r"fun fact|random fact|thanks|thank you|hi there|hey there|good (?:morning|evening|afternoon)|since (?:\d{4}|last \w+)|since|as|because|(?:on )?weekdays|by day|for a living|irl|in real life|at home|"
-    r"in english|strange thing|i must correct myself|let me correct (?:that|myself)|i stand corrected|my mistake|on second thoughts?|"
-    r"come to think of it|plot twist|wait no|no wait|oh no|funny thing|long story short|confession|(?:small|slight|quick) (?:change|correction)|"
-    r"given that|now that|now|today|currently|at the moment|these days|nowadays|recently|"
-    r"lately|yesterday|"
-    r"sorry|correction|wait|oops|update|i mean|i meant|i meant to say|what i meant is|one more thing|"
-    r"(?:last|this|the other|past) (?:week|weekend|month|year|day|night|spring|summer|autumn|fall|winter)|"
-    r"(?:a|two|three|few|a few|\d+) (?:days|weeks|months|years|week|month|year|day) ago|"
-    r"in (?:january|february|march|april|may|june|july|august|september|october|november|december|\d{4})|"
-    r"as of (?:today|now|this \w+|last \w+)|about me|a bit about me|my bad|i was wrong|i misspoke|that's (?:wrong|"
-    r"not right|"
-    r"incorrect)|not quite|anyway|anyways|guess what|good news|big news|bad news|great news|i'm happy to say|"
-    r"as i said|like i said|in case you (?:need|wonder)|you (?:should|must) know(?: that)?|"
-    r"tell you what|(?:it )?turns out(?: that)?|"
-    r"typo|scratch that|make that|that|tbh|um|aha|heads up|reminder|i forgot|"
-    r"should mention|i should probably mention|"
-    r"i need to mention|hm+|ah|oh and|lol|omg|yo|ps|psa|small update|as an aside|"
-    r"(?:quick|small|little|sad|happy) (?:update|news|note|correction)|small correction|a correction|news|"
-    r"personally|in general|"
-    r"generally|first of all|"
-    r"dear \w+)\b[\s,:!.–—-]*)+",
-    _I,
-)
-_CORRECTION: Final = re.compile(
-    r"\b(?:typo|scratch that|make that|actually|correct myself|correct that|my mistake|"
-    r"no|nope|sorry|correction|i meant?|wait|oops|my bad|i was wrong|i misspoke|that's (?:wrong|"
-    r"not right|"
-    r"incorrect)|not quite|i got (?:that|it|this|the \w+) wrong)\b",
-    _I,
-)
-_OPENING: Final = re.compile(r"^[\s\-*•(\[]+")
-_NEGATED: Final = re.compile(r",\s*not (?:in |at |a |an )?[\w' -]+$", _I)
-_IT: Final = re.compile(r"^(?:(?:it|that|the|on|in|at)\b|\S+,)", _I)
 _NOT_OLD: Final = re.compile(r"(?<=\w),? not (?:in |at |an? |the |as )?(?P<was>[\w'-]+(?: [\w'-]+)?)$", _I)
 _MIND: Final = re.compile(
     r"\b(?:i(?:'ve)? )?changed my mind about (?:the )?(?P<x>[\w ]{2,30}?)\s*[-–—:,;]\s*(?P<v>[\w ]{2,30}?)"
@@ -87,7 +45,8 @@ _MIND: Final = re.compile(
     _I,
 )
 _PROMOTED: Final = re.compile(
-    r"(?:^|\b(?:i(?:'ve| was| have been| got|'m| am)?(?: now)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |as )?(?:an? |the )?"
+    r"(?:^|\b(?:i(?:'ve| was| have been| got|'m| am)?(?: now)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |"
+    r"as )?(?:an? |the )?"
     r"(?P<v>[\w &]{3,50}?)(?= from\b| starting\b| as of\b| since\b| now\b|[,.!]|$)",
     _I,
 )
@@ -109,8 +68,10 @@ _STATE: Final = re.compile(
     _I,
 )
 _DROPPED: Final = re.compile(
-    r"^(?:(?:just|finally|recently|already|also|still|currently|originally|now) )*(?:moved|relocated|left|quit|joined|"
-    r"signed|started|starting (?:at|with|for)|switched|retired|turned|became|adopted|got|lost my|sold|was born|live in|work (?:at|as|for)|"
+    r"^(?:(?:just|finally|recently|already|also|still|currently|originally|now) )*(?:moved|relocated|left|quit|"
+    r"joined|"
+    r"signed|started|starting (?:at|with|for)|switched|retired|turned|became|adopted|got|lost my|sold|was born|"
+    r"live in|work (?:at|as|for)|"
     r"not|no longer|doing|running|broke my|sprained|fractured|tore my|can't stand|hate|allergic to|based in|born in|"
     r"living in|"
     r"working (?:at|as|for)|studying|used to)\b",
@@ -139,7 +100,8 @@ _TASTE_OF: Final = re.compile(
     _I,
 )
 _AND_ME: Final = re.compile(
-    rf"^(?:(?:my|our) {SIZE}(?:{RELATIVES})(?: (?-i:[A-Z])[\w-]+)? \+\+\+ (?:i|me)|(?:me|i) and (?:my|our) {SIZE}(?:{RELATIVES})"
+    rf"^(?:(?:my|our) {SIZE}(?:{RELATIVES})(?: (?-i:[A-Z])[\w-]+)? \+\+\+ (?:i|me)|(?:me|i) and (?:my|"
+    rf"our) {SIZE}(?:{RELATIVES})"
     r"(?: (?-i:[A-Z])[\w-]+)?)\b(?! (?:broke|split|divorced|separated|are (?:over|done|no)))",
     _I,
 )
@@ -165,7 +127,8 @@ _HOLDING_ON: Final = frozenset({PersonAttribute.LIKES})
 _BARE_THING: Final = re.compile(r"^(?P<v>(?:[a-z]{3,20} )?[a-z]{3,20}s)$", _I)
 _NOW: Final = re.compile(
     r"^(?:(?:it's|its|it is|that's)\s+(?:now |actually )?(?P<v>.+?)"
-    r"(?: for (?:me|us))?(?: now too| now| these days| from (?:here|now) on| instead|(?<= now))|(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
+    r"(?: for (?:me|us))?(?: now too| now| these days| from (?:here|now) on| instead|(?<= now))|"
+    r"(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
     _I,
 )
 _AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
@@ -235,7 +198,7 @@ class Reader:
         corrected = of_another = False
         before = ""
         for clause in clauses_of(text):
-            body, corrects = _body(clause.text)
+            body, corrects = body_of(clause.text)
             renamed = _NOT_ME.match(body) is not None
             corrected, corrects = (
                 (corrects and not body) or renamed,
@@ -261,7 +224,7 @@ class Reader:
             if amended is None and corrects:
                 amended = self._over(body, clause)
             if amended is not None:
-                yield amended
+                yield self._about(amended)
             if _CANCELLED.search(body):
                 yield from self._cancelled(body, clause)
 
@@ -326,6 +289,19 @@ class Reader:
             if fitting:
                 return fitting[0] if len(fitting) == 1 else None
         return self._replaced_taste(value, clause) if _FROM_NOW.search(body) else None
+
+    def _about(self, amended: Candidate) -> Candidate:
+        """Return a correction or end as one about the person of whom alone the talk stated such a value."""
+        named = words_of(amended.was or amended.value)
+        about = [
+            one.person
+            for some in self._recent
+            for one in some
+            if not one.ends and named & words_of(f"{one.content} {one.slot}")
+        ]
+        if not amended.restates or not about or None in about:
+            return amended
+        return dataclasses.replace(amended, person=about[-1])
 
     def _cancelled(self, body: str, clause: Clause) -> Iterator[Candidate]:
         """Yield the end of the plan lately stated, if it was one, and of the engagement that was called off."""
@@ -494,19 +470,6 @@ def _across(text: str) -> Iterator[Candidate]:
     if (found := _PROMOTED.search(text)) and words.is_title(found["v"]):
         value, start, end = found["v"], found.start(), found.end()
         yield Candidate(PersonAttribute.JOB, value, f"works as {value}", start, end, single=True, changes=True)
-
-
-def _body(clause: str) -> tuple[str, bool]:
-    """Return a clause without its lead and end, and whether it corrects an earlier one."""
-    body = _OPENING.sub("", clause).replace("\u2024", ".")
-    lead = _LEAD.match(body)
-    corrects = lead is not None and _CORRECTION.search(lead[0]) is not None
-    body = body[lead.end() :] if lead is not None else body
-    body = ENDING.sub("", body)
-    negated = _NEGATED.search(body)
-    if negated is None or _IT.match(body):
-        return body, corrects
-    return body[: negated.start()], True
 
 
 def _named(person: Person, clause: Clause) -> Candidate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from caliber.learning.rules import words
+from caliber.learning.lexicon import words
 
 _I = re.IGNORECASE
 RELATIVES: Final = (
@@ -73,7 +73,8 @@ _GIVEN = re.compile(r"[^\W\d_a-z][^\W\d_]+")
 _SEVERAL = re.compile(
     r"\b(?:have|got|my|our|two|three|four|five|\d) (?P<roles>kids|children|sons|daughters|brothers|sisters|boys|"
     r"girls|cats|dogs)"
-    r"\b(?: too| also| now)?(?: are)?(?: called| named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and )?"
+    r"\b(?: too| also| now)?(?: are)?(?: called|"
+    r" named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and )?"
     r"(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?)*,? (?:and|&) (?-i:[^\W\d_a-z])[^\W\d_]+)",
     _I,
 )
@@ -99,7 +100,8 @@ _VERBS: Final = {
     "learns": "learn", "chairs": "chair", "coaches": "coach", "manages": "manage", "does": "do", "gets": "get",
 }  # fmt: skip
 _REST = re.compile(
-    rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|become|"
+    rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|"
+    rf"become|"
     r"been|"
     r"retired|turned|gone|stopped|switched|adopted|developed|outgrown)\b.*)$|"
     rf"^(?P<be>'s|(?: is)) (?P<not>not )?(?P<state>.+)$|^ (?P<be2>isn't) (?P<state2>.+)$"

@@ -1,0 +1,1 @@
+"""Word lists of everyday facts, and the checks of values that are made of them."""
