@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER, Held, Statement, Step
-from caliber.learning.rules.candidates import Candidate, Refused
-from caliber.learning.rules.subjects import Person
+from caliber.learning.rules.candidates import Candidate, Person, Refused
 from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.protocols import LearningProvider
 from caliber.model.errors import InvalidResponse

@@ -32,7 +32,6 @@ from caliber.learning.asking import Asking
 from caliber.learning.deciding import Decider, Held, Statement, Step
 from caliber.learning.owner import Owner, owner_of
 from caliber.learning.rules.candidates import Candidate, Refused, comparable
-from caliber.learning.rules.subjects import is_relative
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
@@ -234,6 +233,8 @@ class Learner:
         person = candidate.person
         if person is None:
             return owner.entity, owner.name
+        from caliber.learning.rules.subjects import is_relative  # late: its patterns take long to compile
+
         if (person.name and is_relative(person.role)) or not person.role:
             return entity_of(self._engine, person.name, register=False), person.name
         name = f"{owner.name}'s {person.role}" + (f" {person.name}" if person.name else "")

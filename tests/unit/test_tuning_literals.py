@@ -235,7 +235,8 @@ _allow(
     learning__asking="_REASON_CHARS _STATEMENT_CHARS",
     learning__rules__candidates="Candidate",
     learning__rules__clauses="MAX_CHARS_READ _MAX_SENTENCE",
-    learning__rules__words="MAX_VALUE _MAX_WORDS",
+    learning__lexicon__words="MAX_VALUE _MAX_WORDS",
+    learning__rules__matching="_ITEM_WORDS",
     text__statements="MAX_STATEMENT_CHARS MIN_STATEMENT_CHARS _CUES _LABELS",
     text__textrank="MAX_CHARS_READ MAX_SENTENCES _CENTRAL _DAMPING _MAX_CHARS_EMBEDDED _MAX_ITERATIONS"
     " _MAX_WORDS_COUNTED _REDUNDANT _SIMILARITY_DECIMALS _TOLERANCE",

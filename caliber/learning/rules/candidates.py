@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from typing import Final, NamedTuple
 
-from caliber.learning.rules.subjects import Person
 from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import PersonAttribute
@@ -16,6 +15,13 @@ ANY_SLOT: Final = "*"
 """The slot of an end of all that is known of a person."""
 _EMPTY_TEXT = "a an the my our his her their of in at to for is as really very so just that"
 _EMPTY: Final = frozenset(_EMPTY_TEXT.split())
+
+
+class Person(NamedTuple):
+    """A person or animal that a message is about, by the role in the user's life, by name, or by both."""
+
+    role: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Leads of clauses, such as "by the way", "sorry" and "correction", which say how the clause is meant."""
+"""Leads of clauses, such as "by the way", "sorry" and "correction": words before the statement itself."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def matches_of(said: str) -> list[tuple[Rule, dict[str, str]]]:
 
 
 def introduced(said: str) -> list[tuple[Rule, dict[str, str]]]:
-    """Return the facts of "single, no kids, teacher": a list of which two items at least say different things."""
+    """Return the facts of "single, no kids, teacher": a list with two items at least of different matters."""
     parts = [ENDING.sub("", part).strip() for part in said.split(",")]
     found = [one for part in parts if len(part.split()) <= _ITEM_WORDS and (one := item(part)) is not None]
     found = [one for one in found if one[0].attribute in _INTRODUCED]

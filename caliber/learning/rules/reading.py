@@ -291,7 +291,7 @@ class Reader:
         return self._replaced_taste(value, clause) if _FROM_NOW.search(body) else None
 
     def _about(self, amended: Candidate) -> Candidate:
-        """Return a correction or end as one about the person of whom alone the talk stated such a value."""
+        """Return a correction or end as one about the only person with such a value in this talk."""
         named = words_of(amended.was or amended.value)
         about = [
             one.person

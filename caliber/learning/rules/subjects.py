@@ -7,9 +7,10 @@ of rules reads both.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from caliber.learning.lexicon import words
+from caliber.learning.rules.candidates import Person
 
 _I = re.IGNORECASE
 RELATIVES: Final = (
@@ -121,13 +122,6 @@ _SAME: Final = {
     "mama": "mother", "papa": "father", "mommy": "mother", "daddy": "father", "sis": "sister", "bro": "brother",
 }  # fmt: skip
 """Roles that are one role by another word."""
-
-
-class Person(NamedTuple):
-    """A person or animal that a message is about, by the role in the user's life, by name, or by both."""
-
-    role: str
-    name: str
 
 
 class Subjects:
