@@ -9,7 +9,7 @@ from typing import Final
 
 from caliber.learning.lexicon import words
 from caliber.learning.rules import answers
-from caliber.learning.rules.candidates import ANY_SLOT, Candidate, Refused, comparable, words_of
+from caliber.learning.rules.candidates import ANY_SLOT, Candidate, Person, Refused, comparable, words_of
 from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
 from caliber.learning.rules.leads import body_of
@@ -27,7 +27,6 @@ from caliber.learning.rules.patterns import Rule
 from caliber.learning.rules.subjects import (
     RELATIVES,
     SIZE,
-    Person,
     Subjects,
     is_animal,
     is_other,
