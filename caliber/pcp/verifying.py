@@ -38,7 +38,7 @@ class Verifier:
 
     def __init__(self, readings: Readings, provider: SummarizationProvider | None, timeout_ms: int | None) -> None:
         self._readings = readings
-        self._subjects: dict[str, frozenset[str]] = {}
+        self._subjects: dict[str, tuple[str, ...]] = {}
         self._read: dict[int, Reading] = {}
         # A provider that only quotes has no model: it judges by the same rules.
         models = provider is not None and getattr(provider, "quotes", False) is not True
@@ -69,7 +69,7 @@ class Verifier:
 
     def _by_rule(self, pair: Candidate) -> Verdict | None:
         first, second = self._reading(pair.first), self._reading(pair.second)
-        keys = None
+        keys: tuple[str, ...] | None = None
         if pair.first.subject and pair.first.subject == pair.second.subject:
             name = pair.first.subject[0]
             keys = self._subjects.get(name)

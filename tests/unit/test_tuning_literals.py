@@ -172,8 +172,11 @@ _allow(
     METHOD,
     learning__rules__answers="question_of",
     learning__rules__reading="_YOUNGEST",
-    text__contradiction__clauses="ClauseBuilder.clock ClauseBuilder.plain _AMPM",
-    text__contradiction__quantities="Clock.excludes NUMBERS PARTS Quantity.excludes SCALES _ROUGH _TIME _UNITS"
+    text__contradiction__clauses="ClauseBuilder.plain _AMPM",
+    text__contradiction__measures="MeasureReader.clock MeasureReader.counted MeasureReader.number MeasureReader.single "
+    "MeasureReader.version _AMPM",
+    text__contradiction__quantities="Clock.excludes NUMBERS PARTS Quantity.excludes SCALES _CONVERTED _ROUGH _TIME "
+    "_UNITS season_of"
     " _YEAR_DAYS date_of",
     text__contradiction__rules="_ALIKE _SAME_TOPIC",
 )

@@ -8,19 +8,19 @@ from __future__ import annotations
 from typing import Final
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _rows(text: str) -> list[tuple[str, ...]]:
+def rows_of(text: str) -> list[tuple[str, ...]]:
     return [tuple(part.strip() for part in line.split("|")) for line in text.strip().splitlines()]
 
 
 NEGATIONS: Final = frozenset(
-    _words("not no never nobody nothing none neither nor cannot hardly lack lacks lacking refuse refuses")
+    words_of("not no never nobody nothing none neither nor cannot hardly lack lacks lacking refuse refuses")
 )
 
-OPPOSITES: Final = _rows(
+OPPOSITES: Final = rows_of(
     """
     enabled on | disabled off deactivated inactive
     enable activate | disable deactivate
@@ -28,28 +28,30 @@ OPPOSITES: Final = _rows(
     denied disallow disallowed block blocked
     accept accepted approve approved | reject rejected decline declined refused turned_down veto vetoed disapprove
     open opened in_business | closed close shut shuts shut_down
-    like likes love loves enjoy enjoys adore fond favour favor support_of in_favour_of in_favor_of for_it | \
-    dislike dislikes disliked hate hates hated detest loathe despise cannot_stand opposed oppose opposes \
-    against averse
+    like likes love loves loved enjoy enjoys enjoyed adore adores fond favour favor support_of in_favour_of \
+    in_favor_of for_it | dislike dislikes disliked hate hates hated detest detests loathe loathes despise despises \
+    cannot_stand opposed oppose opposes against averse
     true correct right accurate | false wrong incorrect inaccurate untrue
     up online available reachable | down offline unavailable unreachable
     public | private confidential secret
     free gratis complimentary | paid chargeable
     required mandatory compulsory obligatory | optional voluntary
     include included includes contain contains | exclude excluded excludes omit omits
-    pass passed passes succeed succeeded successful | fail failed failing unsuccessful defeated
-    early | late
+    pass passed passes succeed succeeded successful | fail failed failing fails unsuccessful defeated flunk flunked
+    early | late delayed
+    punctual | unpunctual
     won win wins | lost lose loses
     present attend attended attends | absent missed skip skipped skips
-    increase increased rise rose grow grew rises grows up_on | decrease decreased drop dropped fall fell \
-    shrink shrank drops
+    increase increased rise rose risen grow grew grown rises grows went_up up_on | \
+    decrease decreased drop dropped fall fell \
+    fallen falls shrink shrank drops went_down decline_in
     hot warm | cold cool chilly
     big large huge | small little tiny
     long lengthy length | short brief concise
     fast quick rapid | slow sluggish
     cheap inexpensive affordable | expensive costly pricey
     full | empty vacant
-    easy simple | hard difficult complicated
+    easy simple | hard difficult complicated complex
     safe secure | unsafe dangerous insecure
     loud noisy | quiet silent
     light bright | dark dim
@@ -64,8 +66,8 @@ OPPOSITES: Final = _rows(
     local locally | remote remotely
     temporary temporarily | permanent permanently
     encrypted | plaintext unencrypted
-    finished complete completed done | unfinished incomplete pending ongoing outstanding
-    keep keeps kept retain retained | discard discarded drop_it throw_away
+    finished complete completed done graduate graduated graduates | unfinished incomplete pending ongoing outstanding
+    keep keeps kept retain retained retains retention | discard discarded drop_it throw_away
     sweet | savoury salty bitter
     strong | weak
     thick | thin
@@ -80,14 +82,36 @@ OPPOSITES: Final = _rows(
     guilty | innocent
     sober | drunk
     odd | even
-    whole | broken
+    whole intact undamaged works working functional | broken damaged defective
+    crowded busy | deserted
+    strict | lenient
+    modern | old-fashioned outdated
+    damp moist | arid
+    calm relaxed | nervous anxious
+    polite friendly | rude unfriendly
+    mild | spicy
+    shortage | surplus
+    upstream | downstream
+    frozen | thawed
+    flat level | hilly
+    reusable | disposable single-use
+    natural | artificial synthetic
+    original | fake counterfeit
+    handmade | machine-made
+    victory | defeat
+    success | failure flop
+    above | below
+    in_person face-to-face | online_only
+    sufficient enough | insufficient
+    major | minor
+    freelance self-employed | salaried
     visible shown | hidden invisible
     reversible rolled_back roll_back reversed revertible revert | irreversible
     alone solo | accompanied
     raw uncooked | cooked
     buy bought | sell sold
     employed | unemployed jobless
-    hired | fired resigned
+    hired | fired
     extrovert outgoing | introvert shy
     optimistic | pessimistic
     north northern northward | south southern southward
@@ -98,15 +122,44 @@ OPPOSITES: Final = _rows(
     highest | lowest
     fastest | slowest
     single-threaded singlethreaded | multi-threaded multithreaded
-    join joins joined began start starts started begin begins | left leave leaves quit quits ended ends end
+    better | worse
+    improve improves improved | worsen worsens worsened deteriorate deteriorated
+    experienced expert veteran | inexperienced beginner novice newcomer
+    young | old elderly
+    rich wealthy | poor
+    wide broad | narrow
+    heavy | lightweight
+    clean tidy | dirty messy
+    occupied | idle unoccupied
+    legal lawful | illegal unlawful
+    valid | invalid expired
+    possible | impossible
+    agree agrees agreed | disagree disagrees disagreed
+    asleep | awake
+    deep | shallow
+    rural | urban
+    solid | liquid
+    forward forwards | backward backwards
+    ascending | descending
+    vertical vertically | horizontal horizontally
+    majority | minority
+    often frequently | rarely seldom
+    renewed extended | cancelled canceled terminated
+    profitable | unprofitable loss-making
+    left-handed | right-handed
+    talkative chatty | taciturn
+    generous | stingy
+    nearby close_by | far faraway
+    advance advanced | retreat retreated
+    joins joined | quit quits resigned
     """
 )
 """Words that mean one thing, and words that mean its opposite."""
 
-SYNONYMS: Final = _rows(
+SYNONYMS: Final = rows_of(
     """
-    start commence kick_off commences
-    leave finish finishes expire expires stop stops departs depart
+    start starts started begin begins began commence kick_off commences
+    leave leaves left end ends ended finish finishes expire expires stop stops departs depart runs_out
     child children kid kids
     home live lives lived living reside resides residence resident moved move address dwell
     job position role occupation profession title
@@ -129,7 +182,7 @@ SYNONYMS: Final = _rows(
     favourite favorite preferred prefer prefers prefer_it
     retry retries retried attempt attempts second_attempt
     boss manager supervisor
-    partner spouse
+    partner spouse husband wife
     appointment meeting
     apartment flat
     pay pays cost costs price priced fee charge charges rent
@@ -146,7 +199,7 @@ SYNONYMS: Final = _rows(
     name named called names
     lead leads led leader leading head heads headed
     vote votes voted
-    born birthday birth birthdate
+    born birthday birth birthdate birthplace
     attend attending
     car vehicle
     doctor physician gp
@@ -163,13 +216,32 @@ SYNONYMS: Final = _rows(
     author authors
     salary wage
     capital_city capital
+    pr pull_request
+    ceo chief_executive managing_director
+    config configuration settings
+    repo repository
+    docs documentation
+    app application
+    kubernetes k8s
+    postgres postgresql
+    admin administrator
+    change changes changed modify modifies modified touch touches touched
+    direct directs directed director
+    founded founds founder establish established
+    design designs designed designer
+    coach coaches coached trainer
+    teach teaches taught teacher
+    compose composed composer
+    author authored
+    chair chairs chaired chairman chairwoman chairperson
+    crossing journey trip
     timezone time_zone
     """
 )
 """Words that name the same attribute or act."""
 
 SINGLE_VALUED: Final = frozenset(
-    _words(
+    words_of(
         """
         home job licence headquarter native owner maintain default favourite capital timezone currency region boss
         license headquarters own born nationality citizenship religion surname nickname birthplace hometown
@@ -179,23 +251,24 @@ SINGLE_VALUED: Final = frozenset(
         employer landlord dentist doctor captain leader lead president ceo cto founder author director chair
         room venue location place seat terminal gate platform floor provider supplier vendor backend engine
         database broker bus cache version name title called rank grade diagnosis cause winner destination origin
-        unit scale locale plan tier manufacturer brand model isp bank insurer airline team sponsor assignee reviewer
+        unit scale locale plan tier manufacturer brand model
+        phone number iban passport isp bank insurer airline team sponsor assignee reviewer
         """
     )
 )
 """Attributes that have one value at a time."""
 
 EXCLUSIVE: Final = frozenset(
-    _words("only solely exclusively alone sole all every each always entirely nothing_else nowhere_else")
+    words_of("only solely exclusively alone sole all every each always entirely nothing_else nowhere_else")
 )
 """Words that leave no room for another value."""
 
 PREFERENCE: Final = frozenset(
-    _words("favourite favorite prefer prefers preferred rather wants want wanted likes best choose chooses")
+    words_of("favourite favorite prefer prefers preferred rather wants want wanted likes best choose chooses")
 )
 
 MANY_VALUED: Final = frozenset(
-    _words(
+    words_of(
         "support supports supported speak speaks know knows visit visited include includes accepts "
         "sell sells offer offers work works compatible"
     )
@@ -206,7 +279,7 @@ PLACED: Final = frozenset(("by", "in", "on", "at", "under", "with", "from", "as"
 """Words before what something is made, owned or held by or in."""
 
 LIGHT: Final = frozenset(
-    _words(
+    words_of(
         """
         a an the of to in on at for by with from into as is are was were be been being am it its this that these those
         there here has have had having do does did doing will shall and or but if so than then too also just very much
@@ -222,28 +295,34 @@ LIGHT: Final = frozenset(
         year years month months hour hours
         minute minutes gets keep_in_mind because while although however therefore though since until
         everyone everybody else nothing_else nowhere_else first_place whole entire clear large_majority longer anymore
+        total totally extremely highly deeply strictly exactly fairly pretty recently lately officially
+        normally typically altogether clearly these immediately
+        anything something everything please current particularly chiefly mainly
         """
     )
-) - frozenset(_words("day days week weeks own"))
+) - frozenset(words_of("day days week weeks own"))
 """Words without content of their own when two statements are compared."""
 
 UNSURE: Final = frozenset(
-    _words(
+    words_of(
         "if whether would could might maybe perhaps possibly considering asked asks wonders wonder "
         "plan_to hypothetically suppose"
         "supposing imagine proposed proposes suggested suggests hopes hope hoped wishes wish dreams "
         "thinking plans plan_to planned_to planning_to"
+        "believe believes believed assume assumes assumed fear fears feared doubt doubts doubted pretends pretended "
         "intends intend guess rumour rumor allegedly apparently unsure undecided"
     )
 )
 """Words of what is not stated as a fact."""
 
-PAST: Final = frozenset(_words("formerly previously once used_to back_then originally earlier_on ex former old_times"))
-FUTURE: Final = frozenset(_words("will soon upcoming next tomorrow starting going_to eventually later"))
-EXCEPT: Final = frozenset(_words("unless except without until besides beyond apart_from"))
+PAST: Final = frozenset(
+    words_of("formerly previously once used_to back_then originally earlier_on ex former old_times retired")
+)
+FUTURE: Final = frozenset(words_of("will soon upcoming next tomorrow starting going_to eventually later"))
+EXCEPT: Final = frozenset(words_of("unless except without until besides beyond apart_from"))
 
 CONTRASTS: Final = [
-    frozenset(_words(row))
+    frozenset(words_of(row))
     for row in """
     staging production development test demo sandbox preview canary
     brother sister mother father son daughter wife husband uncle aunt cousin grandmother grandfather nephew niece boss
@@ -271,13 +350,16 @@ CONTRASTS: Final = [
     net gross
     adult child student senior
     arrival departure
+    start starts begin begins open opens end ends finish finishes close closes
+    leave leaves depart departs arrive arrives land lands
+    sign signed send sent receive received
     primary secondary accent replica
     """.strip().splitlines()
 ]
 """Words of one row name different things of one kind: statements that differ by them are about two things."""
 
 KIN: Final = frozenset(
-    _words(
+    words_of(
         """
         sister brother mother father son daughter wife husband partner friend boss colleague manager neighbour
         neighbor
@@ -290,7 +372,7 @@ KIN: Final = frozenset(
 """Whom a name can own: a statement about somebody's sister is not about somebody."""
 
 COUNTRIES: Final = frozenset(
-    _words(
+    words_of(
         """
         germany france italy spain portugal poland austria switzerland belgium netherlands denmark sweden
         norway finland
@@ -304,89 +386,3 @@ COUNTRIES: Final = frozenset(
     )
 )
 """Places that contain towns: a town and one of these do not exclude each other."""
-
-PHRASES: Final = {
-    (first, second): meaning
-    for words, meaning in _rows(
-        """
-        turn down | turned_down
-        turned down | turned_down
-        turns down | turned_down
-        cannot stand | cannot_stand
-        not stand | cannot_stand
-        to pay | paid
-        must pay | paid
-        rolled back | rolled_back
-        roll back | roll_back
-        shut down | shut_down
-        in business | in_business
-        used to | used_to
-        going to | going_to
-        nothing else | nothing_else
-        nowhere else | nowhere_else
-        time zone | time_zone
-        back then | back_then
-        read only | read_only
-        given up | given_up
-        no longer | not
-        not anymore | not
-        far from | not
-        meat eater | meat_eater
-        plans to | plan_to
-        plan to | plan_to
-        planned to | planned_to
-        out of | out_of
-        switched off | disabled
-        turned off | disabled
-        switched on | enabled
-        turned on | enabled
-        free of | without
-        apart from | apart_from
-        in favour | favour
-        in favor | favour
-        full time | fulltime
-        part time | parttime
-        kick off | start
-        kicks off | start
-        based in | home
-        moved to | home
-        grew up | grew_up
-        live in | home
-        lives in | home
-        living in | home
-        at least | at_least
-        at most | at_most
-        up to | up_to
-        more than | more_than
-        less than | less_than
-        fewer than | less_than
-        no more | no_more
-        came out | released
-        comes out | released
-        rather than | instead
-        instead of | instead
-        would rather | prefer
-        would like | want
-        had rather | prefer
-        right now | now
-        made up | made_up
-        set up | setup
-        good at | good_at
-        works as | job
-        work as | job
-        works for | employer
-        working as | job
-        works at | employer
-        work at | employer
-        working at | employer
-        working for | employer
-        mother tongue | native
-        native language | native
-        first language | native
-        native tongue | native
-        does for | does_for
-        """
-    )
-    for first, second in [words.split()]
-}
-"""Words that mean one thing together."""

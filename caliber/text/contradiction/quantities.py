@@ -17,6 +17,8 @@ _INFINITE: Final = float("inf")
 _YEAR_DAYS: Final = 372
 """Days in a year of twelve months of 31, so that a month and day are one number in every year."""
 _ROUGH: Final = 0.1
+_CONVERTED: Final = 0.08
+"""The part by which two values may differ that were rounded in units of which none is a multiple of the other."""
 
 TOKEN: Final = re.compile(
     r"(?P<iso>\d{4}-\d{2}-\d{2}(?!\w))"
@@ -178,6 +180,8 @@ class Quantity:
     high: float
     bound: str = ""
     rate: str = ""
+    size: float = 1.0
+    """The size of the unit as it is written, of that of its dimension."""
 
     def is_comparable(self, other: Quantity) -> bool:
         """Return whether both count the same thing."""
@@ -187,7 +191,9 @@ class Quantity:
 
     def excludes(self, other: Quantity) -> bool:
         """Return whether no value is in both."""
-        slack = 1e-6 * max((abs(each) for each in (self.low, other.low) if each > -_INFINITE), default=0)
+        ratio = max(self.size, other.size) / min(self.size, other.size)
+        part = 1e-6 if abs(ratio - round(ratio)) < 1e-9 else _CONVERTED
+        slack = part * max((abs(each) for each in (self.low, other.low) if each > -_INFINITE), default=0)
         return self.low > other.high + slack or other.low > self.high + slack
 
 
@@ -255,6 +261,14 @@ def quarter_of(year: int | None, quarter: int, part: str = "") -> Day:
     if part in ("last", "end", "late"):
         return Day(year, (first + 2) * 31 + 1, (first + 2) * 31 + 31)
     return Day(year, first * 31 + 1, (first + 2) * 31 + 31)
+
+
+def season_of(year: int | None, season: str) -> list[Day]:
+    """Return the months of a season of the north, with the month in which the next one begins."""
+    if season == "winter":
+        return [Day(year, 12 * 31 + 1, 12 * 31 + 31), Day(year, 32, 3 * 31 + 31)]
+    first = {"spring": 3, "summer": 6, "autumn": 9}[season]
+    return [Day(year, first * 31 + 1, (first + 3) * 31 + 31)]
 
 
 def unit_of(word: str) -> tuple[str, float] | None:

@@ -10,25 +10,22 @@ Source: C-260, K-085.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from caliber.model.guard.validation import Verdict, VerdictKind
 from caliber.text.contradiction import opposites as words
-from caliber.text.contradiction.quantities import Clock, Day, Quantity
+from caliber.text.contradiction.alignment import AlignedClauses, Statements, apart, disjoint
+from caliber.text.contradiction.quantities import Quantity
 from caliber.text.contradiction.reading import Reading, read_statement
 from caliber.text.contradiction.tokens import Clause, Term
-from caliber.text.contradiction.vocabulary import LIKE, SINGLE, key_of
+from caliber.text.contradiction.vocabulary import LIKE, SINGLE
 
 _SAME_TOPIC: Final = 0.6
 """The part of the content words of the shorter clause that both have, where polarities differ."""
 _ALIKE: Final = 0.5
 """The same where numbers, days or values differ."""
-_PREFIXES: Final = ("un", "in", "im", "ir", "il", "non", "dis", "non-", "de", "a")
 _INFINITE: Final = float("inf")
 _HARD: Final = frozenset(("limit", "limited", "cap", "capped", "maximum", "max", "at_most", "up_to", "no_more"))
-_PREFER: Final = frozenset((key_of("favourite"), "want"))
-_LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
 
 
 def contradicts(first: str, second: str, subject: str | None = None) -> Verdict | None:
@@ -36,12 +33,12 @@ def contradicts(first: str, second: str, subject: str | None = None) -> Verdict 
     return compare(read_statement(first), read_statement(second), keys_of(subject) if subject else None)
 
 
-def keys_of(subject: str) -> frozenset[str]:
-    """Return the keys of the words of a subject."""
-    return frozenset(read_statement(subject).whole.by_key)
+def keys_of(subject: str) -> tuple[str, ...]:
+    """Return the keys of the words of a subject, in their order."""
+    return tuple(read_statement(subject).whole.by_key)
 
 
-def compare(first: Reading, second: Reading, subject: frozenset[str] | None = None) -> Verdict | None:
+def compare(first: Reading, second: Reading, subject: tuple[str, ...] | None = None) -> Verdict | None:
     """Return how two statements contradict each other, as they were read, or None. ``subject`` are its keys."""
     if first.folded == second.folded:
         return None
@@ -50,15 +47,7 @@ def compare(first: Reading, second: Reading, subject: frozenset[str] | None = No
     return _Comparison(first, second, subject).verdict()
 
 
-class _Comparison:
-    def __init__(self, first: Reading, second: Reading, subject: frozenset[str] | None) -> None:
-        self.first = first
-        self.second = second
-        self.has_subject = subject is not None
-        self.subject: frozenset[str] = subject or frozenset()
-        self.days_apart = _apart(first.whole.days, second.whole.days)
-        self.weekdays_apart = _disjoint(first.whole.weekdays, second.whole.weekdays)
-
+class _Comparison(Statements):
     def verdict(self) -> Verdict | None:
         for one, other, are_pieces in self._pairs():
             if not one.by_key.keys() & other.by_key.keys():
@@ -83,53 +72,8 @@ class _Comparison:
             yield self.first.whole, self.second.whole, False
 
 
-class _Clauses:
-    """Two clauses side by side: the words that both have, and those that one has."""
-
-    def __init__(self, both: _Comparison, one: Clause, other: Clause, are_pieces: bool) -> None:
-        self.both = both
-        self.one = one
-        self.other = other
-        self.are_pieces = are_pieces
-        left, right, subject = one.by_key, other.by_key, both.subject
-        self.shared = {key for key in left if key in right}
-        self.flipped = {key for key in self.shared if left[key].sign != right[key].sign}
-        self.only_one = [term for key, term in left.items() if key not in right and key not in subject]
-        self.only_other = [term for key, term in right.items() if key not in left and key not in subject]
-        self._match_prefixes()
-        self.flags = one.flags | other.flags
-        if "preference" in one.flags & other.flags:
-            self.only_one = [term for term in self.only_one if term.key not in _PREFER]
-            self.only_other = [term for term in self.only_other if term.key not in _PREFER]
-
-    def _match_prefixes(self) -> None:
-        """Match words that differ by a prefix that negates: ``reversible`` and ``irreversible``."""
-        for term in list(self.only_one):
-            for candidate in self.only_other:
-                short, long = sorted((term.key, candidate.key), key=len)
-                stem, _, end = short.rpartition("-")
-                if stem and long.startswith(stem + "-"):
-                    short, long = end, long[len(stem) + 1 :]
-                if len(short) > 3 and long.endswith(short) and long[: -len(short)] in _PREFIXES:
-                    self.only_one.remove(term)
-                    self.only_other.remove(candidate)
-                    self.shared.add(short)
-                    self.flipped.add(short)
-                    break
-
-    @property
-    def count(self) -> int:
-        """The content words that both have; a subject that both are stored under counts as one at least."""
-        return len(self.shared - self.both.subject) + max(self.both.has_subject, len(self.shared & self.both.subject))
-
-    @property
-    def overlap(self) -> float:
-        size = self.count + min(len(self.only_one), len(self.only_other))
-        return self.count / size if size else 0.0
-
-    @property
-    def rest(self) -> int:
-        return min(len(self.only_one), len(self.only_other))
+class _Clauses(AlignedClauses):
+    """Clauses that are judged."""
 
     def verdict(self) -> Verdict | None:
         own = bool(self.shared - self.both.subject)
@@ -140,106 +84,42 @@ class _Clauses:
             return self._value() if "placed" in self.one.flags & self.other.flags and not self._two_kinds() else None
         if "unsure" in self.flags or not (own or self.shared):
             return None
+        if self._two_relations():
+            return Verdict(VerdictKind.VALUE, "two relations between the same people")
         if self._two_subjects():
             return None
         if "wish" in self.one.flags ^ self.other.flags:
             return None
+        if self._two_colours():
+            return Verdict(VerdictKind.VALUE, "two colours of one thing")
         if self._prefer_opposites():
             return Verdict(VerdictKind.PREFERENCE, "preferences for opposites")
         if self._polarity_differs():
             return None if self._two_kinds() else self._negation()
         if self._two_kinds():
             return self._value() if len(self.only_one) == len(self.only_other) == 1 else None
-        apart = self.both.weekdays_apart
-        numbers = _conflict(self.one.quantities, self.other.quantities, self.shared)
+        numbers = _conflict(self.one.quantities, self.other.quantities, self._are_limits())
         if numbers is not None:
             return self._number(*numbers)
         found = self._date()
-        if found is not None or apart or self.both.days_apart:
+        if found is not None or self.both.weekdays_apart or self.both.days_apart:
             return found
         return self._value()
-
-    # --- vetoes ----------------------------------------------------------------------------------
-
-    def _two_subjects(self) -> bool:
-        """Return whether the clauses are about two things: other heads, another kind, another full name."""
-        left, right = self.one.by_key, self.other.by_key
-        owned = {flag.removeprefix("of ") for flag in self.one.flags ^ self.other.flags if flag.startswith("of ")}
-        if owned - self.shared:
-            return True
-        per = [{flag for flag in clause.flags if flag.startswith("per ")} for clause in (self.one, self.other)]
-        if all(per) and not per[0] & per[1]:
-            return True
-        if self.only_one and self.only_other:
-            one, other = self.one.terms, self.other.terms
-            heads = one[0], other[0]
-            if not {term.key for term in heads} & self.both.subject:
-                everywhere = self.both.first.whole.by_key, self.both.second.whole.by_key
-                lone = heads[0] in self.only_one and heads[0].key not in everywhere[1]
-                if lone and heads[1] in self.only_other and heads[1].key not in everywhere[0]:
-                    return not (self.one.flags & self.other.flags & {"prefers"})
-            if _full_names_differ(one, other, left, right):
-                return True
-        return False
-
-    def _two_kinds(self) -> bool:
-        """Return whether each clause names another thing of one kind: ``staging`` and ``production``."""
-        ones, others = {term.folded for term in self.only_one}, {term.folded for term in self.only_other}
-        return any(ones & row and others & row for row in words.CONTRASTS)
-
-    def _two_settings(self) -> bool:
-        """Return whether each clause names another place, time or purpose: ``in the editor`` and ``on the phone``."""
-        return any(term.is_placed for term in self.only_one) and any(term.is_placed for term in self.only_other)
-
-    def _is_exception(self) -> bool:
-        """Return whether the clause that denies is about a part of what the other states: "not on weekends"."""
-        sides = (self.one, self.other, self.only_one), (self.other, self.one, self.only_other)
-        for clause, opposite, own in sides:
-            if clause.negated and not opposite.negated:
-                return bool(clause.weekdays and not opposite.weekdays) or any(term.is_placed for term in own)
-        return False
-
-    def _prefer_opposites(self) -> bool:
-        """Return whether each clause prefers the opposite of what the other prefers."""
-        both = self.one.flags & self.other.flags
-        return (
-            "preference" in both
-            and bool(self.flipped - LIKE)
-            and self.one.negated == self.other.negated
-            and self.rest <= 1
-            and not self._two_settings()
-        )
-
-    def _other_time(self) -> bool:
-        """Return whether one clause is about another time than the other."""
-        one, other = self.one.flags, self.other.flags
-        if (one ^ other) & {"past", "future"}:
-            return True
-        if any("were" in a and "is" in b and "is" not in a for a, b in ((one, other), (other, one))):
-            return True
-        dated, undated = (self.one, self.other) if self.one.days else (self.other, self.one)
-        return bool(dated.days) and not undated.days and "was" in dated.flags and "was" not in undated.flags
-
-    def _polarity_differs(self) -> bool:
-        return (self.one.negated != self.other.negated) != (len(self.flipped) % 2 == 1)
-
-    def _names_differ(self) -> bool:
-        return any(term.is_name for term in self.only_one) and any(term.is_name for term in self.only_other)
-
-    # --- verdicts --------------------------------------------------------------------------------
 
     def _negation(self) -> Verdict | None:
         if not self.are_pieces or self.overlap < _SAME_TOPIC or self.rest > (self.count >= 4) or "except" in self.flags:
             return None
         if self.both.weekdays_apart or self.both.days_apart or self._other_time() or self._names_differ():
             return None
+        if self._is_partial() or self._denies_otherwise() or self._is_narrower():
+            return None
         if (
             self._is_exception()
             or self._two_settings()
-            or _conflict(self.one.quantities, self.other.quantities, self.shared) is not None
+            or _conflict(self.one.quantities, self.other.quantities, self._are_limits()) is not None
         ):
             return None
-        if _apart(self.one.clocks, self.other.clocks):
+        if apart(self.one.clocks, self.other.clocks):
             return None
         if self.flipped - LIKE and self.one.negated == self.other.negated:
             key = min(self.flipped)
@@ -247,30 +127,38 @@ class _Clauses:
             reason = " and ".join(term.folded for term in terms if term is not None) or key
             return Verdict(VerdictKind.ANTONYM, f"opposites: {reason}")
         if self.shared & LIKE:
+            if "was" in self.one.flags ^ self.other.flags:
+                return None  # tastes change
             return Verdict(VerdictKind.PREFERENCE, "one likes what the other does not")
         return Verdict(VerdictKind.NEGATION, "one denies what the other states")
 
     def _number(self, one: Quantity, other: Quantity) -> Verdict | None:
-        if self.overlap < _ALIKE or self.rest > 2 or self.both.days_apart or self.both.weekdays_apart:
+        if self.overlap < _ALIKE or self.rest > 1 or self.both.days_apart or self.both.weekdays_apart:
             return None
-        if self._other_time() or self._names_differ() or self._two_settings():
+        if self.rest and self.count < (2 if one.unit else 3):
             return None
-        if not one.unit and any(term.folded in words.MANY_VALUED for term in self.one.terms if term.key in self.shared):
+        if self._other_time() or self._names_differ() or self._two_settings() or self._two_acts() or self._is_default():
+            return None
+        if (not one.unit or one.unit == "version") and any(
+            term.folded in words.MANY_VALUED for term in self.one.terms if term.key in self.shared
+        ):
             return None
         return Verdict(VerdictKind.NUMBER, f"numbers: {_shown(one)} and {_shown(other)}")
 
     def _date(self) -> Verdict | None:
         one, other = self.one, self.other
-        if self.overlap < _ALIKE or self.rest > 1 or self._names_differ():
+        if self.overlap < _ALIKE or self.rest > (self.count > 2) or self._names_differ():
             return None
-        if _apart(one.days, other.days):
+        if apart(one.days, other.days):
             return Verdict(VerdictKind.DATE, "dates that exclude each other")
-        if _apart(one.clocks, other.clocks):
+        if apart(one.clocks, other.clocks):
             if self.both.days_apart or self.both.weekdays_apart:
                 return None
             return Verdict(VerdictKind.DATE, "times that exclude each other")
-        if _disjoint(one.weekdays, other.weekdays) and "recurring" not in self.flags:
-            once = self.rest == 0 and ("is" in self.flags or bool(one.clocks) or bool(other.clocks))
+        if disjoint(one.weekdays, other.weekdays) and ("recurring" not in self.flags or "strictly" in self.flags):
+            once = "strictly" in self.flags or (
+                self.rest == 0 and ("is" in self.flags or bool(one.clocks) or bool(other.clocks))
+            )
             if once and not self.both.days_apart:
                 return Verdict(VerdictKind.DATE, "days of the week")
         return None
@@ -287,17 +175,25 @@ class _Clauses:
         one, other = self.one.flags, self.other.flags
         topic = self.shared - LIKE - self.both.subject - {"want"}
         prefers = one & other & {"prefers"} or (
-            topic and {"preference"} <= one & other and {"prefers", "exclusive"} & (one | other)
+            topic and {"preference"} <= one & other and {"prefers", "strictly"} & (one | other)
         )
+        if prefers and (self._two_scopes() or self.both.other_choice):
+            return None
         if prefers and min(len(ones), len(others)) == 1:
             return Verdict(VerdictKind.PREFERENCE, f"preferences: {shown}")
-        if self.one.negated:
+        if self.one.negated or self._is_possible() or self._is_default():
             return None
-        if self.shared & SINGLE:
-            return Verdict(VerdictKind.VALUE, f"values of one attribute: {shown}")
         named = any(term.is_name for term in ones) and any(term.is_name for term in others)
+        if (not named and self._agrees()) or self._is_other_sort():
+            return None
+        if any(self._is_attribute(key) for key in self.shared & SINGLE - self.both.modifiers) and (
+            self.are_pieces or named
+        ):
+            return Verdict(VerdictKind.VALUE, f"values of one attribute: {shown}")
         strictly = "strictly" in self.flags or ("exclusive" in one and "exclusive" in other)
         placed = "placed" in one and "placed" in other and _is_one_place(ones) and _is_one_place(others)
+        if strictly and placed and self.rest == 1:
+            return Verdict(VerdictKind.VALUE, f"only one can hold: {shown}")
         if named and ((strictly and self.rest <= 2) or placed):
             return Verdict(VerdictKind.VALUE, f"only one can hold: {shown}")
         return None
@@ -313,15 +209,7 @@ def _values(terms: Sequence[Term]) -> list[Term]:
     return [term for term in terms if term.key not in SINGLE] or list(terms)
 
 
-def _full_names_differ(one: Sequence[Term], other: Sequence[Term], left: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Return whether both have the same first name and another last name."""
-    following = {a.key: b for a, b in pairwise(one) if a.is_name and b.is_name and b.key not in right}
-    return any(a.is_name and b.is_name and b.key not in left and a.key in following for a, b in pairwise(other))
-
-
-def _conflict(
-    ones: Sequence[Quantity], others: Sequence[Quantity], shared: set[str]
-) -> tuple[Quantity, Quantity] | None:
+def _conflict(ones: Sequence[Quantity], others: Sequence[Quantity], limits: bool) -> tuple[Quantity, Quantity] | None:
     """Return two numbers of the same thing that exclude each other; None where any two agree."""
     found = None
     for one in ones:
@@ -329,27 +217,18 @@ def _conflict(
             if not one.is_comparable(other):
                 continue
             if not one.excludes(other):
-                if _differ_as_limits(one, other, shared):
+                if _differ_as_limits(one, other, limits):
                     return one, other
                 return None
             found = found or (one, other)
     return found
 
 
-def _differ_as_limits(one: Quantity, other: Quantity, shared: set[str]) -> bool:
+def _differ_as_limits(one: Quantity, other: Quantity, limits: bool) -> bool:
     """Return whether both state a limit of the same kind, and not the same one."""
     upper = one.low == other.low == -_INFINITE and one.high != other.high
     lower = one.high == other.high == _INFINITE and one.low != other.low
-    return (upper and one.bound in _HARD and other.bound in _HARD) or ((upper or lower) and bool(shared & _LIMITS))
-
-
-def _apart(ones: Sequence[Day] | Sequence[Clock], others: Sequence[Any]) -> bool:
-    """Return whether both have values, and each excludes all of the other."""
-    return bool(ones) and bool(others) and all(one.excludes(other) for one in ones for other in others)
-
-
-def _disjoint(ones: frozenset[int], others: frozenset[int]) -> bool:
-    return bool(ones) and bool(others) and not ones & others
+    return (upper and one.bound in _HARD and other.bound in _HARD) or ((upper or lower) and limits)
 
 
 def _shown(quantity: Quantity) -> str:

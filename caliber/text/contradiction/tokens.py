@@ -6,7 +6,9 @@ from typing import Final, NamedTuple
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.contradiction import opposites as words
-from caliber.text.contradiction.quantities import MONTHS, TOKEN, Clock, Day, Quantity
+from caliber.text.contradiction.phrases import PHRASES
+from caliber.text.contradiction.qualifiers import ATTITUDES
+from caliber.text.contradiction.quantities import MONTHS, TOKEN, Clock, Day, Quantity, unit_of
 
 _LABELLED: Final = 4
 """Words of the longest value after a colon."""
@@ -15,7 +17,7 @@ _JOINS: Final = frozenset(
     ("and", "but", "because", "which", "who", "that", "while", "although", "though", "whereas", "so", "since", "where")
 )
 _CONTRACTED: Final = {"can't": "can", "won't": "will", "shan't": "shall", "cannot": "can", "isn't": "is", "ain't": "is"}
-_SECONDS: Final = frozenset(second for _, second in words.PHRASES)
+_SECONDS: Final = frozenset(second for _, second in PHRASES)
 
 
 class Term(NamedTuple):
@@ -72,7 +74,7 @@ def tokens_of(text: str) -> list[Token]:
         elif kind == "word" and folded.startswith("mid-") and folded[4:] in MONTHS:
             out.append(Token(kind, "mid", "mid"))
             raw, folded = raw[4:], folded[4:]
-        if folded in _SECONDS and out and (joined := words.PHRASES.get((out[-1].folded, folded))) is not None:
+        if folded in _SECONDS and out and (joined := PHRASES.get((out[-1].folded, folded))) is not None:
             out[-1] = Token(kind, joined, joined)
             continue
         out.append(Token(kind, raw, folded))
@@ -96,11 +98,13 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
             if token.text == "?":
                 pieces[-1].append(Token("word", "if", "if"))
             pieces.append([])
-        elif token.folded in _JOINS and pieces[-1]:
+        elif token.folded in _JOINS and pieces[-1] and not _is_half(tokens, at):
             denied = token.folded == "that" and _denies(pieces[-1])
             if denied:
                 pieces[-1] = []
-            pieces.append([Token("word", "not", "not")] if denied else [])
+            doubted = token.folded == "that" and any(each.folded in ATTITUDES for each in pieces[-1])
+            opening = ["not"] if denied else ["if"] if doubted else []
+            pieces.append([Token("word", word, word) for word in opening])
         elif token.folded == "without" and pieces[-1]:
             pieces[-1].append(Token("mark", "without", "without"))
             pieces.append([Token("word", "not", "not")])
@@ -109,6 +113,15 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
         else:
             pieces[-1].append(token)
     return [piece for at, piece in enumerate(pieces) if piece and all(piece is not later for later in pieces[at + 1 :])]
+
+
+def _is_half(tokens: list[Token], at: int) -> bool:
+    """Return whether "and a half" or "and 20 minutes" begins at a place, after a unit."""
+    following = [token.folded for token in tokens[at : at + 3]]
+    if following == ["and", "a", "half"]:
+        return True
+    units = unit_of(tokens[at - 1].folded), unit_of(following[-1])
+    return following[0] == "and" and units[0] is not None and units[1] is not None and units[0][0] == units[1][0]
 
 
 def _denies(piece: list[Token]) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 import Stemmer
 
 from caliber.text.contradiction import opposites as words
+from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import DAYS, MONTHS, NUMBERS, PARTS
 
 PLACES: Final = {"first": 1, "second": 2, "third": 3, "last": 31}
@@ -27,8 +28,8 @@ def key_of(word: str) -> str:
 
 def _table() -> dict[str, tuple[str, int]]:
     out: dict[str, tuple[str, int]] = {}
-    for row in words.SYNONYMS:
-        first, *_ = names = row[0].split()
+    for names in (*(row[0].split() for row in words.SYNONYMS), *qualifiers.IRREGULAR):
+        first = names[0]
         for name in names:
             out.setdefault(name, (key_of(first), 1))
     for same, opposite in words.OPPOSITES:
@@ -36,7 +37,17 @@ def _table() -> dict[str, tuple[str, int]]:
         for sign, names in ((1, same.split()), (-1, opposite.split())):
             for name in names:
                 out[name] = (out[first][0] if first in out else key_of(first), sign)
+    for name in qualifiers.GRADED & out.keys():
+        out.setdefault(_comparative(name), out[name])
     return out
+
+
+def _comparative(adjective: str) -> str:
+    if adjective.endswith("y"):
+        return adjective[:-1] + "ier"
+    if adjective in ("big", "hot", "wet", "thin"):
+        return adjective + adjective[-1] + "er"
+    return adjective.rstrip("e") + "er"
 
 
 TABLE: Final = _table()
@@ -62,7 +73,15 @@ SPECIAL: Final = frozenset().union(
         "midnight",
         "per",
     ),
-    ("was", "were", "had", "did", "is", "are", "want", "wants", "wanted", "like"),
+    ("was", "were", "had", "did", "is", "are", "want", "wants", "wanted", "like", "than", "least", "stopped", "quit"),
+    qualifiers.EXISTENTIAL,
+    qualifiers.ADVERBS,
+    qualifiers.SEASONS,
+    ("can", "may", "could", "single", "default", "from", "moved", "must", "requires", "of", "as", "ago"),
+    qualifiers.UNIVERSAL,
+    qualifiers.SCOPES,
+    qualifiers.SENTIMENTS,
+    ("find", "finds", "found", "considers"),
     PLACES,
     EVENING,
     words.UNSURE,
@@ -74,4 +93,9 @@ SPECIAL: Final = frozenset().union(
 )
 """Words that are more than content, or none."""
 SINGLE: Final = frozenset(TABLE.get(name, (key_of(name), 1))[0] for name in words.SINGLE_VALUED)
+SINGLE_NAMES: Final = {
+    **{name: key for name, (key, _) in TABLE.items() if key in SINGLE},
+    **{name + end: TABLE.get(name, (key_of(name), 1))[0] for name in words.SINGLE_VALUED for end in ("", "s")},
+}
+"""The words that name an attribute with one value, each with its key: not a word of the same stem."""
 LIKE: Final = frozenset(TABLE[name][0] for name in ("like", "favourite"))

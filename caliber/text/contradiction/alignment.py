@@ -1,0 +1,278 @@
+"""Alignment of two clauses: the words of both, and the signs that they are about two things, times or cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from caliber.text.contradiction import opposites as words
+from caliber.text.contradiction import qualifiers
+from caliber.text.contradiction.quantities import Clock, Day
+from caliber.text.contradiction.reading import Reading
+from caliber.text.contradiction.tokens import Clause, Term
+from caliber.text.contradiction.vocabulary import LIKE, SINGLE_NAMES, TABLE, key_of
+
+_PREFIXES: Final = ("un", "in", "im", "ir", "il", "non", "dis", "non-", "de", "a")
+_PREFER: Final = frozenset((key_of("favourite"), "want"))
+_DENIALS: Final = frozenset(TABLE[word][0] for word in ("forbidden", "rejected", "excluded", "disabled"))
+_LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
+
+
+class Statements:
+    """Two statements that are compared, and what holds of both as wholes."""
+
+    def __init__(self, first: Reading, second: Reading, subject: tuple[str, ...] | None) -> None:
+        self.first = first
+        self.second = second
+        self.has_subject = subject is not None
+        self.subject = frozenset(subject or ())
+        self.modifiers = frozenset(subject[:-1] if subject else ())
+        self.other_choice = _other_choice(first, second, frozenset(subject or ()) | LIKE)
+        self.days_apart = apart(first.whole.days, second.whole.days)
+        self.weekdays_apart = disjoint(first.whole.weekdays, second.whole.weekdays)
+
+
+class AlignedClauses:
+    """Two clauses side by side: the words that both have, and those that one has."""
+
+    def __init__(self, both: Statements, one: Clause, other: Clause, are_pieces: bool) -> None:
+        self.both = both
+        self.one = one
+        self.other = other
+        self.are_pieces = are_pieces
+        left, right, subject = one.by_key, other.by_key, both.subject
+        self.shared = {key for key in left if key in right}
+        self.flipped = {key for key in self.shared if left[key].sign != right[key].sign}
+        self.only_one = [term for key, term in left.items() if key not in right and key not in subject]
+        self.only_other = [term for key, term in right.items() if key not in left and key not in subject]
+        self._match_prefixes()
+        self.flags = one.flags | other.flags
+        if "preference" in one.flags & other.flags:
+            self.only_one = [term for term in self.only_one if term.key not in _PREFER]
+            self.only_other = [term for term in self.only_other if term.key not in _PREFER]
+
+    def _match_prefixes(self) -> None:
+        """Match words that differ by a prefix that negates: ``reversible`` and ``irreversible``."""
+        for term in list(self.only_one):
+            for candidate in self.only_other:
+                short, long = sorted((term.key, candidate.key), key=len)
+                stem, _, end = short.rpartition("-")
+                if stem and long.startswith(stem + "-"):
+                    short, long = end, long[len(stem) + 1 :]
+                if len(short) > 3 and long.endswith(short) and long[: -len(short)] in _PREFIXES:
+                    self.only_one.remove(term)
+                    self.only_other.remove(candidate)
+                    self.shared.add(short)
+                    self.flipped.add(short)
+                    break
+
+    @property
+    def count(self) -> int:
+        """The content words that both have; a subject that both are stored under counts as one at least."""
+        return len(self.shared - self.both.subject) + max(self.both.has_subject, len(self.shared & self.both.subject))
+
+    @property
+    def overlap(self) -> float:
+        size = self.count + min(len(self.only_one), len(self.only_other))
+        return self.count / size if size else 0.0
+
+    @property
+    def rest(self) -> int:
+        return min(len(self.only_one), len(self.only_other))
+
+    def _two_subjects(self) -> bool:
+        """Return whether the clauses are about two things: other heads, another kind, another full name."""
+        left, right = self.one.by_key, self.other.by_key
+        owned = {flag.removeprefix("of ") for flag in self.one.flags ^ self.other.flags if flag.startswith("of ")}
+        if owned - self.shared:
+            return True
+        if any(flag.startswith("part ") and flag[5:] not in self.shared for flag in self.flags):
+            return True
+        per = [{flag for flag in clause.flags if flag.startswith("per ")} for clause in (self.one, self.other)]
+        if all(per) and not per[0] & per[1]:
+            return True
+        if self.only_one and self.only_other:
+            one, other = self.one.terms, self.other.terms
+            heads = one[0], other[0]
+            if not {term.key for term in heads} & self.both.subject:
+                everywhere = self.both.first.whole.by_key, self.both.second.whole.by_key
+                lone = heads[0] in self.only_one and heads[0].key not in everywhere[1]
+                if lone and heads[1] in self.only_other and heads[1].key not in everywhere[0]:
+                    return not (self.one.flags & self.other.flags & {"prefers"})
+            if _full_names_differ(one, other, left, right):
+                return True
+        return False
+
+    def _two_relations(self) -> bool:
+        """Return whether each clause names another relation between the same two people."""
+        if "is" not in self.one.flags & self.other.flags or self.one.negated or self.other.negated or self.rest != 1:
+            return False
+        ones, others = (
+            {term.folded for term in terms} & qualifiers.FAMILY for terms in (self.only_one, self.only_other)
+        )
+        if len(ones) != 1 or len(others) != 1 or self.count < 2 or self.one.terms[0].key != self.other.terms[0].key:
+            return False
+        return all(
+            {clause.terms[-1].folded} == kin and f"of {clause.terms[-1].key}" in clause.flags
+            for clause, kin in ((self.one, ones), (self.other, others))
+        )
+
+    def _two_kinds(self) -> bool:
+        """Return whether each clause names another thing of one kind: ``staging`` and ``production``."""
+        ones, others = {term.folded for term in self.only_one}, {term.folded for term in self.only_other}
+        return any(ones & row and others & row for row in words.CONTRASTS)
+
+    def _two_settings(self) -> bool:
+        """Return whether each clause names another place, time or purpose: ``in the editor`` and ``on the phone``."""
+        return any(term.is_placed for term in self.only_one) and any(term.is_placed for term in self.only_other)
+
+    def _is_other_sort(self) -> bool:
+        """Return whether one clause names the place of a thing, and the other its kind."""
+        sides = (self.one, self.only_other, self.other), (self.other, self.only_one, self.one)
+        return any(
+            "located" in clause.flags and "located" not in opposite.flags and not any(term.is_placed for term in terms)
+            for clause, terms, opposite in sides
+        )
+
+    def _is_attribute(self, key: str) -> bool:
+        """Return whether a shared word names an attribute as it stands: a reviewer, not a review."""
+        left, right = self.one.by_key.get(key), self.other.by_key.get(key)
+        if left is None or right is None or (left.is_placed != right.is_placed and left.folded == right.folded):
+            return False
+        return any(
+            SINGLE_NAMES.get(clause.by_key[key].folded) == key
+            for clause in (self.one, self.other)
+            if key in clause.by_key
+        )
+
+    def _two_scopes(self) -> bool:
+        """Return whether each clause names a place, time or purpose beside its value: "tea at noon"."""
+        return all(
+            any(term.is_placed for term in terms) and any(not term.is_placed for term in terms)
+            for terms in (self.only_one, self.only_other)
+        )
+
+    def _agrees(self) -> bool:
+        """Return whether both name the same day of the week or the same time: one event in other words."""
+        return bool(self.one.weekdays & self.other.weekdays) or bool(set(self.one.clocks) & set(self.other.clocks))
+
+    def _is_exception(self) -> bool:
+        """Return whether the clause that denies is about a part of what the other states: "not on weekends"."""
+        sides = (self.one, self.other, self.only_one), (self.other, self.one, self.only_other)
+        for clause, opposite, own in sides:
+            if clause.negated and not opposite.negated:
+                return bool(clause.weekdays and not opposite.weekdays) or any(term.is_placed for term in own)
+        return False
+
+    def _is_partial(self) -> bool:
+        """Return whether one clause is about some cases, and the other not about all: "not every", "some"."""
+        one, other = self.one.flags, self.other.flags
+        return any("partial" in a and "universal" not in b for a, b in ((one, other), (other, one)))
+
+    def _denies_otherwise(self) -> bool:
+        """Return whether a word that only one clause has denies as well: "never push" and "pushing is forbidden"."""
+        return any(term.sign < 0 and term.key in _DENIALS for term in (*self.only_one, *self.only_other))
+
+    def _is_narrower(self) -> bool:
+        """Return whether the clauses share one word but for the opposites, and one has more: "the river bank"."""
+        topic = self.count - len(self.flipped)
+        return topic < 2 and not self.both.has_subject and max(len(self.only_one), len(self.only_other)) > 1
+
+    def _is_possible(self) -> bool:
+        """Return whether a clause is about what can be: several values can."""
+        return "can" in self.flags
+
+    def _are_limits(self) -> bool:
+        """Return whether both clauses set a limit."""
+        return bool(self.shared & _LIMITS) or "must" in self.one.flags & self.other.flags
+
+    def _two_acts(self) -> bool:
+        """Return whether each clause has an act of its own: "120 came" and "300 were invited"."""
+        return all(
+            any(term.folded in qualifiers.MADE_PAST or term.folded.endswith("ed") for term in terms)
+            for terms in (self.only_one, self.only_other)
+        )
+
+    def _is_default(self) -> bool:
+        """Return whether one clause is about a default, and the other about one case, which may override it."""
+        return "default" in self.one.flags ^ self.other.flags or (
+            "default" in self.flags
+            and any(term.folded.startswith("overrid") for term in (*self.one.terms, *self.other.terms))
+        )
+
+    def _two_colours(self) -> bool:
+        """Return whether the clauses give one thing two colours."""
+        if (
+            "is" not in self.one.flags & self.other.flags
+            or self.one.negated
+            or self.other.negated
+            or self._other_time()
+        ):
+            return False
+        colours = [
+            {term.folded for term in terms if not term.is_placed} & qualifiers.COLOURS
+            for terms in (self.only_one, self.only_other)
+        ]
+        return len(colours[0]) == len(colours[1]) == 1 and self.rest == 1
+
+    def _prefer_opposites(self) -> bool:
+        """Return whether each clause prefers the opposite of what the other prefers."""
+        both = self.one.flags & self.other.flags
+        return (
+            "preference" in both
+            and bool(self.flipped - LIKE)
+            and self.one.negated == self.other.negated
+            and self.rest <= 1
+            and not self._two_settings()
+        )
+
+    def _other_time(self) -> bool:
+        """Return whether one clause is about another time than the other."""
+        one, other = self.one.flags, self.other.flags
+        if (one ^ other) & {"past", "future"}:
+            return True
+        if any("ends" in a and "begins" in b for a, b in ((one, other), (other, one))):
+            return True
+        if any("were" in a and "is" in b and "is" not in a for a, b in ((one, other), (other, one))):
+            return True
+        dated, undated = (self.one, self.other) if self.one.days else (self.other, self.one)
+        return bool(dated.days) and not undated.days and "was" in dated.flags and "was" not in undated.flags
+
+    def _polarity_differs(self) -> bool:
+        return ((self.one.negated != self.other.negated) + len(self.flipped) + self._is_turned()) % 2 == 1
+
+    def _is_turned(self) -> bool:
+        """Return whether two comparisons name what they compare in opposite order: "A is older than B"."""
+        if "than" not in self.one.flags & self.other.flags:
+            return False
+        left, right = list(self.one.by_key), list(self.other.by_key)
+        ones = [key for key in left if key in right]
+        others = [key for key in right if key in left]
+        return len(ones) > 2 and ones[0] == others[-1] and ones[-1] == others[0]
+
+    def _names_differ(self) -> bool:
+        return any(term.is_name for term in self.only_one) and any(term.is_name for term in self.only_other)
+
+
+def _full_names_differ(one: Sequence[Term], other: Sequence[Term], left: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Return whether both have the same first name and another last name."""
+    following = {a.key: b for a, b in pairwise(one) if a.is_name and b.is_name and b.key not in right}
+    return any(a.is_name and b.is_name and b.key not in left and a.key in following for a, b in pairwise(other))
+
+
+def apart(ones: Sequence[Day] | Sequence[Clock], others: Sequence[Any]) -> bool:
+    """Return whether both have values, and each excludes all of the other."""
+    return bool(ones) and bool(others) and all(one.excludes(other) for one in ones for other in others)
+
+
+def disjoint(ones: frozenset[int], others: frozenset[int]) -> bool:
+    """Return whether both have members, and none in common."""
+    return bool(ones) and bool(others) and not ones & others
+
+
+def _other_choice(first: Reading, second: Reading, ignored: frozenset[str]) -> bool:
+    """Return whether both name what is not preferred, and no two of the things are the same."""
+    if not all(any("unsure" in clause.flags and clause.negated for clause in each.clauses) for each in (first, second)):
+        return False
+    return len(first.whole.by_key.keys() & second.whole.by_key.keys() - ignored) < 2

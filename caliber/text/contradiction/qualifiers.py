@@ -1,0 +1,132 @@
+"""Closed word lists of what limits a statement: its cases, its time, how sure it is, and how it measures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from caliber.text.contradiction.opposites import words_of
+
+UNIVERSAL: Final = frozenset(words_of("all every each always never nobody none everybody everyone"))
+"""Words that leave out no case."""
+
+EXISTENTIAL: Final = frozenset(words_of("some few several most many usually often sometimes occasionally"))
+"""Words that name some cases."""
+
+SCOPES: Final = {
+    **dict.fromkeys(("before", "until", "till"), "ends"),
+    **dict.fromkeys(("after", "since"), "begins"),
+}
+"""Words that bound the time of a statement."""
+
+GRADED: Final = frozenset(
+    words_of(
+        "fast quick slow cheap big large small short hot warm cold cool high low tall easy simple hard safe loud quiet "
+        "bright dark thick thin wet dry strong weak young old rich poor wide narrow heavy clean dirty deep "
+        "shallow early"
+    )
+)
+"""Adjectives with a comparative in -er."""
+
+SENTIMENTS: Final = {
+    **dict.fromkeys(words_of("unbearable dreadful awful terrible horrible boring disgusting annoying tedious"), -1),
+    **dict.fromkeys(words_of("wonderful delightful lovely delicious fantastic brilliant excellent great"), 1),
+}
+"""Words after "finds" for how somebody likes a thing."""
+
+COLOURS: Final = frozenset(
+    words_of(
+        "red blue green yellow white black brown grey gray orange purple pink beige turquoise violet silver golden"
+    )
+)
+"""Values that exclude each other, of what is of one colour."""
+
+ATTITUDES: Final = frozenset(
+    words_of(
+        "believe believes believed assume assumes assumed fear fears feared doubt doubts doubted pretends pretended "
+        "thought hope hopes hoped imagined dreamt dreamed suspects suspected rumour rumor possible"
+    )
+)
+"""Acts whose object, after "that", is not stated as a fact."""
+
+ADDED: Final = frozenset(words_of("another additional extra further more"))
+"""Words beside a number that is added to another one."""
+
+MADE_PAST: Final = frozenset(
+    words_of("came went won lost sold bought sent paid gave found left wrote spent ate drank met")
+)
+"""Past forms of acts without -ed."""
+
+NUMBERED: Final = frozenset(
+    words_of(
+        "ticket issue pr pull_request invoice incident migration release pipeline order task case chapter step phase "
+        "bus tram route rfc build job node page section article paragraph figure table contract project"
+    )
+)
+"""Nouns that a number behind them makes a name of: "ticket 12"."""
+
+ADVERBS: Final = {
+    "hourly": "hour",
+    "daily": "day",
+    "nightly": "night",
+    "weekly": "week",
+    "monthly": "month",
+    "yearly": "year",
+}
+"""Adverbs of how often, each with its unit."""
+
+IRREGULAR: Final = [
+    words_of(row)
+    for row in """
+    go goes went gone
+    drive drives drove driven
+    eat eats ate eaten
+    drink drinks drank drunk
+    see sees saw seen
+    build builds built
+    meet meets met
+    speak speaks spoke spoken
+    bring brings brought
+    choose chooses chose chosen
+    fly flies flew flown flight
+    know knows knew known
+    sleep sleeps slept
+    spend spends spent
+    swim swims swam swum
+    wear wears wore worn
+    break breaks broke broken
+    sing sings sang sung
+    draw draws drew drawn
+    hear hears heard
+    lend lends lent
+    ride rides rode ridden
+    sit sits sat
+    throw throws threw thrown
+    steal steals stole stolen
+    die dies died death
+    marry marries wedding
+    man men
+    woman women
+    foot feet
+    wife wives
+    earn earns earned salary
+    study studies studied studying
+    repair repairs repaired fix fixes fixed
+    invent invents invented inventor
+    """.strip().splitlines()
+]
+"""Forms of one word that no rule of endings makes of each other."""
+
+AGES: Final = frozenset(words_of("child boy girl kid teenager student youth toddler baby"))
+"""Words after "as a" that name a time of life."""
+
+SEASONS: Final = frozenset(words_of("spring summer autumn winter"))
+FAMILY: Final = frozenset(
+    words_of(
+        "father mother brother sister son daughter uncle aunt cousin husband wife nephew niece grandmother grandfather "
+        "grandson granddaughter"
+    )
+)
+"""What one person is to another one, and nothing else of these."""
+
+HELD: Final = frozenset(words_of("job employer home"))
+"""Words that phrases such as "working as" and "living in" are read as."""
