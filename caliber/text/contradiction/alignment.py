@@ -28,9 +28,21 @@ class Statements:
         self.has_subject = subject is not None
         self.subject = frozenset(subject or ())
         self.modifiers = frozenset(subject[:-1] if subject else ())
-        self.other_choice = _other_choice(first, second, frozenset(subject or ()) | LIKE)
-        self.days_apart = apart(first.whole.days, second.whole.days)
-        self.weekdays_apart = disjoint(first.whole.weekdays, second.whole.weekdays)
+
+    @property
+    def other_choice(self) -> bool:
+        """True if each names what it does not prefer, and no two of the things are the same."""
+        return _other_choice(self.first, self.second, self.subject | LIKE)
+
+    @property
+    def days_apart(self) -> bool:
+        """True if the days that both name exclude each other."""
+        return apart(self.first.whole.days, self.second.whole.days)
+
+    @property
+    def weekdays_apart(self) -> bool:
+        """True if both name days of the week, and none in common."""
+        return disjoint(self.first.whole.weekdays, self.second.whole.weekdays)
 
 
 class AlignedClauses:

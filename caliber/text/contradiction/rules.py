@@ -42,7 +42,7 @@ def compare(first: Reading, second: Reading, subject: tuple[str, ...] | None = N
     """Return how two statements contradict each other, as they were read, or None. ``subject`` are its keys."""
     if first.folded == second.folded:
         return None
-    if subject is None and not (first.whole.by_key.keys() & second.whole.by_key.keys()):
+    if first.whole.by_key.keys().isdisjoint(second.whole.by_key):
         return None
     return _Comparison(first, second, subject).verdict()
 
@@ -50,7 +50,7 @@ def compare(first: Reading, second: Reading, subject: tuple[str, ...] | None = N
 class _Comparison(Statements):
     def verdict(self) -> Verdict | None:
         for one, other, are_pieces in self._pairs():
-            if not one.by_key.keys() & other.by_key.keys():
+            if one.by_key.keys().isdisjoint(other.by_key):
                 continue  # nothing in common: nothing to compare
             found = _Clauses(self, one, other, are_pieces).verdict()
             if found is not None:
