@@ -13,8 +13,11 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 
 
-def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> list[bytes]:
-    """Return the keys of the trajectories above ``key``, nearest first, at most ``max_depth`` of them."""
+def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> tuple[list[bytes], bytes | None]:
+    """Return the keys of the trajectories above ``key``, nearest first, at most ``max_depth`` of them.
+
+    A chain that comes back to itself ends there; then the key it came back to is returned too.
+    """
     place = trajectories.layout.codec.index("parent_trajectory_id")
     out: list[bytes] = []
     seen = {key}
@@ -23,12 +26,14 @@ def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> 
         if row < 0:
             break
         parent: bytes | None = trajectories.packed(row)[place]
-        if parent is None or parent in seen:
+        if parent is None:
             break
+        if parent in seen:
+            return out, parent
         out.append(parent)
         seen.add(parent)
         key = parent
-    return out
+    return out, None
 
 
 def keep_of_ancestors(

@@ -7,6 +7,7 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -113,6 +114,8 @@ class Members:
     of_task: Mapping[int, OfTask]
     knowledge: Mapping[int, VisibleRows]
     summaries: NDArray[np.int64]
+    degraded: tuple[str, ...] = ()
+    """The trajectory that is above itself, where the chain of parents is a cycle."""
 
 
 def begun(
@@ -178,7 +181,7 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
     """
     snapshot, dag = inputs.snapshot, plan.config.pcp.context_dag
     key = inputs.trajectory_id.bytes
-    above = ancestors_of(snapshot[TASKS], key, dag.max_depth) if dag.enabled else []
+    above, cyclic = ancestors_of(snapshot[TASKS], key, dag.max_depth) if dag.enabled else ([], None)
     for name, mask in inputs.masks.items():
         length = snapshot.relations[name].length
         if mask.codes.shape != (length,):
@@ -193,7 +196,8 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
         of = [rows[visible[rows]] for rows in (owners.group("trajectory_id", task) for task in (key, *above))]
         of_task[source] = OfTask(of[0], of[1:])
     knowledge = {source: visibility(source) for source in plan.entering(Enters.KNOWLEDGE)}
-    return Members(of_task, knowledge, closed_scopes(snapshot[SCOPES], key))
+    degraded = () if cyclic is None else (f"cycle_in_ancestry({uuid.UUID(bytes=cyclic)})",)
+    return Members(of_task, knowledge, closed_scopes(snapshot[SCOPES], key), degraded)
 
 
 def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> list[Pool]:
@@ -266,20 +270,34 @@ def _of_task(
         kept = kept_by_limit(source, age, owners, own_rows, scored, limit, cut_offs)
     extra = len(rows) - len(own_rows)
     if extra:
-        room = limit - len(kept)
-        places: NDArray[np.int64] = np.arange(len(own_rows), len(rows))
-        if extra > room:
-            depth = np.repeat(np.arange(len(above)), [len(part) for part in above])
-            strategy = plan.config.pcp.context_dag.prune_strategy
-            relevance = scored.relevance[places]
-            chosen = keep_of_ancestors(inputs.snapshot, owners, rows[places], relevance, depth, room, strategy)
-            worst = float(relevance[chosen].min()) if len(chosen) else None
-            cut_offs.append(CutOff(source_type_of(source), f"ancestors:{strategy.value}", room, worst, extra))
-            places = places[chosen]
-        kept = np.concatenate((kept, places))
+        chosen = kept_of_ancestors(
+            inputs, plan, source, above, scored.relevance[len(own_rows) :], limit - len(kept), cut_offs
+        )
+        kept = np.concatenate((kept, len(own_rows) + chosen))
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
     return made_part(source, plan.section_of_record(source), owners, rows, scored)
+
+
+def kept_of_ancestors(
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    source: int,
+    above: Sequence[NDArray[np.int64]],
+    relevance: NDArray[np.float32],
+    room: int,
+    cut_offs: list[CutOff],
+) -> NDArray[np.int64]:
+    """Return the places of those records of ancestors, nearest first, that the configured strategy keeps."""
+    rows = np.concatenate(above)
+    if len(rows) <= room:
+        return np.arange(len(rows))
+    owners, strategy = inputs.snapshot[plan.records[source].name], plan.config.pcp.context_dag.prune_strategy
+    depth = np.repeat(np.arange(len(above)), [len(part) for part in above])
+    chosen = keep_of_ancestors(inputs.snapshot, owners, rows, relevance, depth, room, strategy)
+    worst = float(relevance[chosen].min()) if len(chosen) else None
+    cut_offs.append(CutOff(source_type_of(source), f"ancestors:{strategy.value}", room, worst, len(rows)))
+    return chosen
 
 
 def knowledge_records(

@@ -33,6 +33,7 @@ from caliber.context.gather.candidates import (
     begun,
     join,
     kept_by_limit,
+    kept_of_ancestors,
     knowledge_records,
     made_part,
     marked,
@@ -88,7 +89,7 @@ def gather_shared(
         degraded = degraded or rules.degraded
     parts = [part for part in parts if len(part.rows)]
     candidates = join(inputs, plan, fixed, conversation.turns, parts, conversation)
-    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], selections)
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *members.degraded, *degraded], selections)
 
 
 def _conversation(
@@ -238,12 +239,18 @@ def _of_task(
     """Yield the records of the task, and of those above it, that no search found: the newest after all that is."""
     limit = plan.config.assembly.artifact_limit
     for source, members_of_source in members.of_task.items():
-        owners, item, rows = inputs.snapshot[plan.records[source].name], found.parts.get(source), members_of_source.rows
+        owners, item = inputs.snapshot[plan.records[source].name], found.parts.get(source)
+        rows, above = members_of_source.own_rows, members_of_source.above
         if item is not None:
-            rows = rows[~np.isin(rows, item.rows)]
+            rows, *above = (part[~np.isin(part, item.rows)] for part in (rows, *above))
         rows = rows[kept_by_limit(source, owners.column(owners.relation.age), owners, rows, None, limit, cut_offs)]
-        nothing = Scored(np.zeros(len(rows), np.float32))
-        yield made_part(source, plan.section_of_record(source), owners, rows, nothing)
+        if above:
+            higher, room = np.concatenate(above), limit - len(rows)
+            nothing = np.zeros(len(higher), np.float32)
+            chosen = kept_of_ancestors(inputs, plan, source, above, nothing, room, cut_offs)
+            rows = np.concatenate((rows, higher[chosen]))
+        unscored = Scored(np.zeros(len(rows), np.float32))
+        yield made_part(source, plan.section_of_record(source), owners, rows, unscored)
 
 
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen: Selection) -> Part:

@@ -70,7 +70,7 @@ def gather_strict(
         cut_offs += [cut for chosen in selections for cut in chosen.cut_offs]
         degraded = degraded or rules.degraded
     candidates = join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
-    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], selections)
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *members.degraded, *degraded], selections)
 
 
 def _current_turns(

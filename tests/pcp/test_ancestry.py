@@ -1,0 +1,91 @@
+"""Tasks above a task: how far up windows look, what is pruned, and cycles. Source: C-250, C-251, K-097."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from caliber.model.errors import ConstraintViolation
+
+BARE: dict[str, Any] = {"policies": [], "embedding_provider": None, "search__keyword__similar_words": "none"}
+
+
+WORDS = ("apple", "banana", "cherry", "kangaroo")
+
+
+def family(start: Any, memory: Any, count: int) -> list[Any]:
+    """Return tasks, each below the one before, with an artifact each that names its place."""
+    agents = [start(memory)]
+    agents[0].keep("an artifact of task 0")
+    for place in range(1, count):
+        above = agents[-1]
+        task = memory.start_trajectory("below", initiator=above.trajectory.initiator, parent=above.trajectory_id)
+        scope = memory.current_scope(task.trajectory_id)
+        memory.create_artifact(
+            scope.scope_id,
+            artifact_type="fact",
+            content=f"an artifact of task {place}: {WORDS[place]}",
+            extraction_method="explicit",
+        )
+        agents.append(_Task(task))
+    memory.flush()
+    return agents
+
+
+class _Task:
+    def __init__(self, trajectory: Any) -> None:
+        self.trajectory = trajectory
+        self.trajectory_id = trajectory.trajectory_id
+
+
+def seen(window: Any) -> list[int]:
+    """Return the places of the tasks whose artifacts a window shows."""
+    return [place for place in range(9) if f"an artifact of task {place}" in window.text]
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+@pytest.mark.parametrize("query", ["", "an artifact of a task", "zebra"])
+def test_windows_look_up_as_far_as_configured(backend: Any, start: Any, order: str, query: str) -> None:
+    memory = backend.open(**BARE, assembly__order=order, pcp__context_dag__max_depth=3)
+    agents = family(start, memory, 4)
+    assert seen(memory.assemble_context(agents[-1].trajectory_id, query=query)) == [0, 1, 2, 3]
+    with pytest.raises(ConstraintViolation):
+        memory.start_trajectory("deep", initiator=agents[0].trajectory.initiator, parent=agents[-1].trajectory_id)
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+@pytest.mark.parametrize("strategy", ["lru", "relevance", "hybrid"])
+def test_what_is_pruned_is_of_ancestors_and_named(backend: Any, start: Any, order: str, strategy: str) -> None:
+    # Nothing is scored and nothing was used: the nearer tasks stay where relevance decides, the newer where use does
+    memory = backend.open(
+        **BARE,
+        assembly__order=order,
+        assembly__artifact_limit=2,
+        pcp__context_dag__prune_strategy=strategy,
+        recall__from="trajectory",
+    )
+    agents = family(start, memory, 4)
+    # A search finds the task's own artifact, so it takes none of the places of those that no search found.
+    asked = order == "stable_first"
+    window = memory.assemble_context(agents[-1].trajectory_id, query="kangaroo" if asked else "")
+    assert seen(window) == ([1, 2, 3] if asked else [2, 3])
+    cut = next(cut for cut in window.cut_offs if cut.filter.startswith("ancestors:"))
+    assert (cut.filter, cut.limit, cut.considered) == (f"ancestors:{strategy}", 2 if asked else 1, 3)
+    memory.flush()
+    assert memory.replay(window.window_id) == window
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_a_cycle_is_survived_and_named(backend: Any, start: Any, order: str) -> None:
+    memory = backend.open(**BARE, assembly__order=order)
+    agents = family(start, memory, 3)
+    top, low = (memory.get(agent.trajectory_id) for agent in (agents[0], agents[-1]))
+    memory.storage.trajectories.update(top.trajectory_id, parent_trajectory_id=low.trajectory_id)
+    window = memory.assemble_context(low.trajectory_id, query="an artifact")
+    assert seen(window) == [0, 1, 2]
+    assert f"cycle_in_ancestry({low.trajectory_id})" in window.degraded
+    assert window.status.value == "degraded"
+    memory.flush()
+    assert memory.replay(window.window_id) == window
+    assert memory.explain(window.window_id)["status"] == "degraded"
