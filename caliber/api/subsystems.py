@@ -36,6 +36,7 @@ from caliber.retention.retaining import Retaining
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
 from caliber.trajectory.artifact_facet import Artifacts
+from caliber.trajectory.artifacts import LintOnWrite
 from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import open_summarizer
 
@@ -147,6 +148,11 @@ def add_parts(engine: Engine) -> None:
     Schedules(engine).register(jobs)
     retaining = Retaining(engine)
     retaining.register(jobs)
+    sprawl = engine.config.pcp.anti_sprawl
+    if sprawl is not None and sprawl.on_write is not None:
+        from caliber.pcp.lint import WriteLint  # parsers that few processes need
+
+        engine.add(LintOnWrite(WriteLint(sprawl)))
     if engine.config.orphan_detection_threshold is not None:
         from caliber.pcp.orphans import Orphans  # most stores end no task by themselves
 

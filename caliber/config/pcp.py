@@ -3,7 +3,7 @@
 Source: C-119, C-249 to C-257.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Real, Section, knob
 from caliber.model.pcp import ConflictResolution, PruneStrategy, RecoveryFrequency
@@ -64,6 +64,11 @@ class AntiSprawlConfig(Section):
     """Lint of artifacts: what ``memory.pcp.lint`` reports."""
 
     linter_enabled: Flag = knob("Lint artifacts; off, none has an issue.", "C-255, C-257", source_value=True)
+    on_write: Literal["warn", "refuse"] | None = knob(
+        "Lint each artifact as it is stored: note issues in the event log, or refuse it; left out, only on demand.",
+        "C-278",
+        optional=True,
+    )
     vocabulary_enforcement: Flag = knob("Tags of artifacts must be in vocabulary.", "C-255, C-257", source_value=False)
     vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281")
     duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", source_value=True)

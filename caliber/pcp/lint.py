@@ -12,7 +12,7 @@ from caliber.access.visibility import Readers
 from caliber.config.pcp import AntiSprawlConfig
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
-from caliber.model.errors import NotFound
+from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.guard.lint import LintIssue, LintIssueType, LintResult
 from caliber.model.guard.validation import Severity
 from caliber.model.references import EntityRef, kind_named
@@ -22,6 +22,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.validity import visible_rows
 from caliber.search.service import Searching
+from caliber.trajectory.artifacts import NewArtifact
 
 
 class Linter:
@@ -46,7 +47,8 @@ class Linter:
         knobs = self._engine.config.pcp.anti_sprawl
         if knobs is None or not knobs.linter_enabled:
             return LintResult(True, ())
-        issues = [*_of_content(artifact, knobs), *self._duplicates(snapshot, readers, *found, knobs)]
+        own = (EntityRef(kind_named("artifact"), artifact.artifact_id),)
+        issues = [*_of_content(own, artifact, knobs), *self._duplicates(snapshot, readers, *found, knobs)]
         return LintResult(all(issue.severity is not Severity.ERROR for issue in issues), tuple(issues))
 
     def _duplicates(
@@ -78,8 +80,24 @@ class Linter:
         yield LintIssue(Severity.INFO, LintIssueType.DUPLICATE, message, (own, *alike), action)
 
 
-def _of_content(artifact: Artifact, knobs: AntiSprawlConfig) -> Iterator[LintIssue]:
-    own = (EntityRef(kind_named("artifact"), artifact.artifact_id),)
+class WriteLint:
+    """Lint of artifacts that are about to be stored: all but near duplicates, which have no vector yet."""
+
+    def __init__(self, knobs: AntiSprawlConfig) -> None:
+        self._knobs = knobs
+
+    def check(self, new: NewArtifact) -> tuple[LintIssue, ...]:
+        """Return the issues of a new artifact. Raises: ConstraintViolation for one that is to be refused."""
+        issues = tuple(_of_content((), new, self._knobs))
+        if issues and self._knobs.on_write == "refuse":
+            reason = "; ".join(f"{issue.message}: {issue.action}" for issue in issues)
+            raise ConstraintViolation(constraint="pcp.anti_sprawl.on_write", reason=reason)
+        return issues
+
+
+def _of_content(
+    own: tuple[EntityRef, ...], artifact: Artifact | NewArtifact, knobs: AntiSprawlConfig
+) -> Iterator[LintIssue]:
     size = len(artifact.content)
     if size > knobs.max_artifact_size:
         message = f"{size} bytes are more than pcp.anti_sprawl.max_artifact_size = {knobs.max_artifact_size}"

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
+from caliber.model.events import Event, EventType
 from caliber.model.ids import ArtifactId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import (
     TTL,
@@ -35,6 +40,9 @@ from caliber.schema.validity import is_valid
 from caliber.storage.compile.derived import derive
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.model.guard.lint import LintIssue
 
 BY_KEY = ("trajectory_id", "idempotency_key")
 _BY_CONTENT = ("trajectory_id", "content_hash", "artifact_type", "trust")
@@ -58,6 +66,46 @@ class NewArtifact:
     occurred_at: datetime | None
     idempotency_key: str | None
     trust: TrustLabel | None
+
+
+class ArtifactLint(Protocol):
+    """Check of artifacts that are about to be stored, which ``pcp`` implements and ``api`` wires."""
+
+    def check(self, new: NewArtifact) -> Sequence[LintIssue]:
+        """Return the issues of a new artifact. Raises: ConstraintViolation for one that is to be refused."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LintOnWrite:
+    """The part of a tenant that lints artifacts as they are stored."""
+
+    lint: ArtifactLint
+
+
+def lint_on_write(engine: Engine, new: NewArtifact) -> Sequence[LintIssue]:
+    """Return the issues of an artifact about to be stored, where ``pcp.anti_sprawl.on_write`` is set.
+
+    Raises: ConstraintViolation for one that is to be refused.
+    """
+    return engine.part(LintOnWrite).lint.check(new)
+
+
+def lint_event(engine: Engine, principal: str, artifact: Artifact, issues: Sequence[LintIssue]) -> Event:
+    """Return the event that notes the issues of an artifact that was stored all the same."""
+    counts = Counter(issue.issue_type.value for issue in issues)
+    return engine.event(
+        EventType.VALIDATION_RUN,
+        principal=principal,
+        trajectory_id=artifact.trajectory_id,
+        scope_id=artifact.scope_id,
+        subject=(EntityType.ARTIFACT, artifact.artifact_id),
+        payload={
+            "id": str(artifact.artifact_id),
+            "valid": all(issue.severity != "error" for issue in issues),
+            **counts,
+        },
+    )
 
 
 def check_artifact(

@@ -29,6 +29,8 @@ from caliber.trajectory.artifacts import (
     create_artifact,
     expiry,
     label_of,
+    lint_event,
+    lint_on_write,
 )
 
 REQUIRED: Final[dict[str, Check]] = {
@@ -103,7 +105,12 @@ class ArtifactCorrections(RecordCorrections[Artifact]):
             label, _ = label_of(uow, scope, values["source_turn"], None, unlabelled)
             values["trust"] = least_trusted(old.trust, label)
         new = check_artifact(self._engine.estimator, **values, idempotency_key=idempotency_key)
-        return create_artifact(uow, old.scope_id, new, unlabelled=unlabelled, closing=True)
+        sprawl = self._engine.config.pcp.anti_sprawl
+        issues = lint_on_write(self._engine, new) if sprawl is not None and sprawl.on_write is not None else ()
+        artifact, created = create_artifact(uow, old.scope_id, new, unlabelled=unlabelled, closing=True)
+        if created and issues:
+            uow.emit(lint_event(self._engine, self._principal.label, artifact, issues))
+        return artifact, created
 
     @staticmethod
     def _check_lifetime(uow: UnitOfWork, artifact: Artifact, ttl: TTL) -> None:

@@ -359,8 +359,8 @@ class TaskMethods:
         ``trust`` left out is the label of the turn ``source_turn``, or else ``trust.artifacts``; it is never higher
         than that of ``source_turn``.
 
-        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope), Conflict (the idempotency key came
-            with other content or another label), LockExpired.
+        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, refused by lint), Conflict (the
+            idempotency key came with other content or another label), LockExpired.
         """
         engine = self._engine
         new = artifact_ops.check_artifact(
@@ -378,6 +378,9 @@ class TaskMethods:
         )
         scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"), below=ARTIFACT)
         text = new.content.decode("utf-8", "replace")
+        sprawl = engine.config.pcp.anti_sprawl
+        linted = sprawl is not None and sprawl.on_write is not None
+        issues = artifact_ops.lint_on_write(engine, new) if linted else ()
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
@@ -386,6 +389,8 @@ class TaskMethods:
                 attach(uow, "artifact", artifact.artifact_id, text, vector)
                 about = (EntityType.ARTIFACT, artifact.artifact_id)
                 uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
+                if issues:
+                    uow.emit(artifact_ops.lint_event(engine, self._principal.label, artifact, issues))
             return artifact
 
         with bounded(deadline_ms):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caliber.model import EntityRef, Principal
-from caliber.model.errors import NotFound
+from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.guard.lint import LintIssueType, LintResult
 from caliber.model.guard.validation import Severity
 from caliber.pcp.formats import fault_of, tags_of
@@ -130,3 +130,38 @@ def test_only_visible_artifacts_are_linted_and_named(agent: Any) -> None:
 def test_any_text_is_judged(text: str, declared: str) -> None:
     assert fault_of(text, declared) is None or isinstance(fault_of(text, declared), str)
     assert all(isinstance(tag, str) for tag in tags_of(text))
+
+
+def test_on_write_issues_are_noted(backend: Any, start: Any) -> None:
+    # C-278: the artifact is stored all the same
+    memory = backend.open(pcp__anti_sprawl={**RULES, "on_write": "warn"}, policies=[])
+    agent = start(memory)
+    agent.keep("fine")
+    bad = agent.keep("{", schema_version="json-1")
+    memory.flush()
+    assert memory.get(bad.artifact_id) == bad
+    (event,) = memory.trace(agent.trajectory_id, event_type="validation_run")
+    assert (event.payload["valid"], event.payload["malformed_content"]) == (False, 1)
+    assert str(event.payload["id"]) == str(bad.artifact_id)
+    memory.artifacts.supersede(bad.artifact_id, content="x" * 1_001, schema_version="1.0")
+    memory.flush()
+    assert len(memory.trace(agent.trajectory_id, event_type="validation_run")) == 2
+
+
+def test_on_write_issues_are_refused(backend: Any, start: Any) -> None:
+    memory = backend.open(pcp__anti_sprawl={**RULES, "on_write": "refuse"}, policies=[])
+    agent = start(memory)
+    good = agent.keep("fine")
+    for content, version, named in (
+        ("{", "json-1", "not JSON"),
+        ("x" * 1_001, "1.0", "max_artifact_size"),
+        (b"\xff\xfe", "1.0", "UTF-8"),
+        ("Tags: cooking\nsoup", "1.0", "vocabulary"),
+    ):
+        with pytest.raises(ConstraintViolation) as refused:
+            agent.keep(content, schema_version=version)
+        assert named in refused.value.message
+        with pytest.raises(ConstraintViolation):
+            memory.artifacts.supersede(good.artifact_id, content=content, schema_version=version)
+    memory.flush()
+    assert list(memory.storage.artifacts.all()) == [memory.get(good.artifact_id)]

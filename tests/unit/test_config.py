@@ -136,6 +136,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "orphan_detection_threshold",  # without it no task is ended
             "stale_threshold",  # as pcp.grounding: without both no age is stale
             "pcp.anti_sprawl",
+            "pcp.anti_sprawl.on_write",  # without it the lint runs on demand
             "pcp.dosage.compress_ratio",  # only for overflow_policy = compress
             "pcp.dosage.critical_priority",
             "pcp.grounding",

@@ -389,6 +389,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "pcp.dosage.critical_priority": ("context.plan",),
     "pcp.dosage.compress_ratio": ("context.plan", "context.trace"),
     "pcp.anti_sprawl.linter_enabled": ("pcp.lint",),
+    "pcp.anti_sprawl.on_write": ("api.subsystems", "pcp.lint", "trajectory.correcting", "trajectory.facet"),
     "pcp.anti_sprawl.vocabulary_enforcement": ("pcp.lint",),
     "pcp.anti_sprawl.vocabulary": ("pcp.lint",),
     "pcp.anti_sprawl.duplicate_detection": ("pcp.lint",),

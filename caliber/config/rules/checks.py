@@ -287,6 +287,13 @@ def _vocabulary(enforced: bool, terms: tuple[str, ...]) -> Iterator[ConfigError]
         yield _clash("pcp.anti_sprawl.vocabulary_enforcement", "pcp.anti_sprawl.vocabulary", reason)
 
 
+@check("pcp.anti_sprawl.on_write", "pcp.anti_sprawl.linter_enabled")
+def _lint_on_write(mode: str | None, enabled: bool) -> Iterator[ConfigError]:
+    if mode is not None and not enabled:
+        reason = "a linter that is off finds nothing: turn linter_enabled on, or leave on_write out"
+        yield _clash("pcp.anti_sprawl.on_write", "pcp.anti_sprawl.linter_enabled", reason)
+
+
 @check("principal.kind", "principal.role")
 def _role(kind: PrincipalKind, role: object) -> Iterator[ConfigError]:
     if role is not None and kind is not PrincipalKind.AGENT:

@@ -9,7 +9,7 @@ from typing import Any
 
 from caliber.config import CaliberConfig
 from caliber.model.time import FixedClock
-from support.knobs.case import Agent, Case, Place
+from support.knobs.case import Agent, Case, Place, works
 from support.providers import ScriptedSummarizer
 
 DAY_MS = 86_400_000
@@ -78,6 +78,15 @@ def linted(config: CaliberConfig, place: Place) -> list[str]:
     return [f"{each.issue_type} {len(each.entities)}" for each in found.issues]
 
 
+def written(config: CaliberConfig, place: Place) -> Any:
+    """Return the issues that storing broken JSON leaves in the event log, or the error."""
+    agent = Agent(place.open(config))
+    done = works(lambda: agent.keep("{", schema_version="json"))
+    agent.memory.flush()
+    events = agent.memory.trace(agent.trajectory_id, event_type="validation_run")
+    return done if done != "done" else [name for event in events for name in event.payload.keys() - {"id", "valid"}]
+
+
 LINT = {
     "linter_enabled": True,
     "vocabulary_enforcement": False,
@@ -138,6 +147,13 @@ CASES = (
         (["other"], ["vocabulary_violation 1"]),
         vocabulary_enforcement=True,
         max_artifact_size=1_000,
+    ),
+    Case(
+        "pcp.anti_sprawl.on_write",
+        written,
+        ("warn", ["malformed_content"]),
+        ("refuse", "ConstraintViolation"),
+        {"policies": [], "summarization_provider": None, **{f"pcp.anti_sprawl.{name}": LINT[name] for name in LINT}},
     ),
     lint_case("duplicate_detection", (False, []), (True, ["duplicate 4"]), max_artifact_size=1_000),
     lint_case(
