@@ -26,6 +26,7 @@ from caliber.learning.learner import Learner
 from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
 from caliber.model.pages import render_pages_with
+from caliber.model.storage import ValidationMode
 from caliber.model.windows import ContextWindow
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
@@ -144,6 +145,8 @@ def add_parts(engine: Engine) -> None:
     open_summarizer(engine)
     engine.add(Learner(engine))
     engine.add(Readings())
+    if engine.config.validation_mode is ValidationMode.ALWAYS:
+        _check_reads(engine)
     Triggers(engine).register(jobs)
     Schedules(engine).register(jobs)
     retaining = Retaining(engine)
@@ -167,3 +170,12 @@ def _conflict_sides(engine: Engine) -> CorrectionListener:
     from caliber.pcp.conflict_sides import ConflictSides  # most processes correct no record
 
     return ConflictSides(engine)
+
+
+def _check_reads(engine: Engine) -> None:
+    """Let searches and windows report issues; where records are not in memory, checking would cost statements."""
+    from caliber.pcp.validation import ReadChecks  # few tenants check what they read
+
+    search = engine.part(SearchEngine)
+    if search.stored is None:
+        search.read_check = ReadChecks(engine)

@@ -5,6 +5,7 @@ While the records are in memory, ``assemble_context`` runs no SQL on the calling
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import uuid
 from collections.abc import Iterator, Mapping
@@ -47,7 +48,7 @@ from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.in_database.stored import NOT_RESIDENT
-from caliber.search.opening import SearchEngine
+from caliber.search.opening import ReadCheck, SearchEngine
 from caliber.search.request import Asked
 from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
 from caliber.search.stored_content import StoredContents
@@ -123,7 +124,8 @@ class Reader:
                 )
                 check("the window was assembled")
                 if self.leave_behind(assembled, trajectory_id, claim, erased):
-                    return assembled.window
+                    checked = self._shared.read_check
+                    return assembled.window if checked is None else self._checked(assembled.window, checked)
                 # Another process consumed its injections: the next attempt must know.
                 engine.snapshot(ReadConsistency.LATEST)
             except BaseException:
@@ -131,6 +133,12 @@ class Reader:
                 raise
             self._pending.give_back(claim)
             consumed |= frozenset(claim.rows)
+
+    def _checked(self, window: ContextWindow, checked: ReadCheck) -> ContextWindow:
+        """Return a window with the findings about its records."""
+        keys = [ref.id for section in window.sections for ref in section.sources if ref.id is not None]
+        issues = checked.issues(self._readers.acting_for(window.trajectory_id), keys)
+        return dataclasses.replace(window, issues=issues)
 
     def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
         """Assemble without a query and without side effects: the window that a checkpoint stores."""

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
@@ -18,6 +18,9 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pages import framed, page_of
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
+
+if TYPE_CHECKING:
+    from caliber.model.guard.validation import ValidationIssue
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _NAME_CHARS = 64
@@ -148,6 +151,8 @@ class ContextWindow:
     evaluator: str
     estimator: str
     expires_at: datetime | None = None
+    issues: tuple[ValidationIssue, ...] = field(default=(), compare=False)
+    """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
     def to_messages(self) -> list[dict[str, Any]]:
         """Return the window as OpenAI-style message dicts: context as one system message, then the turns."""
@@ -246,3 +251,5 @@ class SearchResult:
     below_floor: Evidence | None = None
     hint: str | None = None
     """What the caller may try where nothing was found; it says nothing about records."""
+    issues: tuple[ValidationIssue, ...] = ()
+    """The findings about the hits with ``validation_mode = "always"``."""

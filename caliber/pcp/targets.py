@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,17 +73,7 @@ class Targets:
         return self._of_window(snapshot, record.facts.trajectory_id, list(record.ids.values()))
 
     def _of_window(self, snapshot: ResidentSnapshot, task: uuid.UUID, keys: list[uuid.UUID]) -> Target:
-        readers = self._reading(task)
-        found: dict[str, Rows] = {}
-        missing = []
-        for key in dict.fromkeys(keys):
-            located = snapshot.locate(key.bytes)
-            if located is None or not readers.allows(*located):
-                missing.append(key)
-                continue
-            owners, number = located
-            found.setdefault(owners.relation.name, Rows(owners, [])).numbers.append(number)
-        return Target(snapshot, list(found.values()), missing, task)
+        return Target(snapshot, *rows_of(snapshot, self._reading(task), keys), task)
 
     def _reading(self, task: uuid.UUID) -> Readers:
         """Return the readers of a window's task; of one that was purged, those of the principal."""
@@ -125,6 +115,22 @@ class Targets:
         code = rows.interned_codes(column).get(task)
         if code is not None:
             yield from np.flatnonzero((rows.column(column) == code) & rows.live_mask).tolist()
+
+
+def rows_of(
+    snapshot: ResidentSnapshot, readers: Readers, keys: Iterable[uuid.UUID]
+) -> tuple[list[Rows], list[uuid.UUID]]:
+    """Return the rows of some records, and the ids of those that are gone, or hidden from ``readers``."""
+    found: dict[str, Rows] = {}
+    missing = []
+    for key in dict.fromkeys(keys):
+        located = snapshot.locate(key.bytes)
+        if located is None or not readers.allows(*located):
+            missing.append(key)
+            continue
+        owners, number = located
+        found.setdefault(owners.relation.name, Rows(owners, [])).numbers.append(number)
+    return list(found.values()), missing
 
 
 def _containers(snapshot: ResidentSnapshot) -> list[str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.visibility import Readers
 from caliber.config.pcp import GroundingConfig
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
@@ -22,64 +23,31 @@ from caliber.model.guard.validation import IssueType, Severity, ValidationIssue,
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityRef, kind_named
 from caliber.pcp.conflicts import Conflicts
-from caliber.pcp.pairs import Candidate, Statement, candidate_pairs
+from caliber.pcp.pairs import Candidate, Candidates, Statement, candidate_pairs
 from caliber.pcp.readings import Readings
-from caliber.pcp.targets import Rows, Target, Targets
+from caliber.pcp.targets import Rows, Target, Targets, rows_of
 from caliber.pcp.verifying import Finding, Verifier
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relation import Residence
 from caliber.schema.traits import Grounded
 
 _ORDER: Final = {severity: place for place, severity in enumerate(Severity)}
+NO_TASK: Final = uuid.UUID(int=0)
+_READ_PAIRS: Final = 50
+"""Pairs of statements that the check of one read compares: those of one subject first."""
 _MS_US: Final = 1_000
 _DAY_US: Final = 86_400_000_000
 
 
-class Validator:
-    """Checks records as one principal sees them."""
+class Examiner:
+    """Examination of records by rules, for any principal."""
 
-    def __init__(self, engine: Engine, principal: Principal) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._label = principal.label
-        self._targets = Targets(engine, principal)
         self._grounding = engine.config.pcp.grounding
 
-    def validate(self, target: Any, conflicts: Conflicts | None = None) -> ValidationResult:
-        """Return the issues of a window, scope or task; record contradictions as conflicts, if those are given.
-
-        Raises: as ``Pcp.validate``.
-        """
-        erased = self._engine.memory.erasures
-        found = self._targets.find(target)
-        issues, statements = self._examine(found)
-        pairs = candidate_pairs(statements, found.snapshot, self._engine.config.contradiction_threshold)
-        contradictions = self.findings(pairs.candidates)
-        issues += [_contradiction(each) for each in contradictions]
-        issues.sort(key=lambda issue: _ORDER[issue.severity])
-        valid = all(issue.severity is not Severity.ERROR for issue in issues)
-        checked = sum(len(rows.numbers) for rows in found.rows) + len(found.missing)
-        recorded = () if conflicts is None else conflicts.record(contradictions)
-        result = ValidationResult(valid, tuple(issues), checked, pairs.complete, recorded)
-        build = functools.partial(self._event, found, result, self._engine.clock.now_us())
-        self._engine.publish_later(build, erased)
-        return result
-
-    def _event(self, found: Target, result: ValidationResult, at_us: int) -> Event:
-        counts = Counter(issue.issue_type.value for issue in result.issues)
-        return self._engine.event(
-            EventType.VALIDATION_RUN,
-            principal=self._label,
-            trajectory_id=found.trajectory_id,
-            payload={"valid": result.valid, "checked": result.checked, **counts},
-            at_us=at_us,
-        )
-
-    def findings(self, candidates: Sequence[Candidate]) -> list[Finding]:
-        """Return which pairs of statements contradict each other, or may."""
-        timeout = None if self._grounding is None else self._grounding.verifier_timeout_ms
-        return Verifier(self._engine.part(Readings), self._engine.summarization, timeout).judge(candidates)
-
-    def _examine(self, found: Target) -> tuple[list[ValidationIssue], list[Statement]]:
+    def examine(self, found: Target) -> tuple[list[ValidationIssue], Candidates]:
+        """Return the issues of single records, and the pairs of statements to compare."""
         now = self._engine.clock.now_us()
         issues = [_gone(key) for key in found.missing]
         statements: list[Statement] = []
@@ -99,7 +67,7 @@ class Validator:
             issues += _aged(statements, oldest_ms, now)
         if grounding is not None:
             issues += _grounds(statements, grounding)
-        return issues, statements
+        return issues, candidate_pairs(statements, found.snapshot, self._engine.config.contradiction_threshold)
 
     def _statements(self, owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> Iterator[Statement]:
         relation = owners.relation
@@ -137,6 +105,65 @@ class Validator:
                 owners=owners,
                 number=numbers[place],
             )
+
+
+class Validator(Examiner):
+    """Checks records as one principal sees them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        super().__init__(engine)
+        self._label = principal.label
+        self._targets = Targets(engine, principal)
+
+    def validate(self, target: Any, conflicts: Conflicts | None = None) -> ValidationResult:
+        """Return the issues of a window, scope or task; record contradictions as conflicts, if those are given.
+
+        Raises: as ``Pcp.validate``.
+        """
+        erased = self._engine.memory.erasures
+        found = self._targets.find(target)
+        issues, pairs = self.examine(found)
+        contradictions = self.findings(pairs.candidates)
+        issues = ordered(issues, contradictions)
+        valid = all(issue.severity is not Severity.ERROR for issue in issues)
+        checked = sum(len(rows.numbers) for rows in found.rows) + len(found.missing)
+        recorded = () if conflicts is None else conflicts.record(contradictions)
+        result = ValidationResult(valid, tuple(issues), checked, pairs.complete, recorded)
+        build = functools.partial(self._event, found, result, self._engine.clock.now_us())
+        self._engine.publish_later(build, erased)
+        return result
+
+    def _event(self, found: Target, result: ValidationResult, at_us: int) -> Event:
+        counts = Counter(issue.issue_type.value for issue in result.issues)
+        return self._engine.event(
+            EventType.VALIDATION_RUN,
+            principal=self._label,
+            trajectory_id=found.trajectory_id,
+            payload={"valid": result.valid, "checked": result.checked, **counts},
+            at_us=at_us,
+        )
+
+    def findings(self, candidates: Sequence[Candidate]) -> list[Finding]:
+        """Return which pairs of statements contradict each other, or may."""
+        timeout = None if self._grounding is None else self._grounding.verifier_timeout_ms
+        return Verifier(self._engine.part(Readings), self._engine.summarization, timeout).judge(candidates)
+
+
+class ReadChecks(Examiner):
+    """Checks of what searches and windows return, by rules only: no model is asked, and nothing is written."""
+
+    def issues(self, readers: Readers, keys: Iterable[uuid.UUID]) -> tuple[ValidationIssue, ...]:
+        """Return the findings about some records that ``readers`` may see. Source: C-101."""
+        snapshot = self._engine.memory.snapshot
+        rows, missing = rows_of(snapshot, readers, keys)
+        issues, pairs = self.examine(Target(snapshot, rows, missing, NO_TASK))
+        found = Verifier(self._engine.part(Readings), None, None).judge(pairs.candidates[:_READ_PAIRS])
+        return tuple(ordered(issues, found))
+
+
+def ordered(issues: list[ValidationIssue], findings: Sequence[Finding]) -> list[ValidationIssue]:
+    """Return issues and contradictions, errors first."""
+    return sorted([*issues, *map(_contradiction, findings)], key=lambda issue: _ORDER[issue.severity])
 
 
 def _stating(owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> list[int]:

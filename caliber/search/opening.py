@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from caliber.engine.engine import Engine
 from caliber.resident.snapshot import ResidentSnapshot
@@ -13,6 +14,18 @@ from caliber.search.in_database.opening import open_stored_search
 from caliber.search.in_database.records import StoredRecords
 from caliber.search.searcher import Searcher
 from caliber.search.usage import UsageCounts
+
+if TYPE_CHECKING:
+    from caliber.access.visibility import Readers
+    from caliber.model.guard.validation import ValidationIssue
+
+
+class ReadCheck(Protocol):
+    """Checks what searches and windows return, by rules, in native memory."""
+
+    def issues(self, readers: Readers, keys: Iterable[uuid.UUID]) -> tuple[ValidationIssue, ...]:
+        """Return the findings about some records that ``readers`` may see."""
+        ...
 
 
 class SearchEngine:
@@ -27,6 +40,8 @@ class SearchEngine:
         self.searcher = self.fresh()
         self.filters = Filters(engine.store.catalog.binding)
         self.usage = UsageCounts()
+        self.read_check: ReadCheck | None = None
+        """Checks results, where ``validation_mode`` is always and records are in memory."""
         self.stored = open_stored_search(engine.store, engine.memory, engine.config)
         self.records = None if self.stored is None else StoredRecords(engine.store, self.stored, engine.config)
 

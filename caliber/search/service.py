@@ -248,7 +248,10 @@ class Searching:
         pending = 0 if embedder is None else embedder.waiting()
         is_shared = self.readers.serves_tasks and not self.readers.everything
         hint = _SHARED if is_shared and not hits else None
-        return SearchResult(hits, status, reason, position, pending, _understood(outcome), outcome.below, hint)
+        checked = self._shared.read_check
+        issues = () if checked is None else checked.issues(asked.readers, [hit.id for hit in hits])
+        below, understood = outcome.below, _understood(outcome)
+        return SearchResult(hits, status, reason, position, pending, understood, below, hint, issues)
 
     def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
         request = Request(

@@ -184,6 +184,7 @@ _allow(
     BOUNDS,
     pcp__formats="_HEAD_CHARS",
     pcp__pairs="_MAX_PAIRS",
+    pcp__validation="_READ_PAIRS",
     text__contradiction__reading="_MAX_CHARS _MAX_CLAUSES",
 )
 _allow(

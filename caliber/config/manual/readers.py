@@ -12,7 +12,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "checkpoint_retention": ("policies.policy_engine",),
     "stale_threshold": ("pcp.validation",),
     "contradiction_threshold": ("pcp.validation",),
-    "validation_mode": ("search.service",),
+    "validation_mode": ("api.subsystems", "search.service"),
     "lock_timeout": ("engine.engine",),
     "min_relevance_threshold": ("context.columns", "context.gather.disputes", "context.trace", "explain.explainer"),
     "orphan_detection_threshold": ("admin.maintenance", "api.subsystems"),

@@ -1,0 +1,87 @@
+"""``validation_mode``: with ``always``, searches and windows carry what rules find about their records.
+
+Source: C-101; docs/pcp.md, Checks of every read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.conflicts import Pair
+from support.databases import Backend
+from support.weeks import SetClock
+
+from caliber.model import Principal
+from caliber.model.guard.validation import IssueType, Severity
+from caliber.search.opening import SearchEngine
+from caliber.testing import inspect
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
+    return Pair(start, backend, clock, validation_mode="always")
+
+
+def ids(found: Any) -> set[Any]:
+    return {frozenset(ref.id for ref in each.entities) for each in found.issues}
+
+
+def search(memory: Any) -> Any:
+    return memory.search("Where does Nadia live?", kinds=["note"], limit=5)
+
+
+def test_reads_carry_contradictions_and_change_nothing(pair: Pair) -> None:
+    both = {frozenset((pair.surer.note_id, pair.newer.note_id))}
+    found = search(pair.memory)
+    assert ids(found) == both
+    assert {(each.issue_type, each.severity) for each in found.issues} == {(IssueType.CONTRADICTION, Severity.WARNING)}
+    window = pair.memory.assemble_context(pair.agent.trajectory_id, query="Where does Nadia live?")
+    assert ids(window) == both
+    assert pair.memory.pcp.conflicts() == []
+    pair.memory.flush()
+    assert pair.memory.replay(window.window_id) == window
+    many = pair.memory.search_many(["Nadia lives", "Where does Nadia live?"], kinds=["note"], limit=5)
+    assert all(ids(each) == both for each in many)
+
+
+def test_a_window_of_one_side_has_no_contradiction(pair: Pair) -> None:
+    assert len(pair.record()) == 1
+    window = pair.memory.assemble_context(pair.agent.trajectory_id, query="Where does Nadia live?")
+    assert window.issues == ()
+
+
+def test_reads_carry_only_what_the_principal_may_see(pair: Pair) -> None:
+    pair.memory.update_note(pair.surer.note_id, visible_to=["human:ana"])
+    pair.memory.flush()
+    ana, ben = (search(pair.memory.acting_as(Principal.user(name))) for name in ("ana", "ben"))
+    assert len(ana.issues) == 1
+    assert ben.issues == ()
+    assert {hit.id for hit in ben.hits} == {pair.newer.note_id}
+
+
+def test_checking_runs_no_statement(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(pair.memory)
+    checks = inspect(pair.memory).engine
+    check = checks.part(SearchEngine).read_check
+    assert check is not None
+    readers = pair.memory._searching.readers
+    pair.memory.flush()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a statement ran")
+
+    monkeypatch.setattr(checks.store, "read", refuse)
+    monkeypatch.setattr(checks.store, "write", refuse)
+    assert len(check.issues(readers, [pair.surer.note_id, pair.newer.note_id])) == 1
+
+
+def test_on_mutation_reads_carry_nothing(start: Any, backend: Backend, clock: SetClock) -> None:
+    pair = Pair(start, backend, clock, validation_mode="on_mutation")
+    assert search(pair.memory).issues == ()
+    assert pair.memory.assemble_context(pair.agent.trajectory_id, query="Where does Nadia live?").issues == ()
