@@ -9,7 +9,16 @@ from caliber.api.aio_base import AsyncFace
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
-from caliber.model.pcp import Checkpoint, ConflictResolution, ConflictStatus, RecordConflict, RecoveryResult
+from caliber.model.pcp import (
+    ArtifactProvenance,
+    Checkpoint,
+    ConflictResolution,
+    ConflictStatus,
+    RecordConflict,
+    RecoveryResult,
+    TaskState,
+    TraceSummary,
+)
 from caliber.model.references import EntityRef
 from caliber.model.windows import ContextWindow
 from caliber.pcp.facet import Pcp
@@ -90,3 +99,18 @@ class AsyncPcp(AsyncFace, of=Pcp):
         See ``Pcp.lint``.
         """
         return await self._run(self._sync.lint, artifact, deadline_ms=deadline_ms)
+
+    async def trace_summary(self, task: Id, *, deadline_ms: int | None = None) -> TraceSummary:
+        """Return figures of a task's events: durations, records created, windows and their tokens, recoveries.
+
+        See ``Pcp.trace_summary``.
+        """
+        return await self._run(self._sync.trace_summary, task, deadline_ms=deadline_ms)
+
+    async def task_state(self, task: Id, *, deadline_ms: int | None = None) -> TaskState:
+        """Return a task with its scopes and the number of its records. See ``Pcp.task_state``."""
+        return await self._run(self._sync.task_state, task, deadline_ms=deadline_ms)
+
+    async def provenance(self, artifact: Id, *, deadline_ms: int | None = None) -> ArtifactProvenance:
+        """Return the origin of an artifact, and the versions before and after it. See ``Pcp.provenance``."""
+        return await self._run(self._sync.provenance, artifact, deadline_ms=deadline_ms)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from caliber.model.ids import CheckpointId, ConflictId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
+from caliber.model.trajectory import Artifact, Scope, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +147,51 @@ class RecordConflict:
     def ended(self) -> EntityRef | None:
         """The side that was ended; None while the conflict is open, or if neither side was ended."""
         return {ConflictWinner.A: self.item_b, ConflictWinner.B: self.item_a}.get(self.winner)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """Figures of a task, from the events that its reader may see. Source: C-293.
+
+    ``total_tokens_input`` are the tokens of the windows that were assembled, ``total_tokens_output`` those of the turns
+    of the assistant; ``duration_ms`` is the time from the first event to the last one.
+    """
+
+    trajectory_id: TrajectoryId
+    duration_ms: int
+    scopes_created: int
+    artifacts_created: int
+    notes_created: int
+    context_assemblies: int
+    total_tokens_input: int
+    total_tokens_output: int
+    checkpoints_created: int
+    recoveries_performed: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """A task with its scopes, and the number of its records that its reader may see. Source: C-296."""
+
+    trajectory: Trajectory
+    scopes: tuple[Scope, ...]
+    active_scope: Scope | None
+    artifact_count: int
+    note_count: int
+    checkpoint_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactProvenance:
+    """The origin of an artifact, and the versions that it superseded or that superseded it. Source: C-299, K-108.
+
+    ``older`` and ``newer`` are in order, the nearest first; a version that its reader may not see ends them. How and
+    from which turn it was made are fields of the artifact.
+    """
+
+    artifact: Artifact
+    scope: Scope
+    trajectory: Trajectory
+    older: tuple[Artifact, ...]
+    newer: tuple[Artifact, ...]

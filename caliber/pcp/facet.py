@@ -13,7 +13,16 @@ from caliber.model.errors import InvalidValue
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
-from caliber.model.pcp import Checkpoint, ConflictResolution, ConflictStatus, RecordConflict, RecoveryResult
+from caliber.model.pcp import (
+    ArtifactProvenance,
+    Checkpoint,
+    ConflictResolution,
+    ConflictStatus,
+    RecordConflict,
+    RecoveryResult,
+    TaskState,
+    TraceSummary,
+)
 from caliber.model.references import EntityRef
 from caliber.model.windows import ContextWindow
 from caliber.schema.relations import TRAJECTORY
@@ -22,6 +31,7 @@ from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
     from caliber.pcp.conflicts import Conflicts, Keep
+    from caliber.pcp.inspecting import Inspector
     from caliber.pcp.recovery import LearntFacts
 
 
@@ -155,6 +165,32 @@ class Pcp:
         key = arguments.as_uuid(artifact, "artifact")
         with bounded(deadline_ms):
             return Linter(self._engine, self._principal).lint(key)
+
+    def trace_summary(self, task: Id, *, deadline_ms: int | None = None) -> TraceSummary:
+        """Return figures of a task's events: durations, records created, windows and their tokens, recoveries.
+
+        Raises: NotFound.
+        """
+        key = arguments.as_uuid(task, "task")
+        with bounded(deadline_ms):
+            return self._inspector().trace_summary(key)
+
+    def task_state(self, task: Id, *, deadline_ms: int | None = None) -> TaskState:
+        """Return a task with its scopes and the number of its records. Raises: NotFound."""
+        key = arguments.as_uuid(task, "task")
+        with bounded(deadline_ms):
+            return self._inspector().task_state(key)
+
+    def provenance(self, artifact: Id, *, deadline_ms: int | None = None) -> ArtifactProvenance:
+        """Return the origin of an artifact, and the versions before and after it. Raises: NotFound."""
+        key = arguments.as_uuid(artifact, "artifact")
+        with bounded(deadline_ms):
+            return self._inspector().provenance(key)
+
+    def _inspector(self) -> Inspector:
+        from caliber.pcp.inspecting import Inspector  # only people who debug a task need it
+
+        return Inspector(self._engine, self._principal, self._searching)
 
     def _own(self, task: Id) -> Any:
         self._engine.check_open()

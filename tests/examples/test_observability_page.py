@@ -12,7 +12,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-SHOWN = ("caliber assemble_context", 'caliber_operation_duration_seconds_count{caliber_operation_name="search"')
+SHOWN = (
+    "caliber assemble_context",
+    'caliber_operation_duration_seconds_count{caliber_operation_name="search"',
+    "operation append_turn ",
+)
 
 
 @pytest.mark.parametrize("at", range(len(EXAMPLES)))

@@ -1,0 +1,153 @@
+"""Views of a task for people who debug it: figures of its trace, its state, and the origin of an artifact.
+
+Everything is read from the store, and of it only what the principal may see is counted. Source: C-293 to C-299, K-108.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+from caliber.access.visibility import Readers
+from caliber.context.service import Reader
+from caliber.engine.engine import Engine
+from caliber.model.access import Principal
+from caliber.model.errors import NotFound
+from caliber.model.events import Event, EventType
+from caliber.model.pcp import ArtifactProvenance, TaskState, TraceSummary
+from caliber.model.trajectory import Artifact, TurnRole
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, CHECKPOINT, NOTE, SCOPE, TRAJECTORY, TURN
+from caliber.search.service import Searching
+from caliber.storage.compile.session import StatementSession
+
+_ALL: Final = 2**31 - 1
+
+
+class Inspector:
+    """Reads tasks and artifacts as one principal sees them; the application sees what the user of the task does."""
+
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._searching = searching
+
+    def trace_summary(self, task: uuid.UUID) -> TraceSummary:
+        """Return figures of a task. Raises: NotFound."""
+        readers = self._readers(task)
+        seen = copy.copy(self._searching)
+        seen.readers = readers
+        events = Reader(self._engine, self._principal, seen).trace(task, None, _ALL)
+        counts = Counter(event.event_type for event in events)
+        times = [event.created_at for event in events]
+        took = (max(times) - min(times)).total_seconds() if times else 0.0
+        with self._engine.store.read() as session:
+            trajectory = self._entity(session, readers, TRAJECTORY, task)
+            spoken = [
+                turn.token_count
+                for scope in self._list(session, readers, SCOPE, "list_by_trajectory", task)
+                for turn in self._list(session, readers, TURN, "list_by_scope", scope.scope_id)
+                if turn.role is TurnRole.ASSISTANT
+            ]
+        return TraceSummary(
+            trajectory_id=trajectory.trajectory_id,
+            duration_ms=round(took * 1_000),
+            scopes_created=counts[EventType.SCOPE_OPEN],
+            artifacts_created=counts[EventType.ARTIFACT_CREATE],
+            notes_created=counts[EventType.NOTE_CREATE],
+            context_assemblies=counts[EventType.CONTEXT_ASSEMBLE],
+            total_tokens_input=sum(_window_tokens(event) for event in events),
+            total_tokens_output=sum(spoken),
+            checkpoints_created=counts[EventType.CHECKPOINT_CREATE],
+            recoveries_performed=counts[EventType.CHECKPOINT_RECOVER],
+            errors=counts[EventType.ERROR],
+        )
+
+    def task_state(self, task: uuid.UUID) -> TaskState:
+        """Return a task as it is. Raises: NotFound."""
+        readers, plans = self._readers(task), self._engine.store.plans
+        drawn_from = plans[NOTE.name].drawn_from
+        assert drawn_from is not None  # notes list the tasks that they were drawn from
+        with self._engine.store.read() as session:
+            trajectory = self._entity(session, readers, TRAJECTORY, task)
+            scopes = self._list(session, readers, SCOPE, "list_by_trajectory", task)
+            artifacts = self._list(session, readers, ARTIFACT, "list_by_trajectory", task)
+            notes = [row for row in session.run(drawn_from, (task.bytes,)) if readers.allows_row(NOTE, row)]
+            checkpoints = self._list(session, readers, CHECKPOINT, "list_by_trajectory", task, _ALL)
+        going = [scope for scope in scopes if scope.closed_at is None and scope.rolled_back_at is None]
+        return TaskState(
+            trajectory, tuple(scopes), going[-1] if going else None, len(artifacts), len(notes), len(checkpoints)
+        )
+
+    def provenance(self, key: uuid.UUID) -> ArtifactProvenance:
+        """Return the origin of an artifact; versions that supersede each other in a circle are listed once.
+
+        Raises: NotFound.
+        """
+        with self._engine.store.read() as session:
+            rows = session.run(self._engine.store.plans[ARTIFACT.name].get, (key.bytes,))
+            if not rows:
+                raise NotFound(entity_type=ARTIFACT.name, id=key)
+            task = self._engine.store.plans[ARTIFACT.name].codec.decode(rows[0]).trajectory_id
+            try:
+                readers = self._readers(task)
+            except NotFound:
+                raise NotFound(entity_type=ARTIFACT.name, id=key) from None
+            artifact = self._entity(session, readers, ARTIFACT, key)
+            known = {artifact.artifact_id}
+            newer: list[Artifact] = []
+            at = artifact.superseded_by
+            while at is not None and at not in known:
+                known.add(at)
+                try:
+                    newer.append(self._entity(session, readers, ARTIFACT, at))
+                except NotFound:
+                    break
+                at = newer[-1].superseded_by
+            older: list[Artifact] = []
+            ahead = [artifact]
+            while ahead:
+                found = self._list(session, readers, ARTIFACT, "list_superseded_by", ahead.pop(0).artifact_id)
+                before = [each for each in found if each.artifact_id not in known]
+                known.update(each.artifact_id for each in before)
+                older += before
+                ahead += before
+            return ArtifactProvenance(
+                artifact,
+                self._entity(session, readers, SCOPE, artifact.scope_id),
+                self._entity(session, readers, TRAJECTORY, task),
+                tuple(older),
+                tuple(newer),
+            )
+
+    def _readers(self, task: uuid.UUID) -> Readers:
+        """Return the readers of the records of a task. Raises: NotFound for a task that they may not see."""
+        self._engine.check_open()
+        readers = self._searching.readers
+        if readers.serves_tasks and not readers.everything:
+            readers = readers.acting_for(task)
+        if not readers.sees_task(task.bytes):
+            raise NotFound(entity_type=TRAJECTORY.name, id=task)
+        return readers
+
+    def _entity(self, session: StatementSession, readers: Readers, relation: Relation, key: uuid.UUID) -> Any:
+        plans = self._engine.store.plans[relation.name]
+        rows = session.run(plans.get, (key.bytes,))
+        if not rows or not readers.allows_row(relation, rows[0]):
+            raise NotFound(entity_type=relation.name, id=key)
+        return plans.codec.decode(rows[0])
+
+    def _list(
+        self, session: StatementSession, readers: Readers, relation: Relation, path: str, key: uuid.UUID, *limit: int
+    ) -> Sequence[Any]:
+        plans = self._engine.store.plans[relation.name]
+        rows = session.run(plans.lists[path], (key.bytes, *limit))
+        return [plans.codec.decode(row) for row in rows if readers.allows_row(relation, row)]
+
+
+def _window_tokens(event: Event) -> int:
+    used = event.payload.get("used_tokens") if event.event_type == EventType.CONTEXT_ASSEMBLE else None
+    return used if isinstance(used, int) else 0
