@@ -10,6 +10,7 @@ from caliber.admin import maintenance, spaces, stats
 from caliber.admin.backup import BackupReport
 from caliber.admin.checking import check_memory, check_store
 from caliber.admin.full_text import check_full_text
+from caliber.admin.operations import recent_operations
 from caliber.admin.spaces import Rebuilt, Sweep
 from caliber.engine.engine import Engine
 from caliber.model import arguments
@@ -18,6 +19,7 @@ from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.ids import Id
 from caliber.model.progress import Progress, unheard
+from caliber.model.storage import OperationStats
 from caliber.storage.maintain.integrity import Finding
 from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 
@@ -42,6 +44,15 @@ class Admin:
         A principal that is no admin gets no counts of records that include some it may not see.
         """
         return stats.stats(self._engine, self._principal)
+
+    def operations(self, *, window_ms: int = 10_000, deadline_ms: int | None = None) -> list[OperationStats]:
+        """Return rates and latencies of the operations that all processes recorded in the last ``window_ms``.
+
+        Those are recorded of which ``write_behind.operation_share`` draws a share; docs/observability.md.
+        """
+        window = arguments.as_whole(window_ms, "window_ms", 1)
+        with bounded(deadline_ms):
+            return recent_operations(self._require("read operations of"), window)
 
     def verify(self) -> list[str]:
         """Compare memory and store row by row, and check the store itself; return no findings when all is well."""

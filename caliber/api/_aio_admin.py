@@ -32,6 +32,7 @@ from caliber.model.erasure import ForgetReport
 from caliber.model.ids import Id
 from caliber.model.pcp import Checkpoint
 from caliber.model.progress import Progress
+from caliber.model.storage import OperationStats
 from caliber.model.trajectory import Artifact, Scope
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.maintain.integrity import Finding
@@ -46,6 +47,13 @@ class AsyncAdmin(AsyncFace, of=Admin):
     async def stats(self) -> dict[str, Any]:
         """Return figures: records, bytes on disk and in memory, statements, pending work. See ``Admin.stats``."""
         return await self._run(self._sync.stats)
+
+    async def operations(self, *, window_ms: int = 10000, deadline_ms: int | None = None) -> list[OperationStats]:
+        """Return rates and latencies of the operations that all processes recorded in the last ``window_ms``.
+
+        See ``Admin.operations``.
+        """
+        return await self._run(self._sync.operations, window_ms=window_ms, deadline_ms=deadline_ms)
 
     async def verify(self) -> list[str]:
         """Compare memory and store row by row, and check the store itself; return no findings when all is well.

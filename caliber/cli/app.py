@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("caliber.cli.memory.diff:diff", "Compare two windows: what changed, and why."),
     "replay": ("caliber.cli.memory.query:replay", "Assemble a recorded window again and compare."),
     "eval": ("caliber.cli.evaluating.command:evaluate", "Measure search on questions of yours, and explain misses."),
+    "trace": ("caliber.cli.observing.trace:trace", "Tell the story of a task: turns, windows, jobs, durations."),
+    "top": ("caliber.cli.observing.top:top", "Watch operations, latencies, memory and jobs."),
     "forget": ("caliber.cli.memory.forget:forget", "Erase a person or thing from everything that is kept."),
     "jobs": ("caliber.cli.memory.jobs:jobs", "List, retry, cancel and run work that is done behind calls."),
     "access": ("caliber.cli.memory.access:access", "Grant, revoke and list rights on records of others."),

@@ -111,8 +111,8 @@ class Settings:
         return Principal.admin() if stated.is_application else stated
 
     @contextmanager
-    def memory(self, *, note: bool = True) -> Iterator[Caliber]:
-        """Open the configured store for as long as the block runs.
+    def memory(self, *, note: bool = True, overrides: Mapping[str, Any] | None = None) -> Iterator[Caliber]:
+        """Open the configured store for as long as the block runs, with some knobs set otherwise.
 
         Unless ``note`` is false, print a note while re-embedding with another model is in progress.
         """
@@ -121,6 +121,8 @@ class Settings:
         from caliber.api.tenants import MISSING
 
         config = self.load()
+        if overrides is not None:
+            config = config.with_overrides(**overrides)
         try:
             opened = open_store(config, principal=self.principal(config))
         except Unavailable as error:

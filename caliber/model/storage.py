@@ -26,3 +26,20 @@ class ConfigDocument:
     kind: str
     body: str
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OperationStats:
+    """Rate and latencies of one public call, or of one kind of job, over a while. Units: µs.
+
+    ``recorded`` operations were drawn from those that ran; ``per_second`` counts the others too.
+    """
+
+    operation: str
+    kind: str
+    recorded: int
+    per_second: float
+    p50_us: int
+    p95_us: int
+    max_us: int
+    errors: int

@@ -940,6 +940,11 @@ DELETE FROM "tenant_a"."event" WHERE trajectory_id = $1 AND family = 'trace';
 --   takes: older_than
 DELETE FROM "tenant_a"."event" WHERE created_at < $1 AND family <> 'audit';
 
+-- event.recent
+--   takes: family, since, limit
+--   gives: ordinal, event_id, family, event_type, created_at, trajectory_id, scope_id, subject_type, subject_id, principal, payload, duration_ms
+SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM "tenant_a"."event" WHERE family = $1::text AND created_at >= $2 ORDER BY created_at DESC LIMIT $3::bigint;
+
 -- event.reserve
 --   takes: count
 --   gives: ordinal

@@ -829,6 +829,11 @@ DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace';
 --   takes: older_than
 DELETE FROM event WHERE created_at < ?1 AND family <> 'audit';
 
+-- event.recent
+--   takes: family, since, limit
+--   gives: ordinal, event_id, family, event_type, created_at, trajectory_id, scope_id, subject_type, subject_id, principal, payload, duration_ms
+SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM event WHERE family = ?1 AND created_at >= ?2 ORDER BY created_at DESC LIMIT ?3;
+
 -- job.claim
 --   takes: kind, now, until, claimant, limit
 --   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version

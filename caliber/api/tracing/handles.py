@@ -51,20 +51,24 @@ def _traced_class(kind: type[Any]) -> type[Any]:
         if name.startswith("_"):
             continue
         if isinstance(member, property):
-            members[name] = property(functools.partial(_read, name), doc=member.__doc__)
+            members[name] = _property(name, member.__doc__)
         elif isinstance(member, FunctionType) and not inspect.isgeneratorfunction(inspect.unwrap(member)):
             members[name] = _method(name, member)
     if hasattr(kind, "__getattr__"):
         members["__getattr__"] = _named
-    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **members})
+    # Nobody else's subclass: tools/gen_aio.py leaves out names that begin with an underscore.
+    return type(f"_Traced{kind.__name__}", (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **members})
 
 
 def _part(value: Any, tracing: Tracing) -> Any:
     return traced(value, tracing) if is_part(value) else value
 
 
-def _read(name: str, self: Any) -> Any:
-    return _part(getattr(self._untraced, name), self._tracing)
+def _property(name: str, doc: str | None) -> property:
+    def read(self: Any) -> Any:
+        return _part(getattr(self._untraced, name), self._tracing)
+
+    return property(read, doc=doc)
 
 
 def _named(self: Any, name: str) -> Any:

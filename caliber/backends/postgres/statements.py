@@ -106,6 +106,10 @@ _TEXTS: Final = {
     ),
     "window.prune": "DELETE FROM {context_window} WHERE expires_at <= $1 OR assembled_at < $2",
     "event.prune": "DELETE FROM {event} WHERE created_at < $1 AND family <> 'audit'",
+    "event.recent": (
+        "SELECT {event_row} FROM {event} WHERE family = $1::text AND created_at >= $2"
+        " ORDER BY created_at DESC LIMIT $3::bigint"
+    ),
     "event.drop_trace": "DELETE FROM {event} WHERE trajectory_id = $1 AND family = 'trace'",
     "usage.bump": (
         "INSERT INTO {usage} AS known (owner_type, owner_id, access_count, last_accessed_at, version)"

@@ -97,6 +97,9 @@ _TEXTS = {
     ),
     "window.prune": "DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2",
     "event.prune": "DELETE FROM event WHERE created_at < ?1 AND family <> 'audit'",
+    "event.recent": (
+        f"SELECT {ROW['event']} FROM event WHERE family = ?1 AND created_at >= ?2 ORDER BY created_at DESC LIMIT ?3"
+    ),
     "event.drop_trace": "DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace'",
     "usage.bump": (
         "INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, 1)"

@@ -45,6 +45,7 @@ IRREGULAR: dict[str, Irregular] = {
     "content.prune": Irregular(("before",)),
     "window.prune": Irregular(("now", "older_than")),
     "event.prune": Irregular(("older_than",)),
+    "event.recent": Irregular(("family", "since", "limit"), rows_of="event"),
     "event.drop_trace": Irregular(("trajectory_id",)),
     "embedding_cache.prune": Irregular(("older_than",)),
     "embedding_cache.drop_some": Irregular(("model_id", "dimensions", "limit")),

@@ -1,0 +1,1 @@
+"""Commands that show a store at work: the story of a task, and live figures."""

@@ -1,0 +1,138 @@
+"""Command ``top``: live figures of a store, of all processes that have it open."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from caliber.cli.observing.trace import took_text
+from caliber.cli.output import bytes_text
+from caliber.cli.settings import Settings, with_store
+from caliber.storage.waiting import Event
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from caliber.api.caliber import Caliber
+
+_QUIET: Final = {"write_behind.operation_share": 0.0, "jobs.poll_ms": 0}
+"""Settings of a program that only looks: its own calls are no operations, and it runs no jobs."""
+_JOBS: Final = 1_000
+_QUIT: Final = ("q", "Q", "\x03", "\x04", "")
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print the figures once; so does --json, and output that is no terminal.")
+@click.option(
+    "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@click.option(
+    "--window", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds that rates are taken over."
+)
+@with_store
+def top(settings: Settings, once: bool, interval: float, window: float) -> None:
+    """Show operations, latencies, resident bytes and jobs as they change; q ends it.
+
+    Operations of all processes are shown, as far as write_behind.operation_share records them.
+    """
+    with settings.memory(note=False, overrides=_QUIET) as memory:
+        if once or settings.json or not settings.out.console.is_terminal:
+            found = look(memory, window)
+            settings.out.result(found, lambda: settings.out.console.print(_drawn(found)))
+            return
+        _watch(settings, memory, interval, window)
+
+
+def look(memory: Caliber, window_s: float) -> dict[str, Any]:
+    """Return the figures of this moment."""
+    stats = memory.admin.stats()
+    resident, behind = stats["resident"], stats["behind"]
+    states: dict[str, int] = {}
+    for job in memory.jobs.list(limit=_JOBS) if memory.principal.is_admin else []:
+        states[job.state.value] = states.get(job.state.value, 0) + 1
+    operations = memory.admin.operations(window_ms=round(window_s * 1_000)) if memory.principal.is_admin else []
+    return {
+        "store": {"adapter": stats["store"]["adapter"], "bytes": stats["store"]["bytes"]},
+        "window_s": window_s,
+        "operations_per_second": sum(each.per_second for each in operations if each.kind == "operation"),
+        "operations": operations,
+        "resident": {
+            "bytes": resident["column_bytes"] + resident["text_bytes"],
+            "limit_bytes": resident["limit_bytes"],
+        },
+        "waiting": {"embeddings": behind["embeddings_waiting"], "jobs": behind["jobs_waiting"]},
+        "jobs": states,
+        "records": {name: count for name, count in stats["records"].items() if count},
+    }
+
+
+def _watch(settings: Settings, memory: Caliber, interval: float, window: float) -> None:
+    """Draw the figures again and again, until a key or Ctrl-C ends it."""
+    from rich.live import Live
+
+    with (
+        _keys() as pressed,
+        Live(_drawn(look(memory, window)), console=settings.out.console, screen=True, auto_refresh=False) as live,
+    ):
+        try:
+            while not pressed(interval):
+                live.update(_drawn(look(memory, window)), refresh=True)
+        except KeyboardInterrupt:  # the way to end it, not a failure
+            return
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """Yield a function that waits some seconds for a key that quits, and returns whether there was one."""
+    if sys.platform == "win32" or not sys.stdin.isatty():  # only Ctrl-C ends it
+        yield Event().wait
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def pressed(seconds: float) -> bool:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return bool(ready) and os.read(descriptor, 1).decode("ascii", "replace") in _QUIT
+
+    try:
+        tty.setcbreak(descriptor)
+        yield pressed
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _drawn(found: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    resident, waiting = found["resident"], found["waiting"]
+    head = Text.assemble(
+        (f"{found['operations_per_second']:,.1f}", "bold"),
+        f" operations/s in {found['window_s']:g} s   resident ",
+        (bytes_text(resident["bytes"]), "bold"),
+        f" of {bytes_text(resident['limit_bytes'])}   store {bytes_text(found['store']['bytes'])}",
+    )
+    jobs = ", ".join(f"{count} {state}" for state, count in found["jobs"].items()) or "none"
+    work = Text(f"jobs {jobs}   waiting for vectors {waiting['embeddings']:,}")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("operation")
+    for name in ("per second", "p50", "p95", "max", "errors"):
+        table.add_column(name, justify="right")
+    for each in found["operations"]:
+        name = each.operation if each.kind == "operation" else f"{each.kind} {each.operation}"
+        times = (took_text(us) for us in (each.p50_us, each.p95_us, each.max_us))
+        table.add_row(name, f"{each.per_second:,.1f}", *times, f"{each.errors:,}")
+    if found["operations"]:
+        return Group(head, work, table, Text("q quits", style="dim"))
+    advice = "no operations were recorded; set write_behind.operation_share in the programs to be watched"
+    return Group(head, work, Text(advice, style="dim"), Text("q quits", style="dim"))

@@ -1,0 +1,175 @@
+"""``caliber trace`` and ``caliber top``. Source: C-292 to C-297, C-505; issue 17, Build 10."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli_runs import caliber, caliber_json, command
+from support.configs import HASH_PROVIDER, USER
+
+import caliber as engine
+from caliber.config import profiles
+from caliber.config.manual.render import render_toml
+from caliber.model.errors import PermissionDenied
+
+SECRET = "the harbourmaster keeps violet paint"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    made = profiles.reference(
+        str(tmp_path / "caliber.db"),
+        embedding_provider=HASH_PROVIDER,
+        **{"vector.dimensions": 32, "write_behind.operation_share": 1.0, "jobs.poll_ms": 0},
+    )
+    (tmp_path / "caliber.toml").write_text(render_toml(made), encoding="utf-8")
+    return made
+
+
+@pytest.fixture
+def task(settings: Any) -> str:
+    with engine.open(settings, create=True, principal=engine.Principal.admin()) as memory:
+        task = memory.start_trajectory("find paint", initiator=USER)
+        scope = memory.current_scope(task.trajectory_id)
+        memory.append_turn(scope.scope_id, role="user", content=SECRET)
+        checkpoint = memory.pcp.checkpoint(task.trajectory_id)
+        memory.append_turn(scope.scope_id, role="assistant", content="violet it is")
+        memory.assemble_context(task.trajectory_id, query="violet")
+        memory.pcp.recover(task.trajectory_id, checkpoint.checkpoint_id)
+        return str(task.trajectory_id)
+
+
+def test_trace_tells_the_story_of_a_task(task: str) -> None:
+    told = caliber("trace", task).stdout
+    assert f"task {task}, active" in told
+    for line in ("the task starts", "turn 0, user", "turn 1, assistant", "rolled back", "call append_turn",
+                 "a window of", "the task is recovered", "2 turns", "1 recovery"):  # fmt: skip
+        assert line in told, line
+    assert "µs" in told or " ms" in told
+    order = [told.index(part) for part in ("the task starts", "turn 0", "a window of", "the task is recovered")]
+    assert order == sorted(order)
+    assert "violet" not in told
+
+
+def test_trace_as_json(task: str) -> None:
+    found = caliber_json("trace", task)
+    assert found["trajectory_id"] == task
+    assert found["summary"]["context_assemblies"] == 1
+    assert found["summary"]["recoveries_performed"] == 1
+    assert found["state"]["scopes"] == 2
+    (window,) = [step for step in found["steps"] if step["what"] == "context_assemble"]
+    assert window["details"]["included"] >= 1
+    calls = [step for step in found["steps"] if step["what"] == "operation"]
+    assert {step["details"]["operation"] for step in calls} >= {"append_turn", "assemble_context", "recover"}
+    assert all(step["duration_us"] > 0 for step in calls)
+    assert "violet" not in str(found)
+
+
+def test_trace_of_an_unknown_task_is_an_error(task: str) -> None:
+    failed = caliber("trace", "0190f3c2-7c00-7000-8000-000000000000", code=2)
+    assert "was not found" in failed.stderr or "not found" in failed.stderr
+
+
+def test_trace_shows_another_user_nothing(task: str) -> None:
+    caliber("trace", task, "--as", "user:stranger@example.com", code=2)
+
+
+def test_top_once_shows_operations_of_other_processes(settings: Any, task: str) -> None:
+    found = caliber_json("top", "--window", "3600")
+    operations = {each["operation"]: each for each in found["operations"]}
+    assert operations["append_turn"]["recorded"] == 2
+    assert (
+        operations["append_turn"]["p50_us"]
+        <= operations["append_turn"]["p95_us"]
+        <= operations["append_turn"]["max_us"]
+    )
+    assert operations["append_turn"]["per_second"] == pytest.approx(2 / 3600)
+    assert found["resident"]["bytes"] > 0
+    assert found["records"]["turn"] == 2
+    again = caliber_json("top", "--window", "3600")
+    assert {each["operation"] for each in again["operations"]} == set(operations), "its own calls are not recorded"
+    shown = caliber("top", "--once", "--window", "3600").stdout
+    assert "append_turn" in shown
+    assert "operations/s" in shown
+
+
+def test_top_tells_how_to_record_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = profiles.reference(
+        str(tmp_path / "caliber.db"), embedding_provider=HASH_PROVIDER, **{"vector.dimensions": 32}
+    )
+    (tmp_path / "caliber.toml").write_text(render_toml(made), encoding="utf-8")
+    caliber("create")
+    assert "write_behind.operation_share" in caliber("top", "--once").stdout
+
+
+class Terminal:
+    """A program in a pseudo-terminal, and everything that it has drawn."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.own, other = pty.openpty()
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+        env.pop("CI", None)
+        self.process = subprocess.Popen(
+            command(*arguments), cwd=folder, env=env, stdin=other, stdout=other, stderr=other
+        )
+        os.close(other)
+        self.drawn = ""
+
+    def until(self, text: str, seconds: float = 60) -> None:
+        """Read until a text is drawn."""
+        waits = int(seconds * 10)
+        while text not in self.drawn:
+            waits -= 1
+            assert waits > 0, self.drawn
+            if select.select([self.own], [], [], 0.1)[0]:
+                self.drawn += os.read(self.own, 65_536).decode("utf-8", "replace")
+
+    def ended(self) -> int:
+        """Return the exit code, reading what is drawn meanwhile."""
+        reader = threading.Thread(target=self._read_on, daemon=True)
+        reader.start()
+        code = self.process.wait(timeout=60)
+        os.close(self.own)
+        return code
+
+    def _read_on(self) -> None:
+        try:
+            while chunk := os.read(self.own, 65_536):
+                self.drawn += chunk.decode("utf-8", "replace")
+        except OSError:  # the other end is closed
+            return
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c"])
+def test_top_is_live_and_quits_cleanly(settings: Any, task: str, tmp_path: Path, how: str) -> None:
+    terminal = Terminal(tmp_path, "top", "--interval", "0.2", "--window", "3600")
+    terminal.until("append_turn")
+    with engine.open(settings, principal=engine.Principal.admin()) as memory:
+        memory.search("violet")
+        memory.flush()
+        terminal.until("search")
+    if how == "q":
+        os.write(terminal.own, b"q")
+    else:
+        terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 0
+    assert "Traceback" not in terminal.drawn
+    assert "\x1b[?1049l" in terminal.drawn, "the screen of before is back"
+
+
+def test_figures_of_operations_are_an_administrators(settings: Any, task: str) -> None:
+    with (
+        engine.open(settings, principal=engine.Principal.user("anna@example.com")) as memory,
+        pytest.raises(PermissionDenied),
+    ):
+        memory.admin.operations()
