@@ -10,7 +10,6 @@ from caliber.admin import maintenance, spaces, stats
 from caliber.admin.backup import BackupReport
 from caliber.admin.checking import check_memory, check_store
 from caliber.admin.full_text import check_full_text
-from caliber.admin.operations import recent_operations
 from caliber.admin.spaces import Rebuilt, Sweep
 from caliber.engine.engine import Engine
 from caliber.model import arguments
@@ -50,6 +49,8 @@ class Admin:
 
         Those are recorded of which ``write_behind.operation_share`` draws a share; docs/observability.md.
         """
+        from caliber.admin.operations import recent_operations  # for people who watch
+
         window = arguments.as_whole(window_ms, "window_ms", 1)
         with bounded(deadline_ms):
             return recent_operations(self._require("read operations of"), window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -81,6 +82,10 @@ def start_engine(
             engine.add(HandleTracing(trace_engine(engine, tracer)))
         engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
         runner.start(engine)
+    if "logging" in sys.modules:
+        from caliber.model.process.logs import log  # most modules of a store are loaded before anybody logs
+
+        log("api", "info", "a store in %s was opened, configuration %s", engine.store.adapter, settings.hash.hex()[:16])
     return engine
 
 

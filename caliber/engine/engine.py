@@ -401,6 +401,9 @@ class Engine:
 
         ``erased`` is the number of erasures before the records were read that the error may quote.
         """
+        from caliber.model.process.logs import log  # loaded by the first failure
+
+        log("engine", "warning", "%s failed: %s", where, error_fields(error)["error"])
         if self._state != "open":
             return
         try:

@@ -123,6 +123,9 @@ class Retry:
         if remaining is not None and remaining <= wait:
             error.add_note("deadline_ms leaves no time for another attempt")
             return False
+        from caliber.model.process.logs import log  # loaded by the first failure
+
+        log("llm", "info", "attempt %d failed: %s; the next follows in %.1f s", attempt + 1, error.kind, wait)
         return not self._stopped.wait(wait)
 
 

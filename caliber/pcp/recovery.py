@@ -121,7 +121,11 @@ class Recovery:
             before = None if preview else self.prepare(trajectory_id, "recovery")
             return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
 
-        return self._tasks.retry(attempt)
+        done: RecoveryResult = self._tasks.retry(attempt)
+        from caliber.model.process.logs import log  # loaded by a program that recovers
+
+        log("pcp", "info", "task %s was recovered from checkpoint %s", trajectory_id, done.checkpoint_id)
+        return done
 
     def _recover(
         self, uow: UnitOfWork, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, before: Any
