@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from caliber.model.errors import ExtraNotInstalled
-from caliber.model.tracing import Fact, Facts, Span, SpanKind, TracedStore
+from caliber.model.process.tracing import Fact, Facts, Span, SpanKind, TracedStore
 
 try:
     from opentelemetry import context, metrics, trace

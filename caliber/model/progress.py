@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from caliber.model.tracing import Facts, Span, SpanKind, TracedStore
+    from caliber.model.process.tracing import Facts, Span, SpanKind, TracedStore
 
 Progress = Callable[[str, int, int | None], None]
 """Callback of a long operation: stage, amount done, and total; None if the total is unknown."""

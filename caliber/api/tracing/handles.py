@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from caliber.api.tracing.spans import Tracing, ids_of
 from caliber.config.knobs import Section
-from caliber.model.tracing import SpanKind
+from caliber.model.process.tracing import SpanKind
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 from caliber.engine.engine import Engine
 from caliber.model.errors import CaliberError
 from caliber.model.events import EventFamily, EventType
-from caliber.model.tracing import Facts, Span, SpanKind, TracedStore
+from caliber.model.process.tracing import Facts, Span, SpanKind, TracedStore
 
 _TASK_FACTS = ("trajectory_id", "scope_id")
 _RECORDED = (SpanKind.OPERATION, SpanKind.JOB)

@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from caliber.model.process.tracing import Fact, Facts, SpanKind, TracedStore
 from caliber.model.progress import Tracer
-from caliber.model.tracing import Fact, Facts, SpanKind, TracedStore
 from caliber.model.windows import ContextWindow, SearchResult
 
 R = TypeVar("R")

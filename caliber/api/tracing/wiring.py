@@ -18,8 +18,8 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import CaliberError
+from caliber.model.process.tracing import Fact, Facts, Span, SpanKind, TracedStore
 from caliber.model.progress import Tracer
-from caliber.model.tracing import Fact, Facts, Span, SpanKind, TracedStore
 from caliber.search.opening import SearchEngine
 from caliber.search.searcher import Searcher
 
