@@ -1,4 +1,4 @@
-"""Class ``Caliber``, the public handle of a tenant: search, get, context windows, forget; the rest inherited."""
+"""Class ``Caliber``, the public handle of a tenant: search, get, windows, explain, trace, forget, close."""
 
 from __future__ import annotations
 

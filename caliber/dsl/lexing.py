@@ -1,4 +1,4 @@
-"""Lexer of the language: one regular expression cuts tokens; keywords depend on the parser's state. Source: K-061.
+"""Lexer for Lark: names the tokens that ``dsl.scan`` cuts; keywords depend on the parser's state. Source: K-061.
 
 The parser's own lexer would compile a pattern for each of its states, which takes longer than parsing a whole
 configuration.

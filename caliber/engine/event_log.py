@@ -1,4 +1,4 @@
-"""Write-behind of logged events: the writer thread builds each event's row and inserts it."""
+"""Insertion of event rows by the write-behind queue, and what stays of one whose read came before an erasure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of content against its declared format: JSON, Python, unified diffs, and the tags that it declares.
+"""Checks of content against its declared format (JSON, Python, unified diff), and reading of its declared tags.
 
 The format is declared by ``schema_version`` (``json``, ``python``, ``diff``, alone or with a version after a sign), or
 by the first lines of a patch.

@@ -1,11 +1,9 @@
 """Cache of injection rules' filter masks over resident rows, reused from window to window.
 
 The content of a row never changes: an update appends a new row. So the result of a filter for a row stays valid for as
-long as the row exists, unless the filter depends on the time or the task; that part is evaluated each time. Source:
-design, section 5; docs/search.md.
+long as the row exists, unless the filter depends on the time or the task; that part is evaluated each time.
 
-Source: design,
-section 5; docs/search.md.
+Source: design, section 5; docs/search.md.
 """
 
 from __future__ import annotations

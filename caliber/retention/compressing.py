@@ -1,7 +1,6 @@
 """Compression (``compress_on``): replaces a group of records with a summary, and archives the originals.
 
-The provider is called before any transaction; a group of records is replaced in one transaction, or stays. Source:
-C-138, K-099; docs/retention.md.
+The provider is called before any transaction; a group of records is replaced in one transaction, or stays.
 
 Source: C-138, K-099; docs/retention.md.
 """

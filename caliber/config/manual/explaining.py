@@ -1,4 +1,4 @@
-"""Explanation of one knob (meaning, range, default of each profile, effect) for ``caliber check --explain``.
+"""Data about one knob that ``caliber check --explain`` prints: meaning, range, default of each profile, effect.
 
 All parts but the modules are read from the declarations of the knobs and from the profiles; the modules are found in
 the source by ``tools/config_readers.py`` and stored in ``readers.py``.

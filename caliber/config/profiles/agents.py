@@ -1,4 +1,4 @@
-"""Profiles for coding, chat and operations agents, and one of the source documents: changes to ``reference``.
+"""Profiles for coding, chat and operations agents, and the profile ``sources``, as changes to ``reference``.
 
 Every value is ours, chosen for the reason beside it and not measured; ``caliber init`` writes the reason into the file.
 Changes marked ``vectors`` apply where texts are embedded. Source: K-002, O-14.

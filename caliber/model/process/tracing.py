@@ -1,4 +1,4 @@
-"""Data types of tracing: kinds of spans, facts about operations, the span of one operation, and a traced store."""
+"""Types of tracing: kinds of spans, facts of operations, the protocol of a span, the description of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers with units, dates and times of day in a statement, as intervals that can be compared.
+"""Types of quantities, days and times of day, compared as intervals; tables of units and words of numbers.
 
 Two quantities of one unit exclude each other if their intervals have no value in common: "at least 100" and "250" do
 not, "half an hour" and "30 minutes" are the same.

@@ -18,7 +18,7 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The relation to load into, and the writer named in change records."""
+    """The schema to load into, its names, and the writer named in change records."""
 
     schema: str
     table: Callable[[str], str]
