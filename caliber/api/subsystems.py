@@ -25,9 +25,8 @@ from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
 from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
-from caliber.model.pages import render_pages_with
 from caliber.model.storage import ValidationMode
-from caliber.model.windows import ContextWindow
+from caliber.model.windows import ContextWindow, render_pages_with
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
 from caliber.policies import trigger_jobs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.pages import framed, page_of
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 
 if TYPE_CHECKING:
     from caliber.model.guard.validation import ValidationIssue
 
+_renderers: list[Callable[[Any], str]] = []
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _NAME_CHARS = 64
 """Characters that OpenAI-style messages allow in a name: letters, digits, ``_`` and ``-``, with their maximum number.
@@ -173,11 +173,22 @@ class ContextWindow:
 
         ``memory.windows.html(window_id)`` adds what only the store has: replay, the texts of records left out.
         """
-        return page_of(self)
+        from caliber.model.errors import Unavailable
+
+        if not _renderers:
+            raise Unavailable("nothing renders windows in this process: import caliber.api.caliber first")
+        return _renderers[0](self)
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for notebooks."""
-        return framed(page_of(self))
+        from caliber.model.pages import framed  # few processes are notebooks
+
+        return framed(self.to_html())
+
+
+def render_pages_with(renderer: Callable[[Any], str]) -> None:
+    """Register the renderer of ``ContextWindow.to_html``: the rooms below know how."""
+    _renderers[:] = [renderer]
 
 
 @dataclass(frozen=True, slots=True)

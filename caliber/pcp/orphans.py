@@ -36,7 +36,7 @@ from caliber.trajectory.triggers import Retention
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:orphans").digest()[:16])
 """The recurring job that looks for orphans."""
 _PRINCIPAL: Final = "system:orphans"
-_US: Final = 1_000
+_MS_US: Final = 1_000
 Cancel = Callable[[UnitOfWork, str, bytes, str], None]
 """Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
 
@@ -52,7 +52,7 @@ class Orphans:
 
     def register(self, jobs: JobQueue) -> None:
         """Have this process look every ``retention.sweep_every_ms``; 0 leaves that to ``maintain``."""
-        every_us = self._engine.config.retention.sweep_every_ms * _US
+        every_us = self._engine.config.retention.sweep_every_ms * _MS_US
 
         def run(claim: Claim) -> int:
             return sum(self.end(claim).values())
@@ -115,7 +115,7 @@ class Orphans:
         return self._engine.config.retention.sweep_rows
 
     def _cutoff(self, now_us: int) -> datetime:
-        return from_us(now_us - self._threshold_ms * _US)
+        return from_us(now_us - self._threshold_ms * _MS_US)
 
     # --- ending them -----------------------------------------------------------------------------
 

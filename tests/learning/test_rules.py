@@ -13,13 +13,14 @@ from caliber.learning.rules.reading import Reader
 
 @pytest.mark.parametrize(
     ("name", "recall", "corrections"),
-    # Of sealed2, three of nine due corrections are worded in ways that no rule reads (goal 0.9).
+    # Nothing was tuned on the last: of twelve due corrections nine are missed (goal 0.9).
     [
         ("open.json", 0.72, 0.9),
         ("sealed.json", 0.6, 0.9),
         ("open2.json", 0.6, 0.9),
         ("sealed2.json", 0.5, 0.6),
         ("open3.json", 0.7, 0.9),
+        ("sealed3.json", 0.33, 0.25),
     ],
 )
 def test_labelled_chat(

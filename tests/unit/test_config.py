@@ -82,13 +82,17 @@ def only(data: Any) -> ConfigError:
     return found[0]
 
 
+NAMED_BY_USERS = ("sources", "rights")
+"""Sections with a table for each name that the configuration gives."""
+
+
 def knobs(section: type[pydantic.BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the path and field of every knob and every section, what there may be many of aside."""
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         yield path, field
         inner = section_in(field.annotation)
-        if inner is not None and name not in (*DECLARED_IN_LISTS, "sources"):
+        if inner is not None and name not in (*DECLARED_IN_LISTS, *NAMED_BY_USERS):
             yield from knobs(inner, f"{path}.")
 
 
@@ -121,6 +125,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
         [
             "system_instructions",
             "persona",
+            "access.rights",  # an agent without a rule has every kind
             "tenancy",  # a store alone needs no directory
             "embedding_provider",
             *(f"embedding_provider.{name}" for name in provider),
@@ -382,7 +387,11 @@ def test_durations_are_text_or_milliseconds_and_become_milliseconds(given: Any, 
 
 SECTIONS = [
     "",
-    *(path for path, field in knobs(CaliberConfig) if section_in(field.annotation) and path not in DECLARED_IN_LISTS),
+    *(
+        path
+        for path, field in knobs(CaliberConfig)
+        if section_in(field.annotation) and path not in (*DECLARED_IN_LISTS, "access.rights")
+    ),
 ]
 
 

@@ -194,6 +194,7 @@ _allow(
 _allow(
     MATHS,
     context__gather__shared="_DAY_US",
+    pcp__orphans="_MS_US",
     pcp__validation="_DAY_US _MS_US",
     context__record__record="_SECOND_US",
     context__texts="_DAY_US",
