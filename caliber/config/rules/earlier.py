@@ -58,6 +58,7 @@ _NEW_ACCESS_KNOBS: Final[dict[str, Any]] = {
 }
 """Settings of section ``access`` that did not exist then; no window depends on them."""
 _NEW_GROUNDING_KNOBS: Final = {"verifier_timeout_ms": 1, "conflict_resolution": "manual"}
+_NEW_WRITE_BEHIND_KNOBS: Final = {"operation_share": 0.0}
 
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +80,9 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
     access = data.get("access")
     if isinstance(access, dict):
         data = {**data, "access": {**_NEW_ACCESS_KNOBS, **access}}
+    write_behind = data.get("write_behind")
+    if isinstance(write_behind, dict):
+        data = {**data, "write_behind": {**_NEW_WRITE_BEHIND_KNOBS, **write_behind}}
     pcp = data.get("pcp")
     if isinstance(pcp, dict) and isinstance(grounding := pcp.get("grounding"), dict):
         data = {**data, "pcp": {**pcp, "grounding": {**_NEW_GROUNDING_KNOBS, **grounding}}}
