@@ -19,6 +19,7 @@ KNOBS: dict[str, Any] = {
     "embedding_provider": None,
     "summarization_provider": None,
     "jobs__poll_ms": 0,
+    "write_behind__usage_enabled": False,  # what was used more is found more
     "checkpoint_retention": 20,
     "pcp__recovery_points__max_checkpoints": 20,
     "pcp__recovery_points__frequency": "manual",
