@@ -59,6 +59,7 @@ def run(work: Any, backend: Backend, at: int, task: uuid.UUID, number: int) -> i
 
 def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
     """Return the records of a task that are in use, facts, and answers of searches."""
+    memory.flush()  # vectors are made behind
     turns = [
         turn.text
         for scope in memory.storage.scopes.list_by_trajectory(task)
@@ -79,6 +80,7 @@ def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
 
 def windows(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, list[str]]:
     """Return the lines of three windows of a task."""
+    memory.flush()
     queries = ["", "which model is the pump?", "where does the user live?"]
     return {query: memory.assemble_context(task, query=query).text.splitlines() for query in queries}
 
