@@ -12,6 +12,8 @@ from support.conflicts import Pair
 from support.databases import Backend
 from support.weeks import SetClock
 
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers
 from caliber.model import Principal
 from caliber.model.guard.validation import IssueType, Severity
 from caliber.search.opening import SearchEngine
@@ -70,7 +72,7 @@ def test_checking_runs_no_statement(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     checks = inspect(pair.memory).engine
     check = checks.part(SearchEngine).read_check
     assert check is not None
-    readers = pair.memory._searching.readers
+    readers = Readers(checks.part(TaskOwners), Principal.admin())
     pair.memory.flush()
 
     def refuse(*_: Any, **__: Any) -> Any:

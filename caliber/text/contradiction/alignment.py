@@ -99,7 +99,7 @@ class AlignedClauses:
         owned = {flag.removeprefix("of ") for flag in self.one.flags ^ self.other.flags if flag.startswith("of ")}
         if owned - self.shared:
             return True
-        if any(flag.startswith("part ") and flag[5:] not in self.shared for flag in self.flags):
+        if any(flag.startswith("part:") and flag[5:] not in self.shared for flag in self.flags):
             return True
         per = [{flag for flag in clause.flags if flag.startswith("per ")} for clause in (self.one, self.other)]
         if all(per) and not per[0] & per[1]:

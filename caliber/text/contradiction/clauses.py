@@ -160,7 +160,7 @@ class ClauseBuilder(MeasureReader):
         if folded in qualifiers.ADVERBS and (not self.word(at + 1) or self.word(at + 1) in words.PLACED):
             return self.often(qualifiers.ADVERBS[folded], at + 1)
         if folded == "of" and len(self.terms) == 1 and self.terms[0].folded == self.word(at - 1):
-            self.flags.add(f"part {self.terms[0].key}")
+            self.flags.add(f"part:{self.terms[0].key}")
         self._flag(folded)
         self._limit(at, folded)
         if folded == "per" and unit_of(self.word(at + 1)) is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def word_list(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
@@ -17,7 +17,7 @@ def rows_of(text: str) -> list[tuple[str, ...]]:
 
 
 NEGATIONS: Final = frozenset(
-    words_of("not no never nobody nothing none neither nor cannot hardly lack lacks lacking refuse refuses")
+    word_list("not no never nobody nothing none neither nor cannot hardly lack lacks lacking refuse refuses")
 )
 
 OPPOSITES: Final = rows_of(
@@ -241,7 +241,7 @@ SYNONYMS: Final = rows_of(
 """Words that name the same attribute or act."""
 
 SINGLE_VALUED: Final = frozenset(
-    words_of(
+    word_list(
         """
         home job licence headquarter native owner maintain default favourite capital timezone currency region boss
         license headquarters own born nationality citizenship religion surname nickname birthplace hometown
@@ -259,16 +259,16 @@ SINGLE_VALUED: Final = frozenset(
 """Attributes that have one value at a time."""
 
 EXCLUSIVE: Final = frozenset(
-    words_of("only solely exclusively alone sole all every each always entirely nothing_else nowhere_else")
+    word_list("only solely exclusively alone sole all every each always entirely nothing_else nowhere_else")
 )
 """Words that leave no room for another value."""
 
 PREFERENCE: Final = frozenset(
-    words_of("favourite favorite prefer prefers preferred rather wants want wanted likes best choose chooses")
+    word_list("favourite favorite prefer prefers preferred rather wants want wanted likes best choose chooses")
 )
 
 MANY_VALUED: Final = frozenset(
-    words_of(
+    word_list(
         "support supports supported speak speaks know knows visit visited include includes accepts "
         "sell sells offer offers work works compatible"
     )
@@ -279,7 +279,7 @@ PLACED: Final = frozenset(("by", "in", "on", "at", "under", "with", "from", "as"
 """Words before what something is made, owned or held by or in."""
 
 LIGHT: Final = frozenset(
-    words_of(
+    word_list(
         """
         a an the of to in on at for by with from into as is are was were be been being am it its this that these those
         there here has have had having do does did doing will shall and or but if so than then too also just very much
@@ -300,11 +300,11 @@ LIGHT: Final = frozenset(
         anything something everything please current particularly chiefly mainly
         """
     )
-) - frozenset(words_of("day days week weeks own"))
+) - frozenset(word_list("day days week weeks own"))
 """Words without content of their own when two statements are compared."""
 
 UNSURE: Final = frozenset(
-    words_of(
+    word_list(
         "if whether would could might maybe perhaps possibly considering asked asks wonders wonder "
         "plan_to hypothetically suppose"
         "supposing imagine proposed proposes suggested suggests hopes hope hoped wishes wish dreams "
@@ -316,13 +316,13 @@ UNSURE: Final = frozenset(
 """Words of what is not stated as a fact."""
 
 PAST: Final = frozenset(
-    words_of("formerly previously once used_to back_then originally earlier_on ex former old_times retired")
+    word_list("formerly previously once used_to back_then originally earlier_on ex former old_times retired")
 )
-FUTURE: Final = frozenset(words_of("will soon upcoming next tomorrow starting going_to eventually later"))
-EXCEPT: Final = frozenset(words_of("unless except without until besides beyond apart_from"))
+FUTURE: Final = frozenset(word_list("will soon upcoming next tomorrow starting going_to eventually later"))
+EXCEPT: Final = frozenset(word_list("unless except without until besides beyond apart_from"))
 
 CONTRASTS: Final = [
-    frozenset(words_of(row))
+    frozenset(word_list(row))
     for row in """
     staging production development test demo sandbox preview canary
     brother sister mother father son daughter wife husband uncle aunt cousin grandmother grandfather nephew niece boss
@@ -359,7 +359,7 @@ CONTRASTS: Final = [
 """Words of one row name different things of one kind: statements that differ by them are about two things."""
 
 KIN: Final = frozenset(
-    words_of(
+    word_list(
         """
         sister brother mother father son daughter wife husband partner friend boss colleague manager neighbour
         neighbor
@@ -372,7 +372,7 @@ KIN: Final = frozenset(
 """Whom a name can own: a statement about somebody's sister is not about somebody."""
 
 COUNTRIES: Final = frozenset(
-    words_of(
+    word_list(
         """
         germany france italy spain portugal poland austria switzerland belgium netherlands denmark sweden
         norway finland

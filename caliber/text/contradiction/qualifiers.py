@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from caliber.text.contradiction.opposites import words_of
+from caliber.text.contradiction.opposites import word_list
 
-UNIVERSAL: Final = frozenset(words_of("all every each always never nobody none everybody everyone"))
+UNIVERSAL: Final = frozenset(word_list("all every each always never nobody none everybody everyone"))
 """Words that leave out no case."""
 
-EXISTENTIAL: Final = frozenset(words_of("some few several most many usually often sometimes occasionally"))
+EXISTENTIAL: Final = frozenset(word_list("some few several most many usually often sometimes occasionally"))
 """Words that name some cases."""
 
 SCOPES: Final = {
@@ -19,7 +19,7 @@ SCOPES: Final = {
 """Words that bound the time of a statement."""
 
 GRADED: Final = frozenset(
-    words_of(
+    word_list(
         "fast quick slow cheap big large small short hot warm cold cool high low tall easy simple hard safe loud quiet "
         "bright dark thick thin wet dry strong weak young old rich poor wide narrow heavy clean dirty deep "
         "shallow early"
@@ -28,36 +28,36 @@ GRADED: Final = frozenset(
 """Adjectives with a comparative in -er."""
 
 SENTIMENTS: Final = {
-    **dict.fromkeys(words_of("unbearable dreadful awful terrible horrible boring disgusting annoying tedious"), -1),
-    **dict.fromkeys(words_of("wonderful delightful lovely delicious fantastic brilliant excellent great"), 1),
+    **dict.fromkeys(word_list("unbearable dreadful awful terrible horrible boring disgusting annoying tedious"), -1),
+    **dict.fromkeys(word_list("wonderful delightful lovely delicious fantastic brilliant excellent great"), 1),
 }
 """Words after "finds" for how somebody likes a thing."""
 
 COLOURS: Final = frozenset(
-    words_of(
+    word_list(
         "red blue green yellow white black brown grey gray orange purple pink beige turquoise violet silver golden"
     )
 )
 """Values that exclude each other, of what is of one colour."""
 
 ATTITUDES: Final = frozenset(
-    words_of(
+    word_list(
         "believe believes believed assume assumes assumed fear fears feared doubt doubts doubted pretends pretended "
         "thought hope hopes hoped imagined dreamt dreamed suspects suspected rumour rumor possible"
     )
 )
 """Acts whose object, after "that", is not stated as a fact."""
 
-ADDED: Final = frozenset(words_of("another additional extra further more"))
+ADDED: Final = frozenset(word_list("another additional extra further more"))
 """Words beside a number that is added to another one."""
 
 MADE_PAST: Final = frozenset(
-    words_of("came went won lost sold bought sent paid gave found left wrote spent ate drank met")
+    word_list("came went won lost sold bought sent paid gave found left wrote spent ate drank met")
 )
 """Past forms of acts without -ed."""
 
 NUMBERED: Final = frozenset(
-    words_of(
+    word_list(
         "ticket issue pr pull_request invoice incident migration release pipeline order task case chapter step phase "
         "bus tram route rfc build job node page section article paragraph figure table contract project"
     )
@@ -75,7 +75,7 @@ ADVERBS: Final = {
 """Adverbs of how often, each with its unit."""
 
 IRREGULAR: Final = [
-    words_of(row)
+    word_list(row)
     for row in """
     go goes went gone
     drive drives drove driven
@@ -116,17 +116,17 @@ IRREGULAR: Final = [
 ]
 """Forms of one word that no rule of endings makes of each other."""
 
-AGES: Final = frozenset(words_of("child boy girl kid teenager student youth toddler baby"))
+AGES: Final = frozenset(word_list("child boy girl kid teenager student youth toddler baby"))
 """Words after "as a" that name a time of life."""
 
-SEASONS: Final = frozenset(words_of("spring summer autumn winter"))
+SEASONS: Final = frozenset(word_list("spring summer autumn winter"))
 FAMILY: Final = frozenset(
-    words_of(
+    word_list(
         "father mother brother sister son daughter uncle aunt cousin husband wife nephew niece grandmother grandfather "
         "grandson granddaughter"
     )
 )
 """What one person is to another one, and nothing else of these."""
 
-HELD: Final = frozenset(words_of("job employer home"))
+HELD: Final = frozenset(word_list("job employer home"))
 """Words that phrases such as "working as" and "living in" are read as."""

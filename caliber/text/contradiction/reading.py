@@ -45,6 +45,6 @@ def _united(clauses: Sequence[Clause]) -> Clause:
         tuple(each for clause in clauses for each in clause.days),
         frozenset[int]().union(*(clause.weekdays for clause in clauses)),
         tuple(each for clause in clauses for each in clause.clocks),
-        frozenset(flag for clause in clauses for flag in clause.flags if not flag.startswith("part ")),
+        frozenset(flag for clause in clauses for flag in clause.flags if not flag.startswith("part:")),
         by_key,
     )
