@@ -151,6 +151,8 @@ def argument(name: str) -> Any:
     texts |= {"kind", "state", "claimant"}
     if name == "trust":
         return "web"
+    if name == "family":
+        return "trace"
     if name in texts:
         return "r"
     if name.endswith("_id"):

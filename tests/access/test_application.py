@@ -240,6 +240,7 @@ ADMINISTERS: dict[str, Callable[[caliber.Caliber], Any]] = {
     "jobs": lambda memory: memory.jobs.list(),
     "retry": lambda memory: memory.jobs.retry(HOST.id),
     "cancel": lambda memory: memory.jobs.cancel(HOST.id),
+    "operations": lambda memory: memory.admin.operations(),
     "verify": lambda memory: memory.admin.verify(),
     "maintain": lambda memory: memory.admin.maintain(),
     "purge": lambda memory: memory.admin.purge_trajectory(HOST.id),
