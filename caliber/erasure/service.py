@@ -34,7 +34,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
-from caliber.model.errors import AmbiguousSubject, Conflict, InvalidValue, NotFound
+from caliber.model.errors import AmbiguousSubject, InvalidValue, NotFound
 from caliber.model.events import EventFamily, EventType
 from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
@@ -216,13 +216,6 @@ class Forgetting:
             event_log.audit(uow, self._event(erasure, wanted.subject))
             return outcome, jobs.enqueue_claimed(uow, ERASURE_JOB, payload={"erasure_id": erasure_id.hex})
 
-        # Jobs are taken back that end at this moment, each in a transaction of its own: two may wait for one another.
-        for _ in range(self._engine.config.storage.serialization_retries):
-            try:
-                return self._engine.write(work)
-            except Conflict as error:
-                if not error.retryable:
-                    raise
         return self._engine.write(work)
 
     def _again(self, wanted: Wanted, erasure_id: uuid.UUID) -> Outcome:

@@ -925,7 +925,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count

@@ -283,9 +283,12 @@ def own(dialect: PostgresDialect) -> dict[str, Plan]:
 
 
 def holding(dialect: PostgresDialect, catalog: Catalog) -> Plan:
-    """Return the plan that keeps everybody else from writing any record until the transaction ends."""
+    """Return the plan that keeps everybody else from writing any record, and locking any, until the transaction ends.
+
+    Who had locked a row, and then waited to write another, would make an erasure that writes the locked one wait too.
+    """
     tables = ", ".join(dialect.table(name) for name in catalog.by_name if name != "schema_migration")
-    return Plan("erase.hold", f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE", (), ())
+    return Plan("erase.hold", f"LOCK TABLE {tables} IN EXCLUSIVE MODE", (), ())
 
 
 def reserving(dialect: PostgresDialect, catalog: Catalog) -> dict[str, Plan]:
