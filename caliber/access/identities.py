@@ -124,11 +124,7 @@ def keeping(engine: Engine, reference: EntityRef) -> Callable[[UnitOfWork], Enti
 
 def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
     """Return the names of an entity, the oldest first."""
-    plans = engine.store.plans[IDENTITY.name]
-    with engine.store.read() as session:
-        rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
-    found: list[Identity] = [plans.codec.decode(row) for row in rows]
-    return [each for each in found if each.namespace != MERGED and each.entity == entity]
+    return [each for each in _identities_of(engine, entity) if each.namespace != MERGED]
 
 
 def names_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:
@@ -139,11 +135,15 @@ def names_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:
 
 def merged_into(engine: Engine, entity: EntityRef) -> list[uuid.UUID]:
     """Return the ids of the entities that were merged into an entity."""
+    return [uuid.UUID(each.name) for each in _identities_of(engine, entity) if each.namespace == MERGED]
+
+
+def _identities_of(engine: Engine, entity: EntityRef) -> list[Identity]:
     plans = engine.store.plans[IDENTITY.name]
     with engine.store.read() as session:
         rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
     found: list[Identity] = [plans.codec.decode(row) for row in rows]
-    return [uuid.UUID(each.name) for each in found if each.namespace == MERGED and each.entity == entity]
+    return [each for each in found if each.entity == entity]
 
 
 class Identities:

@@ -6,6 +6,7 @@ import uuid
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from caliber.config import CaliberConfig
 from caliber.context.facts import WindowFacts
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
@@ -19,6 +20,7 @@ from caliber.model.errors import NotFound, StorageError
 from caliber.model.window_diff import WindowDiff
 from caliber.model.windows import ContextWindow
 from caliber.search.opening import SearchEngine
+from caliber.search.stored_content import StoredContents
 
 if TYPE_CHECKING:
     from caliber.explain.diff import Side
@@ -35,14 +37,7 @@ class Explaining:
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:
         """Return a persisted window byte for byte, by running ranking and fill again."""
-        window, config, contents = self._reader.recorded(window_id)
-        try:
-            return replay(window.record, config, contents)
-        except NotFound:
-            if self._readers.everything:  # nobody else is told whether a source was removed or is hidden
-                raise
-        reason = "a source of this window is gone, or you may no longer see it, so the window cannot be replayed"
-        raise NotFound(reason, entity_type="context_window", id=window_id)
+        return self._replayed(*self._reader.recorded(window_id))
 
     def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
         """Return why each record of a window was included or excluded, or the reason for one record."""
@@ -55,7 +50,7 @@ class Explaining:
 
         window, config, contents = self._reader.recorded(window_id)
         explained = explain(window.record, config, contents)
-        again, replayed = self._again(window)
+        again, replayed = self._again(window, config, contents)
         labels = labels_of(window.record, config, contents)
         return render(Picture(explained, again, replayed, labels))
 
@@ -74,7 +69,7 @@ class Explaining:
 
         window, config, contents = self._reader.recorded(window_id)
         explained = explained_of(window.record, config, contents)
-        again, facts = self.replay(window_id), explained.record.facts
+        again, facts = self._replayed(window, config, contents), explained.record.facts
         reasons = {
             (item.source_type, item.target_id or item.section): item.reason
             for item in again.assembly_trace
@@ -89,10 +84,22 @@ class Explaining:
 
         return Side(again, facts.query, reason), explained
 
-    def _again(self, window: StoredWindow) -> tuple[ContextWindow | None, Replayed]:
+    def _replayed(self, window: StoredWindow, config: CaliberConfig, contents: StoredContents) -> ContextWindow:
+        """Return a window that was read, replayed. Raises: as ``replay``."""
+        try:
+            return replay(window.record, config, contents)
+        except NotFound:
+            if self._readers.everything:  # nobody else is told whether a source was removed or is hidden
+                raise
+        reason = "a source of this window is gone, or you may no longer see it, so the window cannot be replayed"
+        raise NotFound(reason, entity_type="context_window", id=window.window_id)
+
+    def _again(
+        self, window: StoredWindow, config: CaliberConfig, contents: StoredContents
+    ) -> tuple[ContextWindow | None, Replayed]:
         """Return a window replayed, or None where it cannot be, and the comparison with what was recorded."""
         try:
-            again = self.replay(window.window_id)
+            again = self._replayed(window, config, contents)
         except (NotFound, StorageError) as error:
             return None, Replayed("impossible", str(error))
         if sha256(again.text.encode()).digest() == window.text_hash:

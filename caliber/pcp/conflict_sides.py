@@ -13,8 +13,8 @@ from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model.events import CorrectionAction, EventFamily, EventType
-from caliber.model.ids import ConflictId
-from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictWinner, RecordConflict
+from caliber.model.ids import ConflictId, TrajectoryId
+from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, RecordConflict
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
@@ -60,7 +60,8 @@ class ConflictSides:
         for conflict in newest.values():
             if conflict.ended is None or conflict.ended.id != key or not self._in_use(uow, conflict.kept):
                 continue
-            opened = open_conflict(conflict, self.waits, by, uow.now_us)
+            sides, task = (conflict.item_a, conflict.item_b), conflict.trajectory_id
+            opened = open_conflict(sides, conflict.reason, task, self.waits, by, uow.now_us)
             if uow.insert_new(CONFLICT, opened):
                 audit(self._engine, uow, EventType.CONFLICT_DETECT, opened, by)
 
@@ -119,20 +120,27 @@ def resolved(
     )
 
 
-def open_conflict(like: RecordConflict, status: ConflictStatus, by: str, now_us: int) -> RecordConflict:
-    """Return a new open conflict of the sides of another one."""
+def open_conflict(
+    sides: tuple[EntityRef, EntityRef],
+    reason: str,
+    task: TrajectoryId | None,
+    status: ConflictStatus,
+    by: str,
+    now_us: int,
+) -> RecordConflict:
+    """Return a new open conflict of two records, of which the first has the lower id."""
     now = from_us(now_us)
     return RecordConflict(
         conflict_id=ConflictId(uuid7()),
-        conflict_type=like.conflict_type,
-        item_a=like.item_a,
-        item_b=like.item_b,
+        conflict_type=ConflictType.CONTRADICTING_FACT,
+        item_a=sides[0],
+        item_b=sides[1],
         status=status,
-        reason=like.reason,
+        reason=reason,
         detected_at=now,
         detected_by=by,
         updated_at=now,
-        trajectory_id=like.trajectory_id,
+        trajectory_id=task,
     )
 
 

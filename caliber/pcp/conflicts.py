@@ -11,21 +11,19 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from caliber.access.correcting import RecordCorrections
 from caliber.access.corrections import Corrections
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
-from caliber.kernels import uuid7
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 from caliber.model.events import CorrectionAction, EventType
-from caliber.model.ids import ConflictId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, RecordConflict
+from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictWinner, RecordConflict
 from caliber.model.references import EntityRef
 from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us
@@ -34,6 +32,7 @@ from caliber.pcp.conflict_sides import (
     audit,
     conflicts_of,
     holds,
+    open_conflict,
     resolved,
     strategy_of,
 )
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from caliber.pcp.verifying import Finding
 
 Keep = uuid.UUID | Literal["both"]
-_ATTEMPTS: Final = 3
-"""Attempts of one resolution: another writer may change the conflict in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +121,14 @@ class Conflicts:
             record = self._unchanged(uow, each)
             if record is None:
                 return None
-            task = each.owners.relation.task
-            tasks.add(None if task is None else getattr(record, task))
-        now = from_us(uow.now_us)
-        conflict = RecordConflict(
-            conflict_id=ConflictId(uuid7()),
-            conflict_type=ConflictType.CONTRADICTING_FACT,
-            item_a=first.ref,
-            item_b=second.ref,
-            status=self._sides.waits,
-            reason=finding.reason,
-            detected_at=now,
-            detected_by=self._principal.label,
-            updated_at=now,
-            trajectory_id=tasks.pop() if len(tasks) == 1 else None,
-        )
+            column = each.owners.relation.task
+            tasks.add(None if column is None else getattr(record, column))
+        task = tasks.pop() if len(tasks) == 1 else None
+        sides, by = (first.ref, second.ref), self._principal.label
+        conflict = open_conflict(sides, finding.reason, task, self._sides.waits, by, uow.now_us)
         if not uow.insert_new(CONFLICT, conflict):
             return next((each for each in _of_pair(uow, first.ref, second.ref) if each.is_open), None)
-        audit(self._engine, uow, EventType.CONFLICT_DETECT, conflict, self._principal.label)
+        audit(self._engine, uow, EventType.CONFLICT_DETECT, conflict, by)
         return conflict
 
     @staticmethod
@@ -168,11 +155,11 @@ class Conflicts:
     ) -> list[RecordConflict]:
         """Return conflicts, the oldest first. Raises: as ``Pcp.conflicts``."""
         readers = self._readers
+        snapshot = self._engine.snapshot(ReadConsistency.LATEST)
         if task is not None:
-            if self._engine.snapshot(ReadConsistency.LATEST)[TRAJECTORY.name].find(task.bytes) < 0:
+            if snapshot[TRAJECTORY.name].find(task.bytes) < 0:
                 raise NotFound(entity_type=TRAJECTORY.name, id=task)
             readers = readers if self._acts_for else readers.acting_for(task)
-        snapshot = self._engine.snapshot(ReadConsistency.LATEST)
         rows = snapshot[CONFLICT.name]
         found: list[RecordConflict] = [self._engine.memory.entity(rows, number) for number in rows.rows().tolist()]
         found = [each for each in found if (each.is_open if status is None else each.status is status)]
@@ -210,13 +197,7 @@ class Conflicts:
         by = strategy or strategy_of(self._engine)
         if keep is None and strategy is None and by is ConflictResolution.MANUAL:
             raise RequiredFieldMissing("give keep or strategy: conflicts wait for a person", field="keep")
-        for attempt in range(_ATTEMPTS):
-            try:
-                return self._engine.write(lambda uow: self._resolved(uow, key, keep, by, reason))
-            except Conflict as error:
-                if not error.retryable or attempt == _ATTEMPTS - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return self._engine.write(lambda uow: self._resolved(uow, key, keep, by, reason))
 
     def _resolved(
         self, uow: UnitOfWork, key: uuid.UUID, keep: Keep | None, by: ConflictResolution, reason: str | None

@@ -5,7 +5,6 @@ Everything is read from the store, and of it only what the principal may see is 
 
 from __future__ import annotations
 
-import copy
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -38,9 +37,7 @@ class Inspector:
     def trace_summary(self, task: uuid.UUID) -> TraceSummary:
         """Return figures of a task. Raises: NotFound."""
         readers = self._readers(task)
-        seen = copy.copy(self._searching)
-        seen.readers = readers
-        events = Reader(self._engine, self._principal, seen).trace(task, None, _ALL)
+        events = Reader(self._engine, self._principal, self._searching.with_readers(readers)).trace(task, None, _ALL)
         counts = Counter(event.event_type for event in events)
         times = [event.created_at for event in events]
         took = (max(times) - min(times)).total_seconds() if times else 0.0

@@ -170,9 +170,7 @@ class Orphans:
         self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed)
 
     def _emit(self, uow: UnitOfWork, kind: EventType, task: uuid.UUID, scope: Scope | None, **payload: object) -> None:
-        about = (
-            (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
-        )
+        about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)
         event = self._engine.event(
             kind,
             principal=_PRINCIPAL,

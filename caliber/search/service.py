@@ -134,10 +134,12 @@ class Searching:
 
         Raises: as ``Readers.seeing_for``.
         """
-        if user is None:
-            return self
+        return self if user is None else self.with_readers(self.readers.seeing_for(user))
+
+    def with_readers(self, readers: Readers) -> Searching:
+        """Return the same with other readers."""
         seen = copy.copy(self)
-        seen.readers = self.readers.seeing_for(user)
+        seen.readers = readers
         return seen
 
     def search_many(

@@ -5,17 +5,14 @@ Six steps a database in ``make test``, 400 in ``make soak``. Source: M §3.1, C-
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import sys
 from typing import Any
 
 from support import learning_processes
-from support.databases import DSN, Backend
+from support.databases import Backend
 from support.drawn import needs
 from support.evidence import scale
-from support.learning_processes import KNOBS, MESSAGES
+from support.learning_processes import KNOBS, MESSAGES, run_until
 
 import caliber
 from caliber.model.jobs import JobState
@@ -32,24 +29,11 @@ IMPORTED = [
     "caliber.backends.sqlite",
     "caliber.learning.rules.reading",
 ]
-starting = multiprocessing.get_context("forkserver")
 
 
 def run(backend: Backend, user: str, at: int) -> int | None:
     """Have a process remember until a line; return how many lines there are, None if it died."""
-    starting.set_forkserver_preload(IMPORTED)
-    reports, theirs = starting.Pipe(duplex=False)
-    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), user, at, theirs)
-    process = starting.Process(target=learning_processes.remember, args=arguments)
-    process.start()
-    theirs.close()
-    try:
-        lines: int | None = reports.recv()
-    except EOFError:
-        lines = None
-    process.join(60)
-    assert process.exitcode == (-signal.SIGKILL if lines is None else 0)
-    return lines
+    return run_until(learning_processes.remember, backend, IMPORTED, at, user)
 
 
 def holding(memory: caliber.Caliber, user: str) -> list[str]:

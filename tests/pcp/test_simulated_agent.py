@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
-import signal
 import uuid
 from collections import Counter
 from typing import Any
 
 from support import agent_processes
 from support.agent_processes import KNOBS, PARTS, USER, Worker, open_scope_of
-from support.databases import DSN, Backend
+from support.databases import Backend
 from support.drawn import needs
 from support.evidence import record, scale, seed
+from support.learning_processes import run_until
 
 import caliber
 from caliber.model.access import Principal
@@ -37,24 +35,11 @@ IMPORTED = [
     "caliber.learning.rules.reading",
     "caliber.pcp.recovery",
 ]
-starting = multiprocessing.get_context("forkserver")
 
 
 def run(work: Any, backend: Backend, at: int, task: uuid.UUID, number: int) -> int | None:
-    """Have a process work until a line; return how many lines there are, None if it died."""
-    starting.set_forkserver_preload(IMPORTED)
-    reports, theirs = starting.Pipe(duplex=False)
-    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), at, theirs, task, number)
-    process = starting.Process(target=work, args=arguments)
-    process.start()
-    theirs.close()
-    try:
-        lines: int | None = reports.recv()
-    except EOFError:
-        lines = None
-    process.join(120)
-    assert process.exitcode == (-signal.SIGKILL if lines is None else 0)
-    return lines
+    """Have a process work on a task until a line; return how many lines there are, None if it died."""
+    return run_until(work, backend, IMPORTED, at, task, number)
 
 
 def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
+from caliber.llm.prompts import CALLS
 from caliber.model.errors import CaliberError
 from caliber.model.process.tracing import Fact, Facts, Span, SpanKind, TracedStore
 from caliber.model.progress import Tracer
@@ -25,16 +26,6 @@ from caliber.search.searcher import Searcher
 
 _SEARCHES: Final = ("search", "relevance", "found")
 _EMBEDS: Final = ("embed", "embed_batch", "embed_some")
-_ASKS: Final = (
-    "summarize",
-    "extract_artifacts",
-    "generate_notes",
-    "merge_notes",
-    "verify_contradiction",
-    "decide_consolidation",
-    "extract_facts",
-    "decide_facts",
-)
 
 
 def trace_engine(engine: Engine, tracer: Tracer | None) -> Callable[[Any], Any]:
@@ -138,7 +129,7 @@ def _trace_providers(engine: Engine, tracing: Tracing) -> None:
         _trace_methods(target.provider, _EMBEDS, tracing, SpanKind.EMBEDDINGS, facts)
     if model is not None:
         facts = {"model": model.model_id, "provider": _provider_type(config.summarization_provider)}
-        _trace_methods(model, _ASKS, tracing, SpanKind.MODEL, facts)
+        _trace_methods(model, CALLS, tracing, SpanKind.MODEL, facts)
 
 
 def _provider_type(settings: ProviderConfig | None) -> str:
