@@ -10,8 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from caliber.config.cron import check_cron
 from caliber.config.faults import Faults
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Section, Text, knob
-from caliber.model.memories import MemoryCategory
-from caliber.model.policies import Trigger
+from caliber.model.declared import MemoryCategory, Trigger
 from caliber.model.time import format_duration
 from caliber.model.trajectory import ArtifactType
 from caliber.schema import memory_types as data

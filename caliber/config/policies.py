@@ -14,7 +14,7 @@ from caliber.config.faults import Faults
 from caliber.config.injection import InjectionMode
 from caliber.config.knobs import AsList, Duration, Name, Real, Section, knob
 from caliber.config.memories import MemoryRef, check_trigger
-from caliber.model.policies import Trigger
+from caliber.model.declared import Trigger
 from caliber.schema.memories import BUILT_IN, window_of
 
 _CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"

@@ -12,7 +12,7 @@ from caliber.dsl import ast
 from caliber.dsl.building import Building, Path, key_of, word_of
 from caliber.dsl.policies import trigger
 from caliber.dsl.source import Source
-from caliber.model.memories import MemoryCategory
+from caliber.model.declared import MemoryCategory
 from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, RetentionKind
 

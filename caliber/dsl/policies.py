@@ -12,7 +12,7 @@ from caliber.dsl import ast
 from caliber.dsl.building import Building, Path, word_of
 from caliber.dsl.injection import mode_of
 from caliber.dsl.source import Source
-from caliber.model.policies import Trigger
+from caliber.model.declared import Trigger
 
 _ARGUMENTS: Final = {
     PolicyAction.PRUNE: "what to prune and which of it: prune(note, older_than(30d))",

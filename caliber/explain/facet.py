@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.deadline import bounded
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
-
-if TYPE_CHECKING:
-    from caliber.model.window_diff import WindowDiff
+from caliber.model.window_diff import WindowDiff
 
 
 class Windows:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         StoredWindow,
         WindowDurability,
     )
+    from caliber.model.declared import MemoryCategory, Trigger
     from caliber.model.embedding import (
         CachedEmbedding,
         DistanceMetric,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from caliber.model.erasure import Erasure, ErasureKind, ForgetReport, Searched
     from caliber.model.events import CorrectionAction, Event, EventFamily, EventType
     from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
-    from caliber.model.memories import MemoryCategory
     from caliber.model.pcp import (
         Checkpoint,
         ConflictResolution,
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         RecordConflict,
         RecoveryFrequency,
     )
-    from caliber.model.policies import Trigger
     from caliber.model.references import EntityRef, EntityType
     from caliber.model.search import ReadConsistency, ResultStatus
     from caliber.model.storage import ConfigDocument, Durability, ValidationMode
@@ -120,7 +119,7 @@ _HOME = {
     "Lock": "agents",
     "LockMode": "agents",
     "LockToken": "agents",
-    "MemoryCategory": "memories",
+    "MemoryCategory": "declared",
     "Message": "windows",
     "Note": "knowledge",
     "NoteType": "knowledge",
@@ -152,7 +151,7 @@ _HOME = {
     "Trajectory": "trajectory",
     "TrajectoryOutcome": "trajectory",
     "TrajectoryStatus": "trajectory",
-    "Trigger": "policies",
+    "Trigger": "declared",
     "TrustLabel": "trust",
     "Turn": "trajectory",
     "TurnRole": "trajectory",

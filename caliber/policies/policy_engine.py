@@ -25,12 +25,12 @@ from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import NoteMaker, PreparedNote
 from caliber.knowledge.inheriting import trust_of_all, trust_of_extracted
 from caliber.model.access import Principal
+from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable, error_fields
 from caliber.model.events import Event, EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
-from caliber.model.policies import Trigger
 from caliber.model.providers import ExtractionTurn
 from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, ArtifactType, ExtractionMethod

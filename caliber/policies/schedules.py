@@ -25,11 +25,11 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.queue import JobQueue
 from caliber.jobs.scheduled_rule import ScheduledRule
+from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError, Unavailable, error_fields, in_a_line
 from caliber.model.events import Event, EventType
 from caliber.model.jobs import Job
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.policies import Trigger
 from caliber.model.time import from_us
 from caliber.policies.steps import kind_of
 from caliber.retention.compressing import Compression, Compressor, Group, compressions

@@ -11,9 +11,9 @@ from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.embedding.embedding_target import Vectors
 from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import PreparedNote, Source
+from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.policies import Trigger
 from caliber.retention.compressing import Compression, Group, compressions
 from caliber.trajectory.artifacts import NewArtifact
 from caliber.trajectory.triggers import Subject

@@ -9,10 +9,10 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.events import record
 from caliber.jobs.queue import JobQueue
 from caliber.model.access import Principal
+from caliber.model.declared import Trigger
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
-from caliber.model.policies import Trigger
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _KIND: Final = "trigger:"

@@ -21,6 +21,7 @@ from caliber.schema.relations import EMBEDDING
 from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import blaming, last_of
+from caliber.storage.compile.paging import filled
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import DELETE
@@ -78,12 +79,15 @@ class Mirrors:
         self.generations = {}
         self.indexes = VectorIndexes(self._segment_rows)
         self.spaces = Spaces()
-        for name, layout in self.layouts.items():
+        layouts = self.layouts
+        mirrored = [plans[name] for name in layouts]
+        with_rows = {each.relation.name for each in filled(session, [*mirrored, plans[EMBEDDING.name]])}
+        for name, layout in layouts.items():
             generation = Generation(layout, self._segment_rows)
             rows: list[Row] = []
             last = -1
             # One long page: the session sees one boundary anyway, and fewer calls are quicker.
-            while page := session.run(plans[name].page, (last, _PAGE_ROWS)):
+            while name in with_rows and (page := session.run(plans[name].page, (last, _PAGE_ROWS))):
                 rows.extend(page)
                 last = last_of(page, last)
                 if len(page) < _PAGE_ROWS:
@@ -94,7 +98,7 @@ class Mirrors:
             self.generations[name] = generation
             if layout.relation.mirror is Mirror.SPACES:
                 self.spaces = Spaces(rows)
-        if embeddings:
+        if embeddings and EMBEDDING.name in with_rows:
             self.indexes.load(session, plans[EMBEDDING.name].page, self.spaces, self.generations)
 
     def apply(

@@ -20,8 +20,8 @@ from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
 from caliber.knowledge.inheriting import trust_of_all
 from caliber.knowledge.summing import NoteSums
+from caliber.model.declared import Trigger
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.policies import Trigger
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.model.trust import TrustLabel

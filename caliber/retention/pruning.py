@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from caliber.config.policies import ActionConfig, PolicyTarget
-from caliber.model.policies import Trigger
+from caliber.model.declared import Trigger
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN

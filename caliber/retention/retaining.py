@@ -19,9 +19,9 @@ from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import IDLE, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
+from caliber.model.declared import MemoryCategory
 from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.memories import MemoryCategory
 from caliber.model.trajectory import Scope, Session
 from caliber.retention.pruning import records_of
 from caliber.schema.memories import MemoryBinding

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from caliber.model.declared import MemoryCategory
 from caliber.model.errors import InternalError, InvalidValue
-from caliber.model.memories import MemoryCategory
 from caliber.model.trust import TrustLabel
 from caliber.schema.declared_enums import camel, values_of
 from caliber.schema.derived import RecordHash, Tokens

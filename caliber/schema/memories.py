@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
+from caliber.model.declared import MemoryCategory
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.memories import MemoryCategory
 from caliber.schema.memory_types import FieldType, MemoryType, Retention, RetentionKind
 from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import RELATIONS

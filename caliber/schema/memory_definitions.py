@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from caliber.model.declared import MemoryCategory, Trigger
 from caliber.model.errors import StorageError
-from caliber.model.memories import MemoryCategory
-from caliber.model.policies import Trigger
 from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import (
     Field,

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from caliber.model.declared import MemoryCategory, Trigger
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.memories import MemoryCategory
-from caliber.model.policies import Trigger
 from caliber.model.trajectory import ArtifactType
 
 

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Final
 
 from caliber.model.context import SectionType, SourceType
+from caliber.model.declared import MemoryCategory
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.memories import MemoryCategory
 
 NEVER_US = 2**63 - 1
 """Stands for a missing end of validity in resident columns: later than any instant."""

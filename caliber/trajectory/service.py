@@ -21,6 +21,7 @@ from caliber.jobs.queue import JobQueue
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
+from caliber.model.declared import Trigger
 from caliber.model.errors import (
     CaliberError,
     Conflict,
@@ -33,7 +34,6 @@ from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.knowledge import Note
 from caliber.model.pcp import RecoveryFrequency
-from caliber.model.policies import Trigger
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryOutcome, TrajectoryStatus, Turn
 from caliber.resident.snapshot import ResidentSnapshot

@@ -9,11 +9,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 from caliber.embedding.embedding_target import Vectors
 from caliber.jobs.claims import Claim
+from caliber.model.declared import Trigger
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.policies import Trigger
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.storage.write.unit_of_work import UnitOfWork

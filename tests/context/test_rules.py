@@ -14,8 +14,8 @@ from support.drawn import needs
 
 from caliber.model import EntityRef, EntityType
 from caliber.model.access import Principal, PrincipalKind
+from caliber.model.declared import Trigger
 from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
-from caliber.model.policies import Trigger
 from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")

@@ -20,8 +20,8 @@ from support.weeks import Week, kept_of, log_of
 
 import caliber
 from caliber.config.policies import PolicyAction
+from caliber.model.declared import Trigger
 from caliber.model.errors import NotFound
-from caliber.model.policies import Trigger
 from caliber.retention import pruning
 from caliber.schema.memory_types import RetentionKind
 from caliber.testing import inspect

@@ -16,9 +16,8 @@ from support.memories import record
 
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.sqlite.dialect import DIALECT
+from caliber.model.declared import MemoryCategory, Trigger
 from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
-from caliber.model.memories import MemoryCategory
-from caliber.model.policies import Trigger
 from caliber.model.trajectory import ArtifactType
 from caliber.schema.binding import faults as checked
 from caliber.schema.catalog import BUILT_IN

@@ -36,7 +36,7 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     rows = {item["relation"]: item["rows"] for item in written["files"]}
     assert list(rows) == [
         "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "note", "person_fact", "usage", "edge",
-        "embedding_cache", "identity", "access_grant",
+        "conflict", "embedding_cache", "identity", "access_grant",
     ]  # fmt: skip
     assert rows["turn"] == 2
     assert rows["note"] > 0

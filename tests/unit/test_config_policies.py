@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from caliber.config import CaliberConfig, PolicyAction, PolicyConfig, PolicyTarget, profiles
+from caliber.model.declared import Trigger
 from caliber.model.errors import ConfigError, IncompatibleOptions, InvalidConfigValue, MissingRequired, MultipleErrors
-from caliber.model.policies import Trigger
 
 SAMPLE = profiles.reference("store.db", embedding_provider=None)
 

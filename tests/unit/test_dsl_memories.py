@@ -26,6 +26,7 @@ from caliber.dsl import check, check_text, compile_text, format_text, load_confi
 from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.dsl.writing import render_caliber
+from caliber.model.declared import MemoryCategory
 from caliber.model.errors import (
     ConfigError,
     InvalidConfigValue,
@@ -35,7 +36,6 @@ from caliber.model.errors import (
     ProgramFault,
     ProviderNotSupported,
 )
-from caliber.model.memories import MemoryCategory
 from caliber.schema.declared_memories import bind_declared
 from caliber.schema.memory_types import (
     Field,

@@ -21,10 +21,10 @@ from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
 from caliber.config.providers import EMBED_DEFAULT
 from caliber.config.rules.checks import check, embed_modes
 from caliber.config.secret import LiteralDsn, readable
+from caliber.model.declared import Trigger
 from caliber.model.embedding import EmbedMode
 from caliber.model.errors import ConfigError, MissingRequired
 from caliber.model.hints import did_you_mean
-from caliber.model.policies import Trigger
 from caliber.schema.memories import BUILT_IN, window_of
 from caliber.schema.memory_types import FieldType, RetentionKind
 

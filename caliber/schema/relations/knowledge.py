@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from caliber.model.context import SectionType, SourceType
+from caliber.model.declared import MemoryCategory
 from caliber.model.events import EventType
 from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
-from caliber.model.memories import MemoryCategory
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Fingerprint, Sha256, Tokens

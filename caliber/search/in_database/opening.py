@@ -10,6 +10,7 @@ from caliber.model.errors import InvalidConfigValue
 from caliber.resident.memory import ResidentMemory
 from caliber.search.in_database.full_text import WordIndexer, indexer_of, rebuild
 from caliber.search.in_database.stored import StoredSearch, check_state
+from caliber.storage.compile.paging import filled
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import FullText, FullTextState, texts_of
 
@@ -60,4 +61,4 @@ def full_text_of(store: Store) -> FullText:
 
 def _is_empty(store: Store) -> bool:
     with store.read() as session:
-        return not any(session.run(store.plans[relation.name].page, (-1, 1)) for relation in texts_of(store.catalog))
+        return not filled(session, [store.plans[relation.name] for relation in texts_of(store.catalog)])

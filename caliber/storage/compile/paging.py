@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from caliber.schema.relation import ColumnType, Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import last_of
-from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 
 _LEAST: Final[dict[ColumnType, Any]] = {
@@ -24,6 +24,13 @@ def before_first(relation: Relation) -> tuple[Any, ...]:
     if relation.ordinal:
         return (-1,)
     return tuple(_LEAST.get(relation.column(name).type, "") for name in relation.key)
+
+
+def filled(session: StatementSession, relations: Sequence[RelationPlans]) -> list[RelationPlans]:
+    """Return those of the relations that have rows, by one statement: most relations of most stores are empty."""
+    parts = ", ".join([f"({plans.any.sql})" for plans in relations])
+    (found,) = session.run(Plan("filled", f"SELECT {parts}", (), is_kept=False), ())
+    return [plans for plans, has_rows in zip(relations, found, strict=True) if has_rows]
 
 
 def pages(session: StatementSession, plans: RelationPlans, rows: int) -> Iterator[list[Row]]:

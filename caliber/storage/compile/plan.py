@@ -128,6 +128,7 @@ class RelationPlans:
     update: Plan | None
     delete: Plan
     count: Plan
+    any: Plan
     page: Plan
     get_many: Plan | None
     lock: Plan | None = None
@@ -443,6 +444,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         update=update,
         delete=Plan(f"{relation.name}.delete", f"DELETE FROM {table} WHERE {key_where}", relation.key),
         count=Plan(f"{relation.name}.count", f"SELECT count(*) FROM {table}", (), ("count",)),
+        any=Plan(f"{relation.name}.any", f"SELECT EXISTS (SELECT 1 FROM {table})", (), ("found",)),
         page=Plan(
             f"{relation.name}.page",
             f"SELECT {selected} FROM {table} WHERE {page_after}"

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from caliber.model.agents import AgentRole
-from caliber.model.policies import Trigger
+from caliber.model.declared import Trigger
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,

@@ -1,8 +1,17 @@
-"""Enum of the triggers of policies (task start, turn, scope close, …)."""
+"""Enums of declarations: the category of a memory (episodic, semantic, …), the trigger of a policy (turn, …)."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+
+class MemoryCategory(StrEnum):
+    EPHEMERAL = "ephemeral"
+    WORKING = "working"
+    EPISODIC = "episodic"
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+    META = "meta"
 
 
 class Trigger(StrEnum):
