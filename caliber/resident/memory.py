@@ -108,8 +108,8 @@ class ResidentMemory:
         self._partial = PartialMirrors(evaluator, store.catalog)
         self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
         self.stats = ResidentStats()
-        self._holds_vectors = any(relation.mirror is Mirror.VECTORS for relation in relations)
         rows = [relation for relation in relations if relation.mirror is not Mirror.VECTORS]
+        self._holds_vectors = len(rows) < len(relations)
         layouts = {relation.name: layout_of(relation) for relation in rows}
         texts = [layout.relation for layout in layouts.values() if layout.text_place >= 0]
         self.mirrors = Mirrors(

@@ -80,8 +80,8 @@ class Mirrors:
         self.indexes = VectorIndexes(self._segment_rows)
         self.spaces = Spaces()
         layouts = self.layouts
-        mirrored = [plans[name] for name in layouts]
-        with_rows = {each.relation.name for each in filled(session, [*mirrored, plans[EMBEDDING.name]])}
+        vectors = plans[EMBEDDING.name]
+        with_rows = filled(session, [*map(plans.__getitem__, layouts), vectors])
         for name, layout in layouts.items():
             generation = Generation(layout, self._segment_rows)
             rows: list[Row] = []
@@ -98,8 +98,8 @@ class Mirrors:
             self.generations[name] = generation
             if layout.relation.mirror is Mirror.SPACES:
                 self.spaces = Spaces(rows)
-        if embeddings and EMBEDDING.name in with_rows:
-            self.indexes.load(session, plans[EMBEDDING.name].page, self.spaces, self.generations)
+        if embeddings and vectors.relation.name in with_rows:
+            self.indexes.load(session, vectors.page, self.spaces, self.generations)
 
     def apply(
         self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]
