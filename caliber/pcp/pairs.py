@@ -5,15 +5,15 @@ Source: C-260, C-262, K-085.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, islice
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from caliber.kernels import pairs_above
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, kind_named
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 
@@ -21,11 +21,9 @@ _MAX_PAIRS: Final = 50_000
 """Pairs that one check compares: those of one subject first, then the most similar ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A statement of a record in use. Units: instants in µs; ``since`` and ``until`` bound when it holds."""
 
-    ref: EntityRef
     text: str
     subject: tuple[str, ...]
     made: int
@@ -35,13 +33,13 @@ class Statement:
     owners: RelationSnapshot
     number: int
 
-    def overlaps(self, other: Statement) -> bool:
-        """Return whether both hold at some instant."""
-        return self.since < other.until and other.since < self.until
+    @property
+    def ref(self) -> EntityRef:
+        """The record."""
+        return EntityRef(kind_named(self.owners.relation.name), self.owners.entity_id(self.number))
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Two statements to compare; ``similarity`` is that of their vectors, None if they are of one subject only."""
 
     first: Statement
@@ -65,13 +63,27 @@ def candidate_pairs(statements: Sequence[Statement], snapshot: ResidentSnapshot,
     similar, truncated = _similar(statements, snapshot, threshold)
     found: dict[tuple[int, int], float | None] = dict.fromkeys(_of_one_subject(statements))
     found.update(similar)
-    out = []
-    for (one, other), similarity in found.items():
-        first, second = statements[one], statements[other]
-        if first.text == second.text or not first.overlaps(second):
-            continue
-        out.append(Candidate(first, second, similarity))
+    out = list(_differing(statements, found.items()))
     return Candidates(out[:_MAX_PAIRS], not truncated and len(out) <= _MAX_PAIRS)
+
+
+def first_pairs(
+    statements: Sequence[Statement], snapshot: ResidentSnapshot, threshold: float, most: int
+) -> list[Candidate]:
+    """Return the first of the pairs of ``candidate_pairs``; vectors are compared if too few are of one subject."""
+    of_one_subject = ((pair, None) for pair in _of_one_subject(statements))
+    out = list(islice(_differing(statements, of_one_subject), most))
+    return out if len(out) == most else candidate_pairs(statements, snapshot, threshold).candidates[:most]
+
+
+def _differing(
+    statements: Sequence[Statement], pairs: Iterable[tuple[tuple[int, int], float | None]]
+) -> Iterator[Candidate]:
+    """Yield the pairs that state different things of the same time."""
+    for (one, other), similarity in pairs:
+        first, second = statements[one], statements[other]
+        if first.text != second.text and first.since < second.until and second.since < first.until:
+            yield Candidate(first, second, similarity)
 
 
 def _of_one_subject(statements: Sequence[Statement]) -> Iterator[tuple[int, int]]:

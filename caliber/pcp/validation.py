@@ -9,6 +9,7 @@ import functools
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from caliber.model.guard.validation import IssueType, Severity, ValidationIssue,
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityRef, kind_named
 from caliber.pcp.conflicts import Conflicts
-from caliber.pcp.pairs import Candidate, Candidates, Statement, candidate_pairs
+from caliber.pcp.pairs import Candidate, Statement, candidate_pairs, first_pairs
 from caliber.pcp.readings import Readings
 from caliber.pcp.targets import Rows, Target, Targets, rows_of
 from caliber.pcp.verifying import Finding, Verifier
@@ -46,8 +47,8 @@ class Examiner:
         self._engine = engine
         self._grounding = engine.config.pcp.grounding
 
-    def examine(self, found: Target) -> tuple[list[ValidationIssue], Candidates]:
-        """Return the issues of single records, and the pairs of statements to compare."""
+    def examine(self, found: Target) -> tuple[list[ValidationIssue], list[Statement]]:
+        """Return the issues of single records, and the statements to compare."""
         now = self._engine.clock.now_us()
         issues = [_gone(key) for key in found.missing]
         statements: list[Statement] = []
@@ -67,7 +68,7 @@ class Examiner:
             issues += _aged(statements, oldest_ms, now)
         if grounding is not None:
             issues += _grounds(statements, grounding)
-        return issues, candidate_pairs(statements, found.snapshot, self._engine.config.contradiction_threshold)
+        return issues, statements
 
     def _statements(self, owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -> Iterator[Statement]:
         relation = owners.relation
@@ -92,19 +93,11 @@ class Examiner:
                 values = owners.interned(name)
                 parts.append([str(values[code]).casefold() for code in owners.column(name)[at].tolist()])
             subjects = list(zip(*parts, strict=True))
-        kind = kind_named(relation.name)
-        for place, text in enumerate(self._engine.memory.texts(owners, numbers)):
-            yield Statement(
-                ref=EntityRef(kind, owners.entity_id(numbers[place])),
-                text=text.decode("utf-8", "replace") if isinstance(text, bytes) else text or "",
-                subject=subjects[place],
-                made=made[place],
-                since=since[place],
-                until=until[place],
-                confidence=sure[place],
-                owners=owners,
-                number=numbers[place],
-            )
+        texts = [
+            text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
+            for text in self._engine.memory.texts(owners, numbers)
+        ]
+        return map(Statement, texts, subjects, made, since, until, sure, repeat(owners), numbers)
 
 
 class Validator(Examiner):
@@ -122,7 +115,8 @@ class Validator(Examiner):
         """
         erased = self._engine.memory.erasures
         found = self._targets.find(target)
-        issues, pairs = self.examine(found)
+        issues, statements = self.examine(found)
+        pairs = candidate_pairs(statements, found.snapshot, self._engine.config.contradiction_threshold)
         contradictions = self.findings(pairs.candidates)
         issues = ordered(issues, contradictions)
         valid = all(issue.severity is not Severity.ERROR for issue in issues)
@@ -156,8 +150,9 @@ class ReadChecks(Examiner):
         """Return the findings about some records that ``readers`` may see. Source: C-101."""
         snapshot = self._engine.memory.snapshot
         rows, missing = rows_of(snapshot, readers, keys)
-        issues, pairs = self.examine(Target(snapshot, rows, missing, NO_TASK))
-        found = Verifier(self._engine.part(Readings), None, None).judge(pairs.candidates[:_READ_PAIRS])
+        issues, statements = self.examine(Target(snapshot, rows, missing, NO_TASK))
+        pairs = first_pairs(statements, snapshot, self._engine.config.contradiction_threshold, _READ_PAIRS)
+        found = Verifier(self._engine.part(Readings), None, None).judge(pairs)
         return tuple(ordered(issues, found))
 
 
@@ -171,8 +166,9 @@ def _stating(owners: RelationSnapshot, grounded: Grounded, numbers: list[int]) -
     if grounded.kinds is None:
         return numbers
     name, values = grounded.kinds
-    codes = {owners.enum_code(name, value) for value in values}
-    return [number for number in numbers if int(owners.column(name)[number]) in codes]
+    codes = [owners.enum_code(name, value) for value in values]
+    found = owners.column(name)[np.array(numbers, np.int64)].tolist()
+    return [number for number, code in zip(numbers, found, strict=True) if code in codes]
 
 
 def _ended(rows: Rows, now: int) -> Iterator[tuple[int, str]]:
@@ -209,24 +205,25 @@ def _aged(statements: Sequence[Statement], oldest_ms: int, now: int) -> Iterator
     oldest = now - oldest_ms * _MS_US
     for each in statements:
         if each.made < oldest and each.until == 2**63 - 1:
-            days, name = (now - each.made) // _DAY_US, f"{each.ref.entity_type} {each.ref.id}"
-            message = f"{name} is stale: {days} days old, and no end of its validity is stated"
+            days, ref = (now - each.made) // _DAY_US, each.ref
+            message = f"{ref.entity_type} {ref.id} is stale: {days} days old, and no end of its validity is stated"
             action = "confirm it, supersede it, or state valid_until"
-            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, (each.ref,), action)
+            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, (ref,), action)
 
 
 def _grounds(statements: Sequence[Statement], knobs: GroundingConfig) -> Iterator[ValidationIssue]:
     """Yield what statements lack: confidence, sources."""
     for each in statements:
-        named, name = (each.ref,), f"{each.ref.entity_type} {each.ref.id}"
         if each.confidence is not None and each.confidence < knobs.confidence_threshold:
-            message = f"{name} has a confidence of {each.confidence:.2f}, below {knobs.confidence_threshold:g}"
-            yield ValidationIssue(Severity.INFO, IssueType.LOW_CONFIDENCE, message, named, "confirm it, or end it")
+            ref, below = each.ref, knobs.confidence_threshold
+            message = f"{ref.entity_type} {ref.id} has a confidence of {each.confidence:.2f}, below {below:g}"
+            yield ValidationIssue(Severity.INFO, IssueType.LOW_CONFIDENCE, message, (ref,), "confirm it, or end it")
     if knobs.require_source_for_facts:
         for each in _sourceless(statements):
-            message = f"{each.ref.entity_type} {each.ref.id} names no source"
+            ref = each.ref
+            message = f"{ref.entity_type} {ref.id} names no source"
             action = "state the task or turn that it was drawn from"
-            yield ValidationIssue(Severity.ERROR, IssueType.MISSING_SOURCE, message, (each.ref,), action)
+            yield ValidationIssue(Severity.ERROR, IssueType.MISSING_SOURCE, message, (ref,), action)
 
 
 def _sourceless(statements: Sequence[Statement]) -> Iterator[Statement]:

@@ -18,7 +18,7 @@ from caliber.model.process.interrupts import let_through
 from caliber.pcp.pairs import Candidate, Statement
 from caliber.pcp.readings import Readings
 from caliber.text.contradiction.reading import Reading
-from caliber.text.contradiction.rules import compare, keys_of
+from caliber.text.contradiction.rules import compare
 
 _SHARE: Final = 0.5
 """The part of a call's deadline that a provider may use."""
@@ -38,7 +38,6 @@ class Verifier:
 
     def __init__(self, readings: Readings, provider: SummarizationProvider | None, timeout_ms: int | None) -> None:
         self._readings = readings
-        self._subjects: dict[str, tuple[str, ...]] = {}
         self._read: dict[int, Reading] = {}
         # A provider that only quotes has no model: it judges by the same rules.
         models = provider is not None and getattr(provider, "quotes", False) is not True
@@ -71,10 +70,7 @@ class Verifier:
         first, second = self._reading(pair.first), self._reading(pair.second)
         keys: tuple[str, ...] | None = None
         if pair.first.subject and pair.first.subject == pair.second.subject:
-            name = pair.first.subject[0]
-            keys = self._subjects.get(name)
-            if keys is None:
-                keys = self._subjects[name] = keys_of(name)
+            keys = self._readings.subject(pair.first.owners, pair.first.subject[0])
         return compare(first, second, keys)
 
     def _reading(self, statement: Statement) -> Reading:

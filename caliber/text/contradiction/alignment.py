@@ -10,10 +10,9 @@ from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import Clock, Day
 from caliber.text.contradiction.reading import Reading
-from caliber.text.contradiction.tokens import Clause, Term
+from caliber.text.contradiction.tokens import PREFIXES, Clause, Term
 from caliber.text.contradiction.vocabulary import LIKE, SINGLE_NAMES, TABLE, key_of
 
-_PREFIXES: Final = ("un", "in", "im", "ir", "il", "non", "dis", "non-", "de", "a")
 _PREFER: Final = frozenset((key_of("favourite"), "want"))
 _DENIALS: Final = frozenset(TABLE[word][0] for word in ("forbidden", "rejected", "excluded", "disabled"))
 _LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
@@ -54,15 +53,20 @@ class AlignedClauses:
         self.other = other
         self.are_pieces = are_pieces
         left, right, subject = one.by_key, other.by_key, both.subject
-        self.shared = {key for key in left if key in right}
+        self.shared = left.keys() & right.keys()
         self.flipped = {key for key in self.shared if left[key].sign != right[key].sign}
         self.only_one = [term for key, term in left.items() if key not in right and key not in subject]
         self.only_other = [term for key, term in right.items() if key not in left and key not in subject]
-        self._match_prefixes()
+        if not (one.unprefixed.isdisjoint(right) and other.unprefixed.isdisjoint(left)):
+            self._match_prefixes()
         self.flags = one.flags | other.flags
         if "preference" in one.flags & other.flags:
             self.only_one = [term for term in self.only_one if term.key not in _PREFER]
             self.only_other = [term for term in self.only_other if term.key not in _PREFER]
+        in_subject = len(self.shared & subject)
+        self.count = len(self.shared) - in_subject + max(both.has_subject, in_subject)
+        """The content words that both have; a subject that both are stored under counts as one at least."""
+        self.rest = min(len(self.only_one), len(self.only_other))
 
     def _match_prefixes(self) -> None:
         """Match words that differ by a prefix that negates: ``reversible`` and ``irreversible``."""
@@ -72,7 +76,7 @@ class AlignedClauses:
                 stem, _, end = short.rpartition("-")
                 if stem and long.startswith(stem + "-"):
                     short, long = end, long[len(stem) + 1 :]
-                if len(short) > 3 and long.endswith(short) and long[: -len(short)] in _PREFIXES:
+                if len(short) > 3 and long.endswith(short) and long[: -len(short)] in PREFIXES:
                     self.only_one.remove(term)
                     self.only_other.remove(candidate)
                     self.shared.add(short)
@@ -80,18 +84,9 @@ class AlignedClauses:
                     break
 
     @property
-    def count(self) -> int:
-        """The content words that both have; a subject that both are stored under counts as one at least."""
-        return len(self.shared - self.both.subject) + max(self.both.has_subject, len(self.shared & self.both.subject))
-
-    @property
     def overlap(self) -> float:
-        size = self.count + min(len(self.only_one), len(self.only_other))
+        size = self.count + self.rest
         return self.count / size if size else 0.0
-
-    @property
-    def rest(self) -> int:
-        return min(len(self.only_one), len(self.only_other))
 
     def _two_subjects(self) -> bool:
         """Return whether the clauses are about two things: other heads, another kind, another full name."""
@@ -132,8 +127,10 @@ class AlignedClauses:
 
     def _two_kinds(self) -> bool:
         """Return whether each clause names another thing of one kind: ``staging`` and ``production``."""
-        ones, others = {term.folded for term in self.only_one}, {term.folded for term in self.only_other}
-        return any(ones & row and others & row for row in words.CONTRASTS)
+        rows = {row for term in self.only_one for row in words.CONTRASTED.get(term.folded, ())}
+        return bool(rows) and any(
+            row in rows for term in self.only_other for row in words.CONTRASTED.get(term.folded, ())
+        )
 
     def _two_settings(self) -> bool:
         """Return whether each clause names another place, time or purpose: ``in the editor`` and ``on the phone``."""

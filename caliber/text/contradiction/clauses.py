@@ -22,7 +22,7 @@ from caliber.text.contradiction.quantities import (
     quarter_of,
     unit_of,
 )
-from caliber.text.contradiction.tokens import Clause, Term
+from caliber.text.contradiction.tokens import Clause, Term, unprefixed
 from caliber.text.contradiction.vocabulary import EVENING, PLACES, SPECIAL, TABLE
 
 _AMPM: Final = {"am": 0, "pm": 720, "a.m": 0, "p.m": 720}
@@ -56,6 +56,7 @@ class ClauseBuilder(MeasureReader):
             tuple(self.clocks),
             frozenset(self.flags),
             by_key,
+            unprefixed(by_key),
         )
 
     def take(self, at: int) -> int:

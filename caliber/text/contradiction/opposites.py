@@ -357,6 +357,10 @@ CONTRASTS: Final = [
     """.strip().splitlines()
 ]
 """Words of one row name different things of one kind: statements that differ by them are about two things."""
+CONTRASTED: Final = {
+    word: tuple(at for at, row in enumerate(CONTRASTS) if word in row) for word in frozenset().union(*CONTRASTS)
+}
+"""The rows of each of these words."""
 
 KIN: Final = frozenset(
     word_list(

@@ -7,7 +7,7 @@ from typing import Final
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.contradiction.clauses import ClauseBuilder
-from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of
+from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of, unprefixed
 
 _MAX_CHARS: Final = 2_000
 _MAX_CLAUSES: Final = 12
@@ -47,4 +47,5 @@ def _united(clauses: Sequence[Clause]) -> Clause:
         tuple(each for clause in clauses for each in clause.clocks),
         frozenset(flag for clause in clauses for flag in clause.flags if not flag.startswith("part:")),
         by_key,
+        unprefixed(by_key),
     )

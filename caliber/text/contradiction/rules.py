@@ -76,6 +76,8 @@ class _Clauses(AlignedClauses):
     """Clauses that are judged."""
 
     def verdict(self) -> Verdict | None:
+        if self.rest > max(1, self.count):
+            return None  # no rule below finds anything in clauses that differ by so much
         own = bool(self.shared - self.both.subject)
         same = not self.only_one and not self.only_other
         if self.count < 2 and not (self.shared and (self.both.has_subject or same)):
