@@ -12,13 +12,10 @@ from typing import Final
 
 from caliber.llm.protocols import SummarizationProvider
 from caliber.model.deadline import remaining_s, within
-from caliber.model.guard.validation import Verdict
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through
-from caliber.pcp.pairs import Candidate, Statement
+from caliber.pcp.pairs import Candidate
 from caliber.pcp.readings import Readings
-from caliber.text.contradiction.reading import Reading
-from caliber.text.contradiction.rules import compare
 
 _SHARE: Final = 0.5
 """The part of a call's deadline that a provider may use."""
@@ -38,7 +35,6 @@ class Verifier:
 
     def __init__(self, readings: Readings, provider: SummarizationProvider | None, timeout_ms: int | None) -> None:
         self._readings = readings
-        self._read: dict[int, Reading] = {}
         # A provider that only quotes has no model: it judges by the same rules.
         models = provider is not None and getattr(provider, "quotes", False) is not True
         self._provider = provider if models and timeout_ms is not None else None
@@ -46,7 +42,7 @@ class Verifier:
 
     def judge(self, candidates: Sequence[Candidate]) -> list[Finding]:
         """Return the pairs that contradict each other, in their order, and those that may."""
-        verdicts = [self._by_rule(each) for each in candidates]
+        verdicts = self._readings.verdicts(candidates)
         asked = [
             place
             for place, (each, verdict) in enumerate(zip(candidates, verdicts, strict=True))
@@ -65,20 +61,6 @@ class Verifier:
             elif place in asked and answer is None:
                 out.append(Finding(each, False, "the provider gave no answer"))
         return out
-
-    def _by_rule(self, pair: Candidate) -> Verdict | None:
-        first, second = self._reading(pair.first), self._reading(pair.second)
-        keys: tuple[str, ...] | None = None
-        if pair.first.subject and pair.first.subject == pair.second.subject:
-            keys = self._readings.subject(pair.first.owners, pair.first.subject[0])
-        return compare(first, second, keys)
-
-    def _reading(self, statement: Statement) -> Reading:
-        found = self._read.get(id(statement))  # candidates hold the statements
-        if found is None:
-            found = self._readings.of(statement.owners, statement.number, statement.text)
-            self._read[id(statement)] = found
-        return found
 
     def _ask(self, places: Sequence[int], candidates: Sequence[Candidate]) -> dict[int, bool]:
         """Return the provider's answers, as far as they come in time, from a thread of its own."""
