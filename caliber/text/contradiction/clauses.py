@@ -35,13 +35,34 @@ _OFTEN: Final = frozenset(("hour", "day", "night", "week", "month", "year"))
 _LIKE: Final = TABLE["like"][0]
 
 
+_FLAGGED: Final = {
+    "unsure": words.UNSURE,
+    "past": words.PAST,
+    "future": words.FUTURE,
+    "except": words.EXCEPT,
+    "exclusive": words.EXCLUSIVE,
+    "preference": words.PREFERENCE,
+    "was": ("was", "were", "had", "did"),
+    "strictly": ("only", "solely", "exclusively", "nothing_else", "nowhere_else", "sole"),
+    "prefers": ("prefer", "prefers", "preferred", "favourite", "favorite", "rather", "best"),
+    "is": ("is", "are"),
+    "were": ("was", "were"),
+}
+_FLAGS: Final = {
+    word: tuple(name for name, members in _FLAGGED.items() if word in members)
+    for word in frozenset().union(*_FLAGGED.values())
+}
+"""What each word adds to the flags of its clause."""
+
+
 class ClauseBuilder(MeasureReader):
     """Makes a clause of its tokens."""
 
     def build(self) -> Clause | None:
         at = 0
-        while at < len(self.piece):
-            at = self.take(at)
+        piece, end = self.piece, len(self.piece)
+        while at < end:
+            at = self.plain(at) if piece[at].kind == "word" else self.take(at)
         if not self.terms and not self.quantities and not self.days and not self.clocks and not self.weekdays:
             return None
         by_key: dict[str, Term] = {}
@@ -60,7 +81,7 @@ class ClauseBuilder(MeasureReader):
         )
 
     def take(self, at: int) -> int:
-        """Read the token at a place, and return the place to go on from."""
+        """Read a token that is no word, and return the place to go on from."""
         token = self.piece[at]
         folded = token.folded
         if token.kind == "iso":
@@ -81,8 +102,7 @@ class ClauseBuilder(MeasureReader):
             return at + 1
         if token.kind == "mark":
             self.flags.add("except")
-            return at + 1
-        return self.plain(at)
+        return at + 1
 
     def plain(self, at: int) -> int:
         token = self.piece[at]
@@ -162,7 +182,9 @@ class ClauseBuilder(MeasureReader):
             return self.often(qualifiers.ADVERBS[folded], at + 1)
         if folded == "of" and len(self.terms) == 1 and self.terms[0].folded == self.word(at - 1):
             self.flags.add(f"part:{self.terms[0].key}")
-        self._flag(folded)
+        self.flags.update(_FLAGS.get(folded, ()))
+        if folded.endswith("ed") and len(folded) > 4:
+            self.flags.add("was")
         self._limit(at, folded)
         if folded == "per" and unit_of(self.word(at + 1)) is None:
             self.flags.add(f"per {self.word(at + 1)}")
@@ -209,28 +231,6 @@ class ClauseBuilder(MeasureReader):
             self.flags.add("finds")
         elif folded in ("than", "default"):
             self.flags.add(folded)
-
-    def _flag(self, folded: str) -> None:
-        for name, members in (
-            ("unsure", words.UNSURE),
-            ("past", words.PAST),
-            ("future", words.FUTURE),
-            ("except", words.EXCEPT),
-            ("exclusive", words.EXCLUSIVE),
-            ("preference", words.PREFERENCE),
-        ):
-            if folded in members:
-                self.flags.add(name)
-        if folded in ("was", "were", "had", "did") or (folded.endswith("ed") and len(folded) > 4):
-            self.flags.add("was")
-        if folded in ("only", "solely", "exclusively", "nothing_else", "nowhere_else", "sole"):
-            self.flags.add("strictly")
-        if folded in ("prefer", "prefers", "preferred", "favourite", "favorite", "rather", "best"):
-            self.flags.add("prefers")
-        if folded in ("is", "are"):
-            self.flags.add("is")
-        if folded in ("was", "were"):
-            self.flags.add("were")
 
     def mixed(self, at: int) -> int:
         folded = self.piece[at].folded

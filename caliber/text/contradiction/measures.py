@@ -54,6 +54,8 @@ _DURATION: Final = frozenset(
 )
 _PASSIVE: Final = frozenset(("been", "was", "were", "got", "gets", "is", "are"))
 _SWITCHES: Final = frozenset(("up", "down", "on", "off"))
+_UNUSUAL: Final = _SWITCHES | words.KIN | BOUNDS | {"moved"}
+"""Words that are read by what stands beside them."""
 _CURRENCIES: Final = {"€": "euro", "$": "dollar", "£": "pound"}
 _AMPM: Final = {"am": 0, "pm": 720, "a.m": 0, "p.m": 720}
 _DATE_PARTS: Final = frozenset(("first", "last", "early", "mid", "late", "beginning", "start", "end", "middle", "week"))
@@ -113,26 +115,17 @@ class MeasureReader:
 
     def term(self, at: int) -> Term | None:
         """Return the content word at a place; None for a light word."""
-        token = self.piece[at]
-        folded = token.folded
-        if folded in _SWITCHES and not (self.word(at - 1) in _BE and self.word(at + 1) in _AFTER_SWITCH):
-            return None
-        if (
-            folded in words.KIN
-            and at > 0
-            and (
-                self.piece[at - 1].owns
-                or (at > 1 and self.piece[at - 2].owns)
-                or (len(self.terms) < 2 and self.word(at - 1) in _OWNERS)
-            )
-        ):
-            self.flags.add(f"of {TABLE.get(folded, (key_of(folded), 1))[0]}")
-        if folded in BOUNDS:
-            return None
-        raw = token.text
+        _, raw, folded, _ = self.piece[at]
         found = TABLE.get(folded)
-        if folded == "moved" and self.word(at - 1) in _PASSIVE:
-            found = ("mov", 1)  # an appointment, not a person who lives elsewhere
+        if folded in _UNUSUAL:
+            if folded in BOUNDS or (
+                folded in _SWITCHES and not (self.word(at - 1) in _BE and self.word(at + 1) in _AFTER_SWITCH)
+            ):
+                return None
+            if folded in words.KIN:
+                self._kin(at, folded)
+            elif folded == "moved" and self.word(at - 1) in _PASSIVE:
+                found = ("mov", 1)  # an appointment, not a person who lives elsewhere
         if found is None:
             is_capital = at > 0 and raw[0].isupper() and folded != "i"
             if not is_capital and (
@@ -141,20 +134,24 @@ class MeasureReader:
                 return None
             key = key_of(folded)
             found = BY_KEY.get(key, (key, 1))
-        if self.word(at - 1) in words.PLACED and (self.word(at - 2) in _BE or self._is_participle(at - 2)):
+        before = self.piece[at - 1].folded if at else ""
+        if before in words.PLACED and (self.word(at - 2) in _BE or self._is_participle(at - 2)):
             self.flags.add("placed")
-        is_name = (
-            raw[1:] != raw[1:].lower()
-            or not folded.isalpha()
-            or (raw[0].isupper() and (at > 0 or self._is_capital(at + 1)))
+        is_placed = before in _PREPOSITIONS or (before in _ARTICLES and self.word(at - 2) in _PREPOSITIONS)
+        is_name = not folded.isalpha() or (
+            not raw.islower()
+            and (raw[1:] != raw[1:].lower() or (raw[0].isupper() and (at > 0 or self._is_capital(at + 1))))
         )
-        return Term(found[0], found[1], is_name, folded, self._is_placed(at))
+        return Term(found[0], found[1], is_name, folded, is_placed)
 
-    def _is_placed(self, at: int) -> bool:
-        before = [self.word(place) for place in range(max(0, at - 3), at)]
-        if before and before[-1] in _PREPOSITIONS:
-            return True
-        return len(before) > 1 and before[-2] in _PREPOSITIONS and before[-1] in _ARTICLES
+    def _kin(self, at: int, folded: str) -> None:
+        """Note a relative of somebody: "Sara's sister", "her brother"."""
+        if at > 0 and (
+            self.piece[at - 1].owns
+            or (at > 1 and self.piece[at - 2].owns)
+            or (len(self.terms) < 2 and self.word(at - 1) in _OWNERS)
+        ):
+            self.flags.add(f"of {TABLE.get(folded, (key_of(folded), 1))[0]}")
 
     def _is_participle(self, at: int) -> bool:
         word = self.word(at)

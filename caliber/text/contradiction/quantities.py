@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from calendar import monthrange
 from enum import StrEnum
-from typing import Final
-
-from caliber.model.lazy_dataclass import dataclass
+from typing import Final, NamedTuple
 
 _INFINITE: Final = float("inf")
 _YEAR_DAYS: Final = 372
@@ -170,8 +168,7 @@ class Unit(StrEnum):
     CLOCK = "clock"
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(NamedTuple):
     """A number of something: ``unit`` of a dimension, or the nouns it counts. Its value is from ``low`` to ``high``."""
 
     unit: str
@@ -197,8 +194,7 @@ class Quantity:
         return self.low > other.high + slack or other.low > self.high + slack
 
 
-@dataclass(frozen=True, slots=True)
-class Day:
+class Day(NamedTuple):
     """Days that a statement names, of a year or of any, as numbers from ``low`` to ``high``."""
 
     year: int | None
@@ -220,8 +216,7 @@ class Day:
         return self.high - self.low >= _YEAR_DAYS - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """A time of day in minutes; ``half`` if morning and evening are not told apart."""
 
     minutes: float

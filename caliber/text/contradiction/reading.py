@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from caliber.model.lazy_dataclass import dataclass
 from caliber.text.contradiction.clauses import ClauseBuilder
 from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of, unprefixed
 
@@ -13,8 +12,7 @@ _MAX_CHARS: Final = 2_000
 _MAX_CLAUSES: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A statement as it is compared: its clauses, and all of it as one."""
 
     folded: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from caliber.model.lazy_dataclass import dataclass
 from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction.phrases import PHRASES
 from caliber.text.contradiction.qualifiers import ATTITUDES
@@ -19,6 +18,8 @@ _BREAKS: Final = frozenset((";", ":", ".", "!", "?", "(", ")", ",", "–", "—"
 _JOINS: Final = frozenset(
     ("and", "but", "because", "which", "who", "that", "while", "although", "though", "whereas", "so", "since", "where")
 )
+_THAN: Final = frozenset(("instead", "than", "over", "to"))
+_BETWEEN: Final = _JOINS | _THAN | {"without"}
 _CONTRACTED: Final = {"can't": "can", "won't": "will", "shan't": "shall", "cannot": "can", "isn't": "is", "ain't": "is"}
 _SECONDS: Final = frozenset(second for _, second in PHRASES)
 
@@ -34,8 +35,7 @@ class Term(NamedTuple):
     """Whether a preposition stands before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(NamedTuple):
     """A piece of a statement that has one polarity. ``head`` is its first content word."""
 
     terms: tuple[Term, ...]
@@ -75,7 +75,9 @@ def tokens_of(text: str) -> list[Token]:
     for match in TOKEN.finditer(text.replace("’", "'")):
         kind, raw = match.lastgroup or "", match.group()
         folded = raw.casefold()
-        if kind == "word" and "'" in folded:
+        if kind != "word":
+            pass
+        elif "'" in folded:
             if folded.endswith("n't"):
                 out.append(Token(kind, raw, _CONTRACTED.get(folded, folded[:-3])))
                 out.append(Token(kind, "not", "not"))
@@ -88,7 +90,7 @@ def tokens_of(text: str) -> list[Token]:
         elif folded == "cannot":
             out.append(Token(kind, "can", "can"))
             raw = folded = "not"
-        elif kind == "word" and folded.startswith("mid-") and folded[4:] in MONTHS:
+        elif folded.startswith("mid-") and folded[4:] in MONTHS:
             out.append(Token(kind, "mid", "mid"))
             raw, folded = raw[4:], folded[4:]
         if folded in _SECONDS and out and (joined := PHRASES.get((out[-1].folded, folded))) is not None:
@@ -103,7 +105,9 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
     pieces: list[list[Token]] = [[]]
     outer: list[Token] | None = None
     for at, token in enumerate(tokens):
-        if token.text == ":" and _is_label(tokens, at):
+        if token.kind != "sign" and token.folded not in _BETWEEN:
+            pieces[-1].append(token)
+        elif token.text == ":" and _is_label(tokens, at):
             pieces[-1].append(Token("sign", "=", "="))
         elif token.text == "(" and outer is None:
             outer = pieces[-1]
@@ -125,7 +129,7 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
         elif token.folded == "without" and pieces[-1]:
             pieces[-1].append(Token("mark", "without", "without"))
             pieces.append([Token("word", "not", "not")])
-        elif token.folded in ("instead", "than", "over", "to") and _is_preferred(token.folded, pieces[-1]):
+        elif token.folded in _THAN and _is_preferred(token.folded, pieces[-1]):
             pieces.append([Token("word", "not", "not"), Token("word", "if", "if")])
         else:
             pieces[-1].append(token)
