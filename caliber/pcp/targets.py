@@ -123,8 +123,8 @@ def rows_of(
     """Return the rows of some records, and the ids of those that are gone, or hidden from ``readers``."""
     found: dict[str, Rows] = {}
     missing = []
-    for key in dict.fromkeys(keys):
-        located = snapshot.locate(key.bytes)
+    unique = list(dict.fromkeys(keys))
+    for key, located in zip(unique, snapshot.locate_all([key.bytes for key in unique]), strict=True):
         if located is None or not readers.allows(*located):
             missing.append(key)
             continue

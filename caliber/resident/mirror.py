@@ -382,6 +382,19 @@ class RelationSnapshot:
             return number
         return -1
 
+    def find_all(self, keys: Sequence[bytes]) -> list[int]:
+        """Return the row number of each key at this boundary, or -1; at once, of a relation whose keys are ids."""
+        index = self.generation.index
+        if not self.length or not isinstance(index, KeyTable):
+            return [self.find(key) for key in keys]
+        pairs = np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64)
+        numbers = index.get_all(pairs)
+        for place in np.flatnonzero(numbers >= self.length).tolist():
+            numbers[place] = self.current(int(numbers[place]))
+        numbers[~self.live_mask[numbers]] = -1
+        found: list[int] = numbers.tolist()
+        return found
+
     def current(self, number: int) -> int:
         """Return the row that stood for row ``number``'s key at this boundary, or -1."""
         while number >= self.length:

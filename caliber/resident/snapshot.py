@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
@@ -57,3 +57,20 @@ class ResidentSnapshot:
             if number >= 0:
                 return snapshot, number
         return None
+
+    def locate_all(self, keys: Sequence[bytes]) -> list[tuple[RelationSnapshot, int] | None]:
+        """Return what ``locate`` does of each of some ids."""
+        if self.elsewhere is not None:
+            return [self.locate(key) for key in keys]
+        out: list[tuple[RelationSnapshot, int] | None] = [None] * len(keys)
+        left = list(range(len(keys)))
+        for name in self.entities if keys else ():
+            snapshot = self[name]
+            numbers = snapshot.find_all([keys[place] for place in left])
+            for place, number in zip(left, numbers, strict=True):
+                if number >= 0:
+                    out[place] = snapshot, number
+            left = [place for place, number in zip(left, numbers, strict=True) if number < 0]
+            if not left:
+                break
+        return out

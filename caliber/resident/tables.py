@@ -159,6 +159,23 @@ class KeyTable(OrdinalTable):
             slot = (slot + 1) & last
         return default
 
+    def get_all(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the row of each key, -1 for a key without one. Shapes: ``[m, 2]`` -> ``[m]``."""
+        table = self.table
+        last = len(table) - 1
+        out = np.full(len(keys), _FREE, np.int64)
+        mixed = keys[:, 0] * np.uint64(self._high) + keys[:, 1] * np.uint64(self._low)
+        slots = (mixed >> np.uint64(_BITS - last.bit_length())).astype(np.int64)
+        left = np.arange(len(keys))
+        while len(left):
+            rows = table[slots].astype(np.int64)
+            used = rows >= 0
+            left, slots, rows = left[used], slots[used], rows[used]
+            own = self._same(keys[left], self._keys_at(rows))
+            out[left[own]] = rows[own]
+            left, slots = left[~own], (slots[~own] + 1) & last
+        return out
+
     def _parts(self, key: Any) -> tuple[int, int]:
         high, low = _PAIR.unpack(key)
         return high, low

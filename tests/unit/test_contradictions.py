@@ -12,6 +12,7 @@ from support.contradiction_score import OPEN, score
 
 from caliber.model.guard.validation import VerdictKind
 from caliber.text.contradiction.rules import contradicts
+from caliber.text.contradiction.tokens import PREFIXES, unprefixed
 
 
 @pytest.mark.parametrize(
@@ -270,3 +271,13 @@ def test_long_texts_cost_no_more_than_their_beginning() -> None:
     start = time.process_time()
     contradicts(long, long + "x")
     assert time.process_time() - start < 0.5
+
+
+_WORDS = st.text("unadeil-rst", min_size=1, max_size=8)
+
+
+@given(_WORDS, st.sampled_from(PREFIXES), st.lists(_WORDS, max_size=2))
+def test_a_word_is_found_by_what_its_prefix_negates(end: str, prefix: str, stems: list[str]) -> None:
+    stem = "".join(f"{each}-" for each in stems)
+    assert stem + end in unprefixed([stem + prefix + end])
+    assert unprefixed(["pump", "bank"]) == frozenset()

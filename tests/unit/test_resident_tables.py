@@ -41,6 +41,9 @@ def test_ids_find_the_row_that_a_dictionary_finds(batches: list[list[uuid.UUID]]
         assert {key: table.get(key) for key in expected} == expected
         assert sorted(table.rows()) == sorted(expected.values())
         assert len(table) == len(expected)
+        asked = [*expected, uuid.UUID(int=5).bytes, *(key.bytes for key in batch)]
+        pairs = np.frombuffer(b"".join(asked), ">u8").reshape(-1, 2).astype(np.uint64)
+        assert table.get_all(pairs).tolist() == [table.get(key) for key in asked]
     assert table.get(uuid.UUID(int=5).bytes, -7) == -7
 
 
