@@ -145,7 +145,7 @@ class MeasureReader:
         return Term(found[0], found[1], is_name, folded, is_placed)
 
     def _kin(self, at: int, folded: str) -> None:
-        """Note a relative of somebody: "Sara's sister", "her brother"."""
+        """Note whose relative a word names: "Sara's sister", "her brother"."""
         if at > 0 and (
             self.piece[at - 1].owns
             or (at > 1 and self.piece[at - 2].owns)
