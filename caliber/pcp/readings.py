@@ -24,7 +24,7 @@ _UNKNOWN: Final = object()
 
 
 class _Kept:
-    """What is kept of the rows of one relation."""
+    """The readings and verdicts of the rows of one relation."""
 
     __slots__ = ("readings", "subjects", "verdicts")
 

@@ -59,7 +59,7 @@ class ResidentSnapshot:
         return None
 
     def locate_all(self, keys: Sequence[bytes]) -> list[tuple[RelationSnapshot, int] | None]:
-        """Return what ``locate`` does of each of some ids."""
+        """Return the relation and row of each of some ids, or None, as ``locate`` does."""
         if self.elsewhere is not None:
             return [self.locate(key) for key in keys]
         out: list[tuple[RelationSnapshot, int] | None] = [None] * len(keys)

@@ -52,7 +52,7 @@ _FLAGS: Final = {
     word: tuple(name for name, members in _FLAGGED.items() if word in members)
     for word in frozenset().union(*_FLAGGED.values())
 }
-"""What each word adds to the flags of its clause."""
+"""The flags that each word adds to its clause."""
 
 
 class ClauseBuilder(MeasureReader):
