@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from caliber.access.visibility import Readers
 from caliber.model.access import Principal
-from caliber.model.events import Event, EventFamily
+from caliber.model.events import Event, EventFamily, EventType
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 
@@ -41,6 +41,9 @@ def event_filter(
                 return None
         elif subject is not None and subject.private and event.principal != label:
             return None
+        is_check = event.event_type == EventType.VALIDATION_RUN and event.subject_id is None
+        if is_check and event.principal != label:  # numbers count the records that its principal saw
+            return dataclasses.replace(event, payload={})
         if readers.limited and readers.hides_kinds():  # numbers may count records of every kind
             known = {name: value for name, value in event.payload.items() if name == "id"}
             return dataclasses.replace(event, payload=known)

@@ -41,7 +41,7 @@ from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, 
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.context import SectionType
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import BudgetTooSmall, InvalidValue
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Residence
@@ -65,15 +65,24 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     reader = TurnReader(inputs.snapshot, texts, plan)
     gathering = gather_shared if plan.stable_first else gather_strict
     gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
-    conflicts, disputed = inputs.snapshot.relations.get(CONFLICT.name), False
+    conflicts, disputes = inputs.snapshot.relations.get(CONFLICT.name), None
     if conflicts is not None and conflicts.length:
-        from caliber.context.gather.disputes import mark_disputed  # few stores have conflicts
+        from caliber.context.gather.disputes import disputes_of  # few stores have conflicts
 
-        disputed = mark_disputed(inputs, plan, gathered.candidates, searcher)
-    ranked, codes = rank(gathered.candidates, plan)
-    rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan, disputed=disputed)
-    rendered.query = inputs.query
-    decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, rendered)
+        disputes = disputes_of(inputs, plan, gathered.candidates, searcher)
+    while True:
+        ranked, codes = rank(gathered.candidates, plan)
+        disputed = disputes is not None
+        rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan, disputed=disputed)
+        rendered.query = inputs.query
+        try:
+            decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, rendered)
+        except BudgetTooSmall:
+            if disputes is None or not disputes.give_way(ranked, None):
+                raise
+            continue
+        if disputes is None or not disputes.give_way(ranked, decided.filled.codes):
+            break
     facts = WindowFacts(
         window_id=inputs.window_id,
         trajectory_id=inputs.trajectory_id,

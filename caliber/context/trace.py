@@ -12,7 +12,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, TWIN, VERSION, Candidates
+from caliber.context.columns import (
+    MARK,
+    ORDINAL,
+    SECTION,
+    SOURCE,
+    STORED_TOKENS,
+    TURN_NUMBER,
+    TWIN,
+    UNFIT,
+    VERSION,
+    Candidates,
+)
 from caliber.context.conversation import BLOCK, SUMMARY
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
 from caliber.context.plan import AssemblyPlan, source_type_of
@@ -117,6 +128,8 @@ class Decided:
             return f"a more relevant record, of ordinal {twin}, says the same"
         if code is DecisionCode.EXCLUDED_CONFLICT:
             ordinal = -int(self.ranked[TWIN][place])
+            if int(self.ranked[MARK][place]) & UNFIT:
+                return f"conflict {ordinal} is open: this record did not fit, and the one that contradicts it was tried"
             return f"conflict {ordinal} is open: the record that contradicts this one is preferred until it is resolved"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             cap = plan.cap_of(section, self.max_tokens)

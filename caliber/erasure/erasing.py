@@ -84,6 +84,7 @@ class Walk:
         self.outcome = Outcome()
         self._seen_changes = 0
         self._deleted: set[tuple[str, int]] = set()
+        self._changed: set[bytes] = set()
         self._touched = self._redactor.lost.touched
         self._gone = self._redactor.gone
         self._relations = sorted(
@@ -199,6 +200,7 @@ class Walk:
     def _going(self, relation: Relation, erase: Erase) -> Callable[[], bool]:
         """Return a function that returns whether the present record is deleted."""
         place = codec_of(relation).index
+        lost = self._gone | self._changed if erase.quotes else self._gone
         ids, gone, went, named = self._subject.ids, self._gone, self._is_of_gone, self._subject.named
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
         needed += [place(name) for name in erase.owned]
@@ -213,7 +215,7 @@ class Walk:
             row = self._now
             return (
                 any(row[at] in ids for at in needed)
-                or any(row[at] in ids or row[at] in gone for at in hangs)
+                or any(row[at] in ids or row[at] in lost for at in hangs)
                 or any(row[at] is not None and named(row[at]) for at in names)
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
                 or (sources is not None and bool(row[sources]) and _split(row[sources]) <= gone)
@@ -287,6 +289,7 @@ class Walk:
         self.outcome.hashes |= before - after
         if relation.content_columns:
             self._touched.add((relation.name, self._row[0]))
+            self._changed.add(self._row[relation.index(relation.key[0]) + 1])
 
     def _has_twin(self, relation: Relation, entity: Any, changed: Any) -> bool:
         """Return whether the changed row would duplicate another record's unique value."""

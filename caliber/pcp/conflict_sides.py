@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from caliber.engine.engine import Engine
 from caliber.events import event_log
@@ -21,6 +21,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import CONFLICT
 from caliber.schema.validity import is_active
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+_OUTDATED: Final = "a side was corrected since"
 
 
 class ConflictSides:
@@ -42,11 +44,15 @@ class ConflictSides:
         ended, changed = not holds(relation, after, uow.now_us), _states_otherwise(relation, before, after)
         for conflict in found:
             is_a = conflict.item_a.id == key
+            if changed:  # nobody reads words that a side no longer has
+                conflict = dataclasses.replace(conflict, reason=_OUTDATED)
             if ended and conflict.is_open:
                 other = ConflictWinner.B if is_a else ConflictWinner.A
                 self._close(uow, conflict, other, f"the other side was corrected: {action}", by)
             elif changed and (conflict.is_open or conflict.winner is ConflictWinner.BOTH):
                 self._close(uow, conflict, ConflictWinner.NONE, f"a side was corrected: {action}", by)
+            elif changed:
+                uow.update(CONFLICT, conflict)
         if action is CorrectionAction.UNDO and not ended and not changed:
             self._reopen(uow, key, found, by)
 

@@ -157,7 +157,8 @@ class Conflicts:
         readers = self._readers
         snapshot = self._engine.snapshot(ReadConsistency.LATEST)
         if task is not None:
-            if snapshot[TRAJECTORY.name].find(task.bytes) < 0:
+            hidden = self._acts_for and not readers.sees_task(task.bytes)
+            if hidden or snapshot[TRAJECTORY.name].find(task.bytes) < 0:
                 raise NotFound(entity_type=TRAJECTORY.name, id=task)
             readers = readers if self._acts_for else readers.acting_for(task)
         rows = snapshot[CONFLICT.name]
@@ -168,7 +169,7 @@ class Conflicts:
         if after is not None:
             number = rows.find(after.bytes)
             last: RecordConflict | None = None if number < 0 else self._engine.memory.entity(rows, number)
-            if last is None or not self._shows(snapshot, readers, last, None):
+            if last is None or not self.shows(snapshot, readers, last, None):
                 raise NotFound(entity_type=CONFLICT.name, id=after)
             place = last.detected_at, last.conflict_id.bytes
             start = sum((each.detected_at, each.conflict_id.bytes) <= place for each in found)
@@ -176,12 +177,12 @@ class Conflicts:
         for each in found[start:]:
             if len(out) == limit:
                 break
-            if self._shows(snapshot, readers, each, task):
+            if self.shows(snapshot, readers, each, task):
                 out.append(each)
         return out
 
     @staticmethod
-    def _shows(snapshot: ResidentSnapshot, readers: Readers, conflict: RecordConflict, task: uuid.UUID | None) -> bool:
+    def shows(snapshot: ResidentSnapshot, readers: Readers, conflict: RecordConflict, task: uuid.UUID | None) -> bool:
         """Return whether both sides may be seen; with ``task``, and one of them is of that task."""
         sides = [snapshot.locate(ref.id.bytes) for ref in (conflict.item_a, conflict.item_b)]
         if not all(side is not None and readers.allows(*side) for side in sides):

@@ -91,8 +91,9 @@ class Erase:
     one of its optional ids ``owned``.
 
     Also those whose column of ``names`` is a name of the subject and nothing else; whose ``sources`` all went; which
-    were ``made_from`` a record that went; which ``hangs_on`` an id that is the subject's or went; whose column
-    ``digest`` is that of content that went. Names of more than one ``kind`` are ambiguous.
+    were ``made_from`` a record that went; which ``hangs_on`` an id that is the subject's or went, or of a record that
+    it ``quotes`` and that was redacted; whose column ``digest`` is that of content that went. Names of more than one
+    ``kind`` are ambiguous.
 
     ``version_of`` names the columns of relation and ordinal: what is kept of a record goes when that is touched.
     ``cache`` is a statement that empties the relation whenever anything is erased. ``refused`` says why what names the
@@ -105,6 +106,7 @@ class Erase:
     sources: str | None = None
     made_from: tuple[MadeFrom, ...] = ()
     hangs_on: tuple[str, ...] = ()
+    quotes: bool = False
     digest: str | None = None
     version_of: tuple[str, str] | None = None
     stub: Stub | None = None

@@ -5,6 +5,7 @@ Source: issue "People", 2.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import time
@@ -24,8 +25,10 @@ from caliber.access.visibility import Readers
 from caliber.admin import stats as figures
 from caliber.agents import facet as agents_facet
 from caliber.agents.views import AgentMemoryView
+from caliber.context.gather import disputes
 from caliber.model import EntityRef, NoteType, Principal
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
+from caliber.pcp.conflicts import Conflicts
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.service import Searching
 from caliber.trajectory import facet
@@ -40,7 +43,7 @@ def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, ano
     full = {"resident": 180_000, "backend": 20_000}[mode] // (20 if backend.name == "sqlite-memory" else 1)
     reads = scale(250, full)
     asked = check(opener(backend, another, mode), reads, rng, plan)
-    assert len(asked) == 18, "every sort of read was asked"
+    assert len(asked) == 21, "every sort of read was asked"
     if backend.name != "sqlite-memory":
         record(
             f"hidden-reads-{backend.name}-{mode}",
@@ -81,6 +84,10 @@ def of_an_admin(engine: Any, _: Principal) -> Searching:
     return Searching(engine, Principal.admin())
 
 
+def unmasked(disputes_of: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda inputs, *given: disputes_of(dataclasses.replace(inputs, masks={}), *given)
+
+
 LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "single records": ("resident", lambda patch: patch.setattr(Readers, "allows", lambda *_: True)),
     "tasks": ("resident", lambda patch: patch.setattr(Readers, "judge_task", lambda *_: True)),
@@ -105,6 +112,11 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "rows of kinds": ("backend", lambda patch: patch.setattr(KindLimits, "readable", lambda *given: given[-1])),
     "types of views": ("resident", lambda patch: patch.setattr(AgentMemoryView, "types", tuple(NoteType))),
     "readers of views": ("resident", lambda patch: patch.setattr(agents_facet, "Searching", of_an_admin)),
+    "conflicts": ("resident", lambda patch: patch.setattr(Conflicts, "shows", lambda *_: True)),
+    "marks of disputes": (
+        "resident",
+        lambda patch: patch.setattr(disputes, "disputes_of", unmasked(disputes.disputes_of)),
+    ),
     "statements": ("backend", lambda patch: patch.setattr(Readers, "stated", without_ids(Readers.stated))),
 }
 

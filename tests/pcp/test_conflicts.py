@@ -366,3 +366,78 @@ def test_an_application_lists_and_resolves_for_a_user(start: Any, backend: Backe
     with pytest.raises(NotFound):
         app.pcp.resolve(private[0].conflict_id, strategy="newest")
     assert app.pcp.resolve(private[0].conflict_id, strategy="newest", user="ana").kept is not None
+
+
+# --- limited readers -------------------------------------------------------------------------------
+
+
+def test_a_conflict_forgets_the_words_that_a_side_no_longer_has(pair: Pair) -> None:
+    # a reader who may see both sides now may not have been allowed to read them as they were
+    memory = pair.memory
+    for close in (False, True):
+        memory.update_note(pair.surer.note_id, content="Nadia lives in Berlin.", visible_to=["human:ana"])
+        memory.flush()
+        key = pair.conflict().conflict_id
+        if close:
+            memory.pcp.resolve(key, keep="both")
+        memory.update_note(pair.surer.note_id, content="Nadia works in Hamburg.", visible_to=None)
+        seen = memory.acting_as(Principal.user("ben")).pcp.conflicts(status="resolved")
+        assert key in {each.conflict_id for each in seen}
+        assert "berlin" not in repr(seen).casefold()
+
+
+def test_a_task_that_is_hidden_from_a_user_has_no_conflicts_for_them(
+    start: Any, backend: Backend, clock: SetClock
+) -> None:
+    app = Pair(start, backend, clock, principal=Principal.application("app")).memory
+    task = app.start_trajectory("plan", user="ana").trajectory_id
+    assert app.pcp.conflicts(task=task, user="ana") == []
+    for hidden in (task, uuid.uuid4()):
+        with pytest.raises(NotFound):
+            app.pcp.conflicts(task=hidden, user="ben")
+
+
+def test_the_log_of_a_task_tells_nobody_what_others_found(start: Any, backend: Backend, clock: SetClock) -> None:
+    # the counts of a check are those of the records that its principal saw
+    pair = Pair(start, backend, clock)
+    pair.memory.update_note(pair.surer.note_id, visible_to=["human:ana"])
+    pair.memory.flush()
+    pair.conflict()
+    ben = pair.memory.acting_as(Principal.user("ben"))
+    ben.pcp.validate(pair.agent.trajectory_id)
+    pair.memory.flush()
+
+    def found(memory: Any) -> list[int | None]:
+        events = memory.trace(pair.agent.trajectory_id, event_type="validation_run")
+        return [each.payload.get("contradiction") for each in events if each.payload or memory is not ben]
+
+    assert 1 in found(pair.memory)
+    assert found(ben) == [None]
+    assert "conflict" not in repr(ben.trace(pair.agent.trajectory_id))
+
+
+@pytest.mark.parametrize("kind", ["artifact", "note"])
+def test_an_agent_without_the_right_to_read_a_side_sees_no_conflict(
+    start: Any, backend: Backend, clock: SetClock, kind: str
+) -> None:
+    kinds = ("trajectory", "scope", "turn", "artifact", "note")
+    may = {each: "all" for each in kinds if each != kind}
+    rights = {"agent:narrow": {"read": may, "write": may}}
+    pair = Pair(start, backend, clock, access__rights=rights)
+    pair.agent.keep("The staging Redis instance listens on port 6379.")
+    pair.agent.keep("The staging Redis instance listens on port 6380.")
+    pair.memory.flush()
+    everything = pair.record()
+    narrow = pair.memory.acting_as(Principal.agent("narrow"))
+    assert len(everything) == 2
+    seen = narrow.pcp.conflicts()
+    assert {str(each.item_a.entity_type) for each in seen} == {"artifact", "note"} - {kind}
+    (hidden,) = [each for each in everything if each not in seen]
+    for refused in (
+        lambda: narrow.pcp.resolve(hidden.conflict_id, strategy="newest"),
+        lambda: narrow.pcp.conflicts(after=hidden.conflict_id),
+        lambda: narrow.get(hidden.conflict_id),
+    ):
+        with pytest.raises(NotFound):
+            refused()
+    assert list(narrow.pcp.validate(pair.agent.trajectory_id, record=True).conflicts) == seen

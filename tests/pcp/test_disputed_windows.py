@@ -15,6 +15,7 @@ from support.weeks import SetClock
 
 from caliber.context.texts import DISPUTED_LEAD
 from caliber.model import Principal
+from caliber.model.errors import BudgetTooSmall
 
 
 @pytest.fixture
@@ -129,3 +130,63 @@ def test_a_window_as_of_an_instant_before_a_side_held_has_no_dispute(
     found = window(pair)
     assert places(found) == {"Berlin"}
     assert DISPUTED_LEAD not in found.text
+
+
+LONG = "Nadia lives in Berlin. " + "The stairs creak and the kitchen faces a quiet garden. " * 12
+
+
+@pytest.fixture
+def long_pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
+    """The surer side is long: in a small window it does not fit."""
+    pair = Pair(start, backend, clock, assembly__overflow_policy="exclude")
+    pair.memory.update_note(pair.surer.note_id, content=LONG)
+    pair.memory.flush()
+    pair.conflict()
+    return pair
+
+
+def test_where_the_better_side_does_not_fit_the_other_one_enters_and_is_marked(long_pair: Pair) -> None:
+    memory, (conflict,) = long_pair.memory, long_pair.memory.pcp.conflicts()
+    assert places(window(long_pair)) == {"Berlin"}
+    found = window(long_pair, max_tokens=120)
+    assert places(found) == {"Lisbon"}
+    assert f"{DISPUTED_LEAD}- Nadia (fact): Nadia lives in Lisbon." in found.text
+    assert found.used_tokens <= 120
+    (excluded,) = [each for each in found.assembly_trace if each.target_id == long_pair.surer.note_id]
+    assert (excluded.action, excluded.rule_id) == ("exclude", "open_conflict")
+    assert "did not fit" in excluded.reason
+    memory.flush()
+    why = memory.explain(found.window_id, exclusion=long_pair.surer.note_id)
+    assert (why["verdict"], why["conflict_id"]) == ("excluded", str(conflict.conflict_id))
+    assert "did not fit" in why["reason"]
+    again = memory.replay(found.window_id)
+    assert (again.text, again.assembly_trace) == (found.text, found.assembly_trace)
+
+
+def test_where_no_side_fits_each_was_tried(long_pair: Pair) -> None:
+    memory = long_pair.memory
+    memory.update_note(long_pair.newer.note_id, content=LONG.replace("Berlin", "Lisbon"))
+    memory.flush()
+    long_pair.conflict()
+    long_pair.agent.say("Hello.")
+    found = window(long_pair, max_tokens=120)
+    assert places(found) == set()
+    reasons = {each.target_id: each for each in found.assembly_trace}
+    assert reasons[long_pair.surer.note_id].rule_id == "budget_limit"
+    assert "did not fit" in reasons[long_pair.newer.note_id].reason
+    memory.flush()
+    assert memory.replay(found.window_id).assembly_trace == found.assembly_trace
+
+
+def test_whatever_the_budget_at_most_one_side_enters_and_is_marked(long_pair: Pair) -> None:
+    # a window in which nothing but the other side fits is no error
+    for most in range(40, 260, 5):
+        try:
+            found = window(long_pair, max_tokens=most)
+        except BudgetTooSmall:
+            continue
+        assert found.used_tokens <= most
+        assert len(places(found)) <= 1
+        assert (DISPUTED_LEAD in found.text) is bool(places(found))
+        if most >= 60:
+            assert places(found)

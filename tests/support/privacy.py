@@ -18,11 +18,12 @@ from typing import Any
 
 import caliber
 from caliber.config import profiles
-from caliber.model import AgentRole, Edge, EdgeRelation, EntityRef, Principal
+from caliber.model import AgentRole, ConflictStatus, Edge, EdgeRelation, EntityRef, Principal
 from caliber.model.errors import NotFound
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
+from caliber.pcp.conflict_sides import open_conflict
 from caliber.testing import inspect
 from support.configs import policy
 from support.databases import Backend
@@ -144,7 +145,7 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
     linked: set[tuple[int, ...]] = set()
     workers: dict[int, Principal] = {}
     above_of: dict[int, tuple[int, ...]] = {}  # by task: its session and the tasks above it
-    places: dict[str, list[int]] = {"task": [], "session": [], "text": [], "fact": [], "scope": []}
+    places: dict[str, list[int]] = {"task": [], "session": [], "text": [], "fact": [], "scope": [], "stated": []}
 
     def add(do: Callable[[World], Any], seen: Seen, *kinds: str, kind: str = "", task: int | None = None) -> None:
         number = len(out)
@@ -190,31 +191,45 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
             add(functools.partial(start, None, goal, initiator=HOST, session=session), own(user), "task")
     for _ in range(each * len(users)):
         task, text = rng.choice(places["task"]), words()
-        kind = rng.randrange(10)
-        if kind < 3:
+        kind = rng.randrange(11)
+        if kind == 10 and len(places["stated"]) > 1:
+            ends = rng.sample(places["stated"], 2)
+            if tuple(sorted(ends)) not in linked:
+                linked.add(tuple(sorted(ends)))
+                add(
+                    functools.partial(dispute, *ends),
+                    lambda viewers, ends=ends: all(sight[end](viewers) for end in ends),
+                )
+        elif kind < 3:
             label = rng.choice(list(TrustLabel))
             add(functools.partial(say, task, text, trust=label), sight[task], "text", kind="turn", task=task)
         elif kind == 9:
             add(functools.partial(close, task), sight[task], "scope")
         elif kind == 3:
-            add(functools.partial(keep, task, text), sight[task], "text", kind="artifact", task=task)
+            add(functools.partial(keep, task, text), sight[task], "text", "stated", kind="artifact", task=task)
         elif kind == 4:
             add(functools.partial(fact, task, text), sight[task], "text", "fact", kind="fact", task=task)
         elif kind == 5:
             user = rng.choice(users)
             for_user = {"user": user.id} if rng.random() < 0.5 else {}
-            add(functools.partial(note, None if for_user else user, text, **for_user), own(user), "text", kind="note")
+            add(
+                functools.partial(note, None if for_user else user, text, **for_user),
+                own(user),
+                "text",
+                "stated",
+                kind="note",
+            )
         elif kind == 6:
             agent = rng.choice(AGENTS)
             roles = DEFAULTS[agent.role.value] if agent.role else set()
             readers = [agent, *(each for each in AGENTS if each.role and each.role.value in roles)]
-            add(functools.partial(note, agent, text), own(*readers), "text", kind="note")
+            add(functools.partial(note, agent, text), own(*readers), "text", "stated", kind="note")
         elif kind == 7:
             named = rng.sample(PRINCIPALS, 2)
             labels = [each.label for each in named]
-            add(functools.partial(note, None, text, visible_to=labels), own(*named), "text", kind="note")
+            add(functools.partial(note, None, text, visible_to=labels), own(*named), "text", "stated", kind="note")
         elif rng.random() < 0.5 or len(places["text"]) < 2:
-            add(functools.partial(note, None, text), EVERYBODY, "text", kind="note")
+            add(functools.partial(note, None, text), EVERYBODY, "text", "stated", kind="note")
         else:
             ends = rng.sample(places["text"], 2)
             if tuple(ends) in linked:
@@ -288,6 +303,18 @@ def link(one: int, other: int, world: World) -> Any:
     edge = Edge(EdgeId(uuid.uuid4()), *refs, EdgeRelation.LINK, 0.9, 0.9, from_us(world.clock.now_us()))
     world.memory.storage.edges.insert(edge)
     return edge.edge_id
+
+
+def dispute(one: int, other: int, world: World) -> Any:
+    """Record a conflict of two records, with the words of both as its reason."""
+    ids = sorted((world.made[one], world.made[other]), key=lambda each: each.bytes)
+    records = [world.memory.get(each) for each in ids]
+    sides = [EntityRef(kind_of(world, record), key) for record, key in zip(records, ids, strict=True)]
+    reason = " and ".join(str(record.content) for record in records)
+    now = world.clock.now_us()
+    conflict = open_conflict((sides[0], sides[1]), reason, None, ConflictStatus.ESCALATED, "system:admin", now)
+    world.memory.storage.conflicts.insert(conflict)
+    return conflict.conflict_id
 
 
 def kind_of(world: World, record: Any) -> Any:
@@ -381,6 +408,9 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         with_task = {"trajectory_id": named(world, task)}
         return [each.content for each in found.find(**with_task)], found.count(**with_task)
 
+    def disputed(world: World) -> Any:
+        return world.as_(by).pcp.conflicts(task=named(world, task), limit=500)
+
     def traced(world: World, for_user: str | None) -> Any:
         return events(world.as_(by).trace(named(world, task), limit=500, user=for_user))
 
@@ -432,6 +462,9 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         ("records of a task", lambda world: told(lambda: records(world)), in_task),
         ("view", viewed, alone),
         ("recent of a view", listed, alone),
+        ("conflicts", lambda world: plain(world.as_(by).pcp.conflicts(limit=500)), alone),
+        ("conflicts for", lambda world: plain(world.as_(by).pcp.conflicts(limit=500, user=user.id)), pair),
+        ("conflicts of a task", lambda world: told(lambda: disputed(world)), in_task),
         ("explained without its user", lambda world: told(lambda: unnamed(world)), together),
     ]
     # A window takes as long as ten other reads.

@@ -15,8 +15,9 @@ from typing import Any
 import caliber
 from caliber.backends import backend
 from caliber.config import CaliberConfig, profiles
-from caliber.model import SystemClock
+from caliber.model import ConflictStatus, EntityRef, EntityType, SystemClock
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.pcp.conflict_sides import open_conflict
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.testing import inspect
 from support.configs import USER, config
@@ -78,6 +79,9 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
         memory.append_turn(scope.scope_id, role="user", content=f"turn {number} \0 ünïcode \ufdd0 {'x' * number}")
     about: dict[str, Any] = {"entity": "house", "entity_type": "topic", "note_type": "fact", "confidence": 0.9}
     notes = [memory.add_note(content=f"The house has room {number}.", **about) for number in range(12)]
+    sides = [EntityRef(EntityType.NOTE, note.note_id) for note in notes[:2]]
+    conflict = open_conflict((sides[0], sides[1]), "3 and 4 \0 ünï", None, ConflictStatus.ESCALATED, "system:a", 1_000)
+    memory.storage.conflicts.insert(conflict)
     memory.create_artifact(
         scope.scope_id, artifact_type="fact", content="four walls", extraction_method="explicit", ttl="persistent"
     )
@@ -90,6 +94,7 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
         "trajectory": trajectory.trajectory_id,
         "scope": scope.scope_id,
         "notes": [note.note_id for note in notes],
+        "conflict": conflict,
         "window": window.window_id,
         "text": window.text,
     }

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from caliber.context.columns import DISPUTED, ERROR, MARK, ROW, SOURCE, TWIN, Candidates
+from caliber.context.columns import DISPUTED, ERROR, MARK, ROW, SOURCE, TWIN, UNFIT, Candidates, entered
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.model.pcp import ConflictResolution
@@ -27,16 +28,14 @@ Side = tuple[str, int]
 """A record: the name of its relation, and its row."""
 
 
-def mark_disputed(inputs: AssemblyInputs, plan: AssemblyPlan, candidates: Candidates, searcher: Searcher) -> bool:
-    """Mark the candidates that another record contradicts, and those that give way to one; return whether any was.
-
-    The better side of a conflict stays: by ``conflict_resolution`` the newer one, else the surer one, of equals the
-    newer one.
-    """
+def disputes_of(
+    inputs: AssemblyInputs, plan: AssemblyPlan, candidates: Candidates, searcher: Searcher
+) -> Disputes | None:
+    """Return the disputes among candidates, which are marked by now; None if there are none."""
     conflicts = inputs.snapshot[CONFLICTS]
     waiting = np.flatnonzero(conflicts.live_mask & (conflicts.column("resolved_at") == NEVER_US)).tolist()
     if not waiting:
-        return False
+        return None
     places = _places(plan, candidates)
     visible: dict[str, Any] = {}
 
@@ -57,7 +56,60 @@ def mark_disputed(inputs: AssemblyInputs, plan: AssemblyPlan, candidates: Candid
         if one is not None and other is not None and (one in places or other in places):
             others.setdefault(one, {})[other] = ordinal
             others.setdefault(other, {})[one] = ordinal
-    return _decide(inputs, candidates, {each: at for each, at in places.items() if each in others}, others)
+    sides = sorted((each for each in places if each in others), key=lambda each: _rank(inputs, each), reverse=True)
+    return Disputes(candidates, {each: places[each] for each in sides}, others) if sides else None
+
+
+class Disputes:
+    """The candidates with an open conflict: those that another record contradicts, and those that give way to one.
+
+    The better side of a conflict stays: by ``conflict_resolution`` the newer one, else the surer one, of equals the
+    newer one. A side that did not fit the window comes after those that were not tried yet.
+    """
+
+    def __init__(
+        self, candidates: Candidates, places: dict[Side, list[int]], others: dict[Side, dict[Side, int]]
+    ) -> None:
+        self._candidates = candidates
+        self._places = places  # the best side first
+        self._others = others
+        self._unfit: set[Side] = set()
+        self._mark()
+
+    def _mark(self) -> None:
+        candidates, places = self._candidates, self._places
+        self._gone: set[Side] = set()
+        self._preferred: set[Side] = set()
+        for at in places.values():
+            candidates[TWIN][at], candidates[MARK][at] = 0, 0
+        for best in sorted(places, key=self._unfit.__contains__):
+            if best in self._gone:
+                continue
+            candidates[MARK][places[best]] = DISPUTED
+            for other, ordinal in self._others[best].items():
+                if other in places and other not in self._gone:
+                    self._preferred.add(best)
+                    self._gone.add(other)
+                    candidates[TWIN][places[other]] = -ordinal
+                    candidates[MARK][places[other]] = UNFIT if other in self._unfit else 0
+
+    def give_way(self, ranked: Candidates, codes: NDArray[np.uint8] | None) -> bool:
+        """Let the other side of a conflict go before one that did not enter; return whether any does, to fill again.
+
+        Shapes: codes ``uint8[n]``, the decisions about ``ranked``; None if nothing fitted.
+        """
+        inside: Any = [] if codes is None else entered(codes)
+        shown = set(zip(ranked[SOURCE][inside].tolist(), ranked[ROW][inside].tolist(), strict=True))
+        keys = self._candidates[SOURCE], self._candidates[ROW]
+        late = {
+            each
+            for each in self._preferred - self._unfit
+            if not any((int(keys[0][at]), int(keys[1][at])) in shown for at in self._places[each])
+        }
+        self._unfit |= late
+        if late:
+            self._mark()
+        return bool(late)
 
 
 def _places(plan: AssemblyPlan, candidates: Candidates) -> dict[Side, list[int]]:
@@ -73,24 +125,6 @@ def _places(plan: AssemblyPlan, candidates: Candidates) -> dict[Side, list[int]]
         for place, row in zip(chosen.tolist(), rows[chosen].tolist(), strict=True):
             out.setdefault((relation.name, row), []).append(place)
     return out
-
-
-def _decide(
-    inputs: AssemblyInputs,
-    candidates: Candidates,
-    places: dict[Side, list[int]],
-    others: dict[Side, dict[Side, int]],
-) -> bool:
-    gone: set[Side] = set()
-    for best in sorted(places, key=lambda each: _rank(inputs, each), reverse=True):
-        if best in gone:
-            continue
-        candidates[MARK][places[best]] |= DISPUTED
-        for other, ordinal in others[best].items():
-            if other in places and other not in gone:
-                gone.add(other)
-                candidates[TWIN][places[other]] = -ordinal
-    return bool(places)
 
 
 def _rank(inputs: AssemblyInputs, side: Side) -> tuple[Any, ...]:

@@ -76,7 +76,7 @@ CONFLICT = Relation(
     mirrored=True,
     framed=True,
     derived=None,  # ids, instants, and what a check found
-    erase=Erase(hangs_on=("a_id", "b_id")),
+    erase=Erase(hangs_on=("a_id", "b_id"), quotes=True),
     links=None,  # it links its sides
     between=("item_a", "item_b"),
     trust=None,  # its reason is the program's
