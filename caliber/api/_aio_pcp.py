@@ -54,6 +54,15 @@ class AsyncPcp(AsyncFace, of=Pcp):
         """
         return await self._run(self._sync.validate, target, record=record, deadline_ms=deadline_ms)
 
+    async def apply_dosage(
+        self, window: ContextWindow | Id, *, max_tokens: int | None = None, deadline_ms: int | None = None
+    ) -> ContextWindow:
+        """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
+
+        See ``Pcp.apply_dosage``.
+        """
+        return await self._run(self._sync.apply_dosage, window, max_tokens=max_tokens, deadline_ms=deadline_ms)
+
     async def conflicts(
         self,
         *,

@@ -249,19 +249,20 @@ class Reader:
         at_us = to_us(window.assembled_at)
         if config.write_behind.usage_enabled:
             engine.behind.put((self._shared.usage, None, (functools.partial(_owners_used, window), at_us)))
-        engine.publish_later(
-            functools.partial(
-                engine.event,
-                EventType.CONTEXT_ASSEMBLE,
-                principal=self._label,
-                trajectory_id=trajectory_id,
-                scope_id=window.scope_id,
-                subject=(EntityType.CONTEXT_WINDOW, window.window_id),
-                payload={"used_tokens": window.used_tokens, "max_tokens": window.max_tokens},
-                at_us=at_us,
-            ),
-            erased,
+        about = (EntityType.CONTEXT_WINDOW, window.window_id)
+        event = functools.partial(
+            engine.event,
+            principal=self._label,
+            trajectory_id=trajectory_id,
+            scope_id=window.scope_id,
+            subject=about,
+            at_us=at_us,
         )
+        if claim.rules:
+            asked = [{"memory": rule.memory, "rule": rule.origin} for rule in claim.rules]
+            engine.publish_later(functools.partial(event, EventType.CONTEXT_INJECT, payload={"asked": asked}), erased)
+        used = {"used_tokens": window.used_tokens, "max_tokens": window.max_tokens}
+        engine.publish_later(functools.partial(event, EventType.CONTEXT_ASSEMBLE, payload=used), erased)
         return True
 
     def stored_window(self, window_id: uuid.UUID) -> StoredWindow:

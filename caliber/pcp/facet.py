@@ -92,6 +92,23 @@ class Pcp:
         with bounded(deadline_ms):
             return Validator(self._engine, self._principal).validate(target, self._conflicts() if record else None)
 
+    def apply_dosage(
+        self, window: ContextWindow | Id, *, max_tokens: int | None = None, deadline_ms: int | None = None
+    ) -> ContextWindow:
+        """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
+
+        ``window`` is a window or the id of a persisted one, which is replayed. Sections stay from the highest priority
+        down: one that does not fit is compressed or left out, the oldest turns first. Sections from
+        ``critical_priority`` on always stay; where they exceed the limit by themselves they are cut, and the log of the
+        task gets an event ``error``. The new window has the old trace and the decisions about what it lost. It is not
+        persisted.
+
+        Raises: InputError kinds; NotFound for a window or task that does not exist or is hidden.
+        """
+        limit = None if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
+        with bounded(deadline_ms):
+            return self._inspector().apply_dosage(window, limit)
+
     def conflicts(
         self,
         *,

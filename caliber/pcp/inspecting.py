@@ -5,6 +5,7 @@ Everything is read from the store, and of it only what the principal may see is 
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -13,11 +14,15 @@ from typing import Any, Final
 from caliber.access.visibility import Readers
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import NotFound
 from caliber.model.events import Event, EventType
+from caliber.model.ids import Id
 from caliber.model.pcp import ArtifactProvenance, TaskState, TraceSummary
+from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, TurnRole
+from caliber.model.windows import ContextWindow
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.search.service import Searching
@@ -119,6 +124,33 @@ class Inspector:
                 tuple(older),
                 tuple(newer),
             )
+
+    def apply_dosage(self, window: ContextWindow | Id, limit: int | None) -> ContextWindow:
+        """Return a window within limits. Raises: as ``Pcp.apply_dosage``."""
+        from caliber.explain.service import Explaining
+        from caliber.pcp.dosage import Dosage
+
+        engine = self._engine
+        if not isinstance(window, ContextWindow):
+            key = arguments.as_uuid(window, "window")
+            window = Explaining(engine, Reader(engine, self._principal, self._searching)).replay(key)
+        task = window.trajectory_id
+        self._readers(task)
+        dosage = Dosage(window, engine.config, limit, engine.clock.now_us())
+        made = dosage.apply()
+        if dosage.cut_critical:
+            payload = {"window": str(made.window_id), "limit": dosage.limit, "used_tokens": window.used_tokens}
+            event = functools.partial(
+                engine.event,
+                EventType.ERROR,
+                principal=self._principal.label,
+                trajectory_id=task,
+                subject=(EntityType.CONTEXT_WINDOW, window.window_id),
+                payload={"error": "critical_sections_cut", **payload},
+                at_us=engine.clock.now_us(),
+            )
+            engine.publish_later(event, engine.memory.erasures)
+        return made
 
     def _readers(self, task: uuid.UUID) -> Readers:
         """Return the readers of the records of a task. Raises: NotFound for a task that they may not see."""

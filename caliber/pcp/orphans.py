@@ -132,12 +132,12 @@ class Orphans:
         below = uow.select_path(TRAJECTORY, "list_children", key)
         if any(not states.TRAJECTORY.is_terminal(child.status) for child in below):
             return {}
-        scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)
-        for scope in scopes:
-            self._close(uow, scope)
-        self._cancel(uow, "list_by_trajectory", key, "the task was abandoned")
         since, limit = silent_since.isoformat(timespec="seconds"), self._threshold_ms
         summary = f"abandoned: no activity since {since}, longer than orphan_detection_threshold ({limit} ms)"
+        scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)
+        for scope in scopes:
+            self._close(uow, scope, summary)
+        self._cancel(uow, "list_by_trajectory", key, "the task was abandoned")
         status = OutcomeStatus.SYSTEM_ABORT
         _, session = lifecycle.finish_trajectory(uow, task.trajectory_id, status=status, summary=summary, notes=())
         if session is not None:
@@ -153,11 +153,11 @@ class Orphans:
         task: Trajectory | None = uow.find(TRAJECTORY, scope.trajectory_id.bytes)
         if task is None or not states.TRAJECTORY.is_terminal(task.status):
             return {}
-        self._close(uow, scope)
+        self._close(uow, scope, f"left open: its task had ended ({task.status})")
         return {"scopes_closed": 1}
 
-    def _close(self, uow: UnitOfWork, scope: Scope) -> None:
-        """Close a scope without a summary, which windows and searches would show."""
+    def _close(self, uow: UnitOfWork, scope: Scope, reason: str) -> None:
+        """Close a scope; the reason is in its event. Windows and searches would show it as the scope's summary."""
         closed = lifecycle.close_scope(
             uow,
             scope.scope_id,
@@ -167,7 +167,7 @@ class Orphans:
             checkpoint_id=scope.checkpoint_id,
         )
         self._retention.scope_closed(uow, closed)
-        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed)
+        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, reason=reason)
 
     def _emit(self, uow: UnitOfWork, kind: EventType, task: uuid.UUID, scope: Scope | None, **payload: object) -> None:
         about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)

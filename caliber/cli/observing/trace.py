@@ -25,6 +25,7 @@ _LABELS: Final = {
     EventType.SCOPE_OPEN: "a scope opens",
     EventType.SCOPE_CLOSE: "a scope closes",
     EventType.ARTIFACT_CREATE: "an artifact is kept",
+    EventType.CONTEXT_INJECT: "a trigger's records enter a window",
     EventType.CONTEXT_ASSEMBLE: "a window is assembled",
     EventType.CHECKPOINT_CREATE: "a checkpoint is made",
     EventType.CHECKPOINT_RECOVER: "the task is recovered",

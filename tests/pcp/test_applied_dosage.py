@@ -1,0 +1,199 @@
+"""Dosage applied to a window that exists: a smaller one within every limit, with the decisions that made it so.
+
+Source: C-273 to C-277, K-083, K-084.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from caliber.model import Principal, ToolCall
+from caliber.model.context import AssemblyAction
+from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.windows import ContextWindow
+
+NOTE = (
+    "The pump is a model A12 from 2019. Its seal is changed every spring. The cellar is dry. Nobody painted the door."
+)
+KNOBS: dict[str, Any] = {"pcp__dosage__critical_priority": 90, "pcp__dosage__compress_ratio": 0.5, "policies": []}
+
+
+@pytest.fixture
+def window_of(start: Any, backend: Any) -> Callable[..., Any]:
+    def make(turns: int = 12, notes: int = 6, **options: Any) -> Any:
+        memory = backend.open(**KNOBS | options)
+        agent = start(memory)
+        for number in range(turns):
+            agent.say(
+                f"Turn {number} is about the pump in the cellar.", role="user" if number % 2 == 0 else "assistant"
+            )
+        for number in range(notes):
+            agent.note(f"{NOTE} Part {number}.", confidence=0.9)
+        agent.keep("The pump has artifact number one.")
+        memory.flush()
+        return agent, memory.assemble_context(agent.trajectory_id, query="Which pump is in the cellar?")
+
+    return make
+
+
+def check(window: ContextWindow, limit: int, overhead: int) -> None:
+    """Check that the figures, spans and messages of a window are those of its text."""
+    assert window.used_tokens <= limit
+    assert window.used_tokens == sum(each.token_count for each in window.sections) + overhead * len(window.messages)
+    assert window.text == "".join(each.content for each in window.sections)
+    spoken = {"user", "current"}
+    for section in window.sections:
+        assert section.sources
+        texts = [section.content[start:end] for start, end in (ref.span for ref in section.sources)]
+        assert all(texts)
+        if section.section_type.value in spoken:
+            contents = [each.content for each in window.messages]
+            assert all(any(text.endswith(content) for content in contents) for text in texts)
+    assert len(window.messages) >= sum(
+        len(each.sources) for each in window.sections if each.section_type.value in spoken
+    )
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_a_window_within_its_limits_stays_itself(window_of: Any, order: str) -> None:
+    # C-273
+    agent, window = window_of(assembly__order=order)
+    assert agent.memory.pcp.apply_dosage(window) is window
+    assert agent.memory.pcp.apply_dosage(window, max_tokens=window.used_tokens) is window
+    agent.memory.flush()
+    again = agent.memory.pcp.apply_dosage(window.window_id)
+    assert (again.window_id, again.text) == (window.window_id, window.text)
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_sections_stay_by_priority_and_are_compressed_before_they_go(window_of: Any, order: str) -> None:
+    # C-274, C-276, K-083
+    agent, window = window_of(assembly__order=order)
+    overhead = agent.memory.config.assembly.message_overhead_tokens
+    notes = next(each for each in window.sections if each.section_type == "notes")
+    smaller = agent.memory.pcp.apply_dosage(window, max_tokens=window.used_tokens - notes.token_count // 3)
+    check(smaller, smaller.max_tokens, overhead)
+    assert smaller.window_id != window.window_id
+    more = smaller.assembly_trace[len(window.assembly_trace) :]
+    assert smaller.assembly_trace[: len(window.assembly_trace)] == tuple(window.assembly_trace)
+    assert {each.action for each in more} == {AssemblyAction.COMPRESS}
+    assert {each.target_id for each in more} == {ref.id for ref in notes.sources}
+    assert "The pump is a model A12 from 2019." in smaller.text
+    least = agent.memory.pcp.apply_dosage(window, max_tokens=window.used_tokens - notes.token_count)
+    check(least, least.max_tokens, overhead)
+    gone = [each for each in least.assembly_trace[len(window.assembly_trace) :] if each.section == "notes"]
+    assert {(each.action, each.rule_id) for each in gone} == {(AssemblyAction.EXCLUDE, "budget_limit")}
+    assert "A12" not in least.text
+    kept = {each.name for each in least.sections}
+    assert {each.name for each in window.sections if each.priority >= 90} <= kept
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_critical_sections_that_exceed_the_limit_are_cut_and_the_log_has_an_error(window_of: Any, order: str) -> None:
+    # C-275
+    agent, window = window_of(assembly__order=order, turns=30)
+    memory = agent.memory
+    smaller = memory.pcp.apply_dosage(window, max_tokens=90)
+    check(smaller, 90, memory.config.assembly.message_overhead_tokens)
+    assert "Turn 29 is" in smaller.text
+    assert "Turn 0 is" not in smaller.text
+    rules = {each.rule_id for each in smaller.assembly_trace[len(window.assembly_trace) :]}
+    assert "critical_limit" in rules
+    memory.flush()
+    (error,) = memory.trace(agent.trajectory_id, event_type="error")
+    assert error.payload["error"] == "critical_sections_cut"
+    assert error.subject_id == window.window_id
+    assert memory.pcp.trace_summary(agent.trajectory_id).errors == 1
+
+
+def test_the_last_message_is_cut_from_its_end(window_of: Any) -> None:
+    agent, _ = window_of(turns=1, notes=0)
+    agent.say("The seal of the pump " * 100)
+    agent.memory.flush()
+    window = agent.memory.assemble_context(agent.trajectory_id)
+    smaller = agent.memory.pcp.apply_dosage(window, max_tokens=80)
+    check(smaller, 80, agent.memory.config.assembly.message_overhead_tokens)
+    assert smaller.messages[-1].content.startswith("The seal of the pump")
+    assert smaller.messages[-1].content.endswith("...")
+    assert smaller.assembly_trace[-1].action is AssemblyAction.TRUNCATE
+
+
+def test_a_result_of_a_tool_leaves_with_its_call(window_of: Any) -> None:
+    agent, _ = window_of(turns=0, notes=0)
+    for number in range(12):
+        agent.say("", role="assistant", tool_calls=[ToolCall(f"c{number}", "find", '{"q": "pump"}')])
+        agent.say(f"The pump {number} stands in the cellar.", role="tool", tool_call_id=f"c{number}")
+    agent.say("Thank you.")
+    agent.memory.flush()
+    window = agent.memory.assemble_context(agent.trajectory_id)
+    for limit in range(60, window.used_tokens, 17):
+        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
+        assert smaller.used_tokens <= limit
+        called = {call["id"] for message in smaller.messages for call in message.tool_calls}
+        assert {message.tool_call_id for message in smaller.messages if message.tool_call_id} <= called
+
+
+def test_counts_of_an_earlier_configuration_are_applied(start: Any, backend: Any, another: Any) -> None:
+    # C-277, K-084: an ephemeral window of a configuration without such limits
+    memory = backend.open(**KNOBS)
+    agent = start(memory)
+    agent.say("Which pump is in the cellar?")
+    for number in range(8):
+        agent.note(f"Pump {number} is in the cellar {'x' * number}.", confidence=0.9)
+    memory.flush()
+    window = memory.assemble_context(agent.trajectory_id)
+    had = [ref for each in window.sections for ref in each.sources if ref.source_type == "note"]
+    assert len(had) > 3
+    strict = another(backend.name).open(**KNOBS | {"pcp__dosage__max_notes_in_window": 3})
+    strict.storage.trajectories.insert(memory.storage.trajectories.get(agent.trajectory_id))
+    smaller = strict.pcp.apply_dosage(window)
+    left = [ref for each in smaller.sections for ref in each.sources if ref.source_type == "note"]
+    best = sorted(had, key=lambda ref: -ref.relevance)[:3]
+    assert {ref.id for ref in left} == {ref.id for ref in best}
+    gone = smaller.assembly_trace[len(window.assembly_trace) :]
+    assert {(each.action, each.rule_id) for each in gone} == {(AssemblyAction.EXCLUDE, "dosage_limit")}
+    check(smaller, smaller.max_tokens, memory.config.assembly.message_overhead_tokens)
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_no_limit_is_ever_exceeded(window_of: Any, order: str) -> None:
+    agent, window = window_of(assembly__order=order, turns=20)
+    overhead = agent.memory.config.assembly.message_overhead_tokens
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.integers(1, window.used_tokens))
+    def holds(limit: int) -> None:
+        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
+        check(smaller, limit, overhead)
+        last: dict[Any, Any] = {}
+        for each in smaller.assembly_trace:
+            last[each.source_type, each.target_id, each.section] = each
+        shown = {(ref.source_type, ref.id, each.name) for each in smaller.sections for ref in each.sources}
+        assert shown == {key for key, each in last.items() if each.action is not AssemblyAction.EXCLUDE}
+        assert agent.memory.pcp.apply_dosage(smaller) is smaller
+
+    holds()
+
+
+def test_bad_windows_are_refused(window_of: Any) -> None:
+    agent, window = window_of()
+    memory = agent.memory
+    with pytest.raises(NotFound):
+        memory.pcp.apply_dosage(uuid.uuid4())
+    with pytest.raises(InvalidValue):
+        memory.pcp.apply_dosage(window, max_tokens=0)
+    with pytest.raises(InvalidValue):
+        memory.pcp.apply_dosage(dataclasses.replace(window, messages=window.messages[:-1]), max_tokens=50)
+    hidden = memory.start_trajectory("plan", user="ana").trajectory_id
+    ben = memory.acting_as(Principal.user("ben"))
+    with pytest.raises(NotFound):
+        ben.pcp.apply_dosage(dataclasses.replace(window, trajectory_id=hidden), max_tokens=50)
+    with pytest.raises(NotFound):
+        ben.pcp.apply_dosage(window.window_id)
