@@ -78,6 +78,9 @@ def test_what_a_trigger_asks_for_is_in_the_next_window_and_in_no_other(opened: A
     assert (again.text, again.sections, again.assembly_trace) == (first.text, first.sections, first.assembly_trace)
     (run,) = [event for event in memory.trace(task) if event.event_type == "policy_execute"]
     assert (run.payload["action"], run.payload["asked"]) == ("inject note", 1)
+    (entered,) = memory.trace(task, event_type="context_inject")  # C-295: once, though three windows were assembled
+    assert entered.subject_id == first.window_id
+    assert entered.payload == {"asked": [{"memory": "note", "rule": "greet[0][0] on task_start"}]}
 
 
 @pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
