@@ -19,6 +19,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import ContextWindow
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
 from caliber.search.service import Searching
 
@@ -59,7 +60,7 @@ class Targets:
             keys = [each.id for section in target.sections for each in section.sources if each.id is not None]
             return self._of_window(snapshot, target.trajectory_id, keys)
         key = arguments.as_uuid(target, "target")
-        for name in _containers(snapshot):
+        for name in _containers(self._engine.store.catalog):
             owners = snapshot[name]
             number = owners.find(key.bytes)
             if number >= 0 and (self._readers.serves_tasks or self._readers.allows(owners, number)):
@@ -89,10 +90,10 @@ class Targets:
         task = key if column is None else owners.interned(column)[owners.column(column)[number]]
         readers = self._reading(uuid.UUID(bytes=task))
         out = []
-        for rows in snapshot.relations.values():
-            relation = rows.relation
+        for relation in self._engine.store.catalog.relations:
             if relation.grounded is None:
                 continue
+            rows = snapshot[relation.name]
             numbers: list[int] = []
             if relation.task is not None:
                 numbers = list(self._members(rows, task))
@@ -121,7 +122,7 @@ def rows_of(
     snapshot: ResidentSnapshot, readers: Readers, keys: Iterable[uuid.UUID]
 ) -> tuple[list[Rows], list[uuid.UUID]]:
     """Return the rows of some records, and the ids of those that are gone, or hidden from ``readers``."""
-    found: dict[str, Rows] = {}
+    found: dict[int, Rows] = {}  # records that are not in memory come each in a snapshot of its own
     missing = []
     unique = list(dict.fromkeys(keys))
     for key, located in zip(unique, snapshot.locate_all([key.bytes for key in unique]), strict=True):
@@ -129,13 +130,13 @@ def rows_of(
             missing.append(key)
             continue
         owners, number = located
-        found.setdefault(owners.relation.name, Rows(owners, [])).numbers.append(number)
+        found.setdefault(id(owners), Rows(owners, [])).numbers.append(number)
     return list(found.values()), missing
 
 
-def _containers(snapshot: ResidentSnapshot) -> list[str]:
+def _containers(catalog: Catalog) -> list[str]:
     """Return the relations that records with statements are parts of: tasks and scopes."""
-    keys = [key for rows in snapshot.relations.values() if rows.relation.grounded for key in rows.relation.foreign_keys]
+    keys = [key for relation in catalog.relations if relation.grounded for key in relation.foreign_keys]
     return list(dict.fromkeys(key.relation for key in keys if key.on_delete == "cascade"))
 
 

@@ -15,7 +15,7 @@ from support.weeks import SetClock
 
 from caliber.context.texts import DISPUTED_LEAD
 from caliber.model import Principal
-from caliber.model.errors import BudgetTooSmall
+from caliber.model.errors import BudgetTooSmall, Unavailable
 
 
 @pytest.fixture
@@ -190,3 +190,47 @@ def test_whatever_the_budget_at_most_one_side_enters_and_is_marked(long_pair: Pa
         assert (DISPUTED_LEAD in found.text) is bool(places(found))
         if most >= 60:
             assert places(found)
+
+
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_a_window_with_room_for_nothing_but_the_other_side_is_no_error(
+    start: Any, backend: Backend, clock: SetClock, mode: str
+) -> None:
+    small: dict[str, Any] = {"assembly__order": "priority", "assembly__section_shares": {}}
+    small |= {"assembly__overflow_policy": "exclude", "system_instructions": None, "persona": None}
+    pair = Pair(start, backend, clock, **small, search__mode=mode)
+    pair.memory.update_note(pair.surer.note_id, content=LONG)
+    pair.memory.flush()
+    pair.memory.pcp.validate(window(pair), record=True)
+    assert len(pair.memory.pcp.conflicts()) == 1
+    found = window(pair, max_tokens=60)
+    assert places(found) == {"Lisbon"}
+    assert DISPUTED_LEAD in found.text
+    pair.memory.flush()
+    assert pair.memory.replay(found.window_id).text == found.text
+    with pytest.raises(BudgetTooSmall):
+        window(pair, max_tokens=10)
+
+
+def test_windows_of_a_tenant_that_is_not_resident_hold_one_of_two_sides(
+    start: Any, backend: Backend, clock: SetClock
+) -> None:
+    pair = Pair(start, backend, clock, search__mode="backend")
+    (conflict,) = pair.memory.pcp.validate(window(pair), record=True).conflicts
+    assert pair.memory.pcp.conflicts() == pair.memory.pcp.conflicts(task=pair.agent.trajectory_id) == [conflict]
+    found = window(pair)
+    assert places(found) == {"Berlin"}
+    assert DISPUTED_LEAD in found.text
+    ben = pair.memory.acting_as(Principal.user("ben"))
+    pair.memory.update_note(pair.surer.note_id, visible_to=["human:ana"])
+    assert places(window(pair, ben)) == {"Lisbon"}
+    assert DISPUTED_LEAD not in window(pair, ben).text
+    assert ben.pcp.conflicts() == []
+    kept = pair.memory.pcp.resolve(conflict.conflict_id, keep=pair.surer.note_id)
+    assert kept.kept.id == pair.surer.note_id
+    pair.clock.at += timedelta(seconds=1)
+    again = window(pair)
+    assert places(again) == {"Berlin"}
+    assert DISPUTED_LEAD not in again.text
+    with pytest.raises(Unavailable):  # records of a task are found in memory
+        pair.memory.pcp.validate(pair.agent.trajectory_id)

@@ -118,6 +118,7 @@ class StoredRecords:
                 found = session.run(statements["search.vectors_of"], (space.space_id.bytes, packed))
         mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
         relations = {name: mirrors.mirror(name, part) for name, part in rows.items()}
+        relations |= {name: each for name, each in resident.relations.items() if each.relation.between}  # conflicts
         if space is not None:
             vectors = mirrors.vectors(space, found, relations)
             spaces[space.space_id] = space
