@@ -48,6 +48,7 @@ def test_a_configuration_whose_similar_words_need_what_is_not_here_is_refused(mo
     # design section 7: `caliber check` says what would keep every command from opening the store
     real = static.importlib.util.find_spec
     assert refusals(config("store.db")) == []
+    monkeypatch.setattr(static, "installed_folder", static.installed_folder.__wrapped__)  # looks anew
     monkeypatch.setattr(
         static.importlib.util, "find_spec", lambda name, *rest: None if name == "wordllama" else real(name, *rest)
     )

@@ -8,6 +8,7 @@ Source: M-004, C-246; docs/decisions/0013-local-embeddings.md (also the model's 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import math
@@ -120,9 +121,18 @@ class StaticEmbeddingProvider(LocalEmbedding):
 
 def static_model_folder(feature: str = _FEATURE) -> Path:
     """Return the folder of the model's files. Raises: ExtraNotInstalled, naming the feature that needs them."""
+    folder = installed_folder()
+    if folder is None:
+        raise ExtraNotInstalled(feature=feature, extra="embed")
+    return folder
+
+
+@functools.cache
+def installed_folder() -> Path | None:
+    """Return the folder of the installed model; looking for it takes a tenth of opening a tenant."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("tokenizers") is None:
-        raise ExtraNotInstalled(feature=feature, extra="embed")
+        return None
     return Path(spec.submodule_search_locations[0])
 
 
