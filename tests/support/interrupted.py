@@ -25,11 +25,15 @@ class Interrupt(BaseException):
 
 @functools.cache
 def _untouchable(code: CodeType) -> frozenset[int]:
-    """Return where lines begin that nothing interrupts: a ``with`` block is left as it should be, ``try`` is said."""
+    """Return where lines begin that nothing interrupts.
+
+    A ``with`` block is left as it should be, ``try`` is said, or an ``except`` block is left: an exception there would
+    leave the one that was handled as that of the thread, with all that it refers to, for as long as the process runs.
+    """
     every = list(dis.get_instructions(code))
     found = [each for each in every if each.opname not in ("CACHE", "PRECALL", "NOP")]
     nones = [each.opname.startswith("LOAD_CONST") and each.argval is None for each in found]
-    out = {each.offset for each in every if each.opname == "NOP"}
+    out = {each.offset for each in every if each.opname in ("NOP", "POP_EXCEPT")}
     for at in range(len(found) - 3):
         if all(nones[at : at + 3]) and found[at + 3].opname.startswith("CALL"):
             out.add(found[at].offset)
@@ -64,7 +68,7 @@ class Lines:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count meanwhile; the interrupt ends the block, and goes no further."""
-        before = sys.gettrace()
+        before, handled = sys.gettrace(), sys.exception()
         sys.settrace(self._call)
         try:
             yield
@@ -72,6 +76,7 @@ class Lines:
             pass
         finally:
             sys.settrace(before)
+        assert sys.exception() is handled, "an interrupt came where no signal's handler runs"
 
 
 def in_files(*ends: str) -> Callable[[CodeType], bool]:
@@ -125,6 +130,7 @@ class EveryLineOnce:
         """Return the number of lines, and those whose exception did not reach the caller of ``work``."""
         lost: list[str] = []
         handler, tracer = signal.signal(signal.SIGUSR1, self._handler), sys.gettrace()
+        handled = sys.exception()
         try:
             while True:
                 self._at, self._raised = "", None
@@ -136,6 +142,7 @@ class EveryLineOnce:
                     caught = error
                 finally:
                     sys.settrace(tracer)
+                assert sys.exception() is handled, f"{self._at}: no handler runs there"
                 if not self._at:
                     return len(self._seen), lost
                 assert self._raised is not None
