@@ -49,6 +49,7 @@ class Lines:
         self._wanted = wanted
         self._at = at
         self.run = 0
+        self.where = ""
 
     @property
     def hit(self) -> bool:
@@ -59,6 +60,7 @@ class Lines:
         if event == "line" and frame.f_lasti not in _untouchable(frame.f_code):
             self.run += 1
             if self.run == self._at:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 raise Interrupt
         return self._line
 
@@ -68,7 +70,7 @@ class Lines:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count meanwhile; the interrupt ends the block, and goes no further."""
-        before, handled = sys.gettrace(), sys.exception()
+        before = sys.gettrace()
         sys.settrace(self._call)
         try:
             yield
@@ -76,7 +78,6 @@ class Lines:
             pass
         finally:
             sys.settrace(before)
-        assert sys.exception() is handled, "an interrupt came where no signal's handler runs"
 
 
 def in_files(*ends: str) -> Callable[[CodeType], bool]:
@@ -88,10 +89,11 @@ def in_files(*ends: str) -> Callable[[CodeType], bool]:
 
 def every_line(wanted: Callable[[CodeType], bool], *, step: int = 1) -> Iterator[Lines]:
     """Yield what interrupts the first line, the next one, and so on, until there are no more lines to interrupt."""
-    at = 1
+    at, handled = 1, sys.exception()
     while True:
         lines = Lines(wanted, at)
         yield lines
+        assert sys.exception() is handled, f"{lines.where}: no handler runs there"
         if not lines.hit:
             return
         at += step
