@@ -21,7 +21,7 @@ from caliber.model.ids import CheckpointId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import Checkpoint
 from caliber.model.time import from_us
-from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.model.windows import ContextWindow
 from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT
@@ -60,9 +60,8 @@ class CheckpointState:
         """Return whether a scope existed and was open."""
         return scope.sequence_number in self.open_scopes
 
-    def used(self, turn: Turn) -> bool:
-        """Return whether a turn existed and was in use."""
-        number = turn.turn_number
+    def used(self, number: int) -> bool:
+        """Return whether the turn of a number existed and was in use."""
         if number >= self.turn_number:
             return False
         return not any(first <= number <= last for first, last in self.rolled_back_turns)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -39,7 +39,7 @@ from caliber.schema.predicate import Comparison, Operator
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
 from caliber.schema.validity import is_active
-from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.service import Tasks
@@ -282,46 +282,66 @@ _COUNTS = (
 
 
 class _Records:
-    """The scopes, turns and artifacts of a task, as a transaction has them."""
+    """The scopes, turns and artifacts of a task, as a transaction has them.
+
+    Rows of turns and artifacts become entities only where a recovery may change them: a task has thousands.
+    """
 
     def __init__(self, uow: UnitOfWork, trajectory_id: uuid.UUID) -> None:
         self.trajectory_id = trajectory_id
         self.scopes: list[Scope] = uow.select_path(SCOPE, "list_by_trajectory", trajectory_id.bytes)
-        self._turns: list[Turn] = [
-            turn for scope in self.scopes for turn in uow.select_path(TURN, "list_by_scope", scope.scope_id.bytes)
+        self._turns = [
+            row for scope in self.scopes for row in uow.path_rows(TURN, "list_by_scope", scope.scope_id.bytes)
         ]
-        self._artifacts: list[Artifact] = uow.select_path(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
+        self._artifacts = uow.path_rows(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
 
     def stand(self, state: CheckpointState) -> bool:
         """Return whether nothing that was in use at a checkpoint was rolled back since."""
-        then: list[Scope | Turn | Artifact] = [
-            *(turn for turn in self._turns if state.used(turn)),
-            *(each for each in self._artifacts if each.artifact_id.bytes in state.artifacts),
-        ]
-        return not any(each.rolled_back_at for each in then)
+        turns = any(gone is not None and state.used(number) for number, gone, _ in self._numbered())
+        return not turns and not any(
+            gone is not None and key in state.artifacts for key, gone, _ in self._keyed("rolled_back_at")
+        )
 
     def plan(self, state: CheckpointState) -> _Plan:
         """Return the changes that bring the task back to a checkpoint."""
         plan = _Plan()
         busy: set[ScopeId] = set()
-        for turn in self._turns:
-            if not state.used(turn) and turn.rolled_back_at is None:
+        for number, gone, row in self._numbered():
+            if state.used(number) is (gone is None):
+                continue
+            turn: Turn = codec_of(TURN).decode(row)
+            if gone is None:
                 plan.mark.append((TURN, turn))
                 busy.add(turn.scope_id)
-            elif state.used(turn) and turn.rolled_back_at is not None:
+            else:
                 plan.lift.append((TURN, turn))
-        for artifact in self._artifacts:
-            if artifact.artifact_id.bytes not in state.artifacts and is_active(ARTIFACT, artifact):
+        for key, gone, row in self._keyed("rolled_back_at", "superseded_by", "retired_at"):
+            was_used = key in state.artifacts
+            if was_used and gone is None:
+                continue
+            artifact: Artifact = codec_of(ARTIFACT).decode(row)
+            lapsed = artifact.retired_at is not None and artifact.ttl.kind is TTLKind.SCOPE
+            if was_used and (artifact.rolled_back_at or artifact.superseded_by is not None or lapsed):
+                plan.lift.append((ARTIFACT, artifact))
+            elif not was_used and is_active(ARTIFACT, artifact):
                 plan.mark.append((ARTIFACT, artifact))
                 busy.add(artifact.scope_id)
-        for artifact in self._artifacts:
-            replaced = artifact.superseded_by is not None
-            lapsed = artifact.retired_at is not None and artifact.ttl.kind is TTLKind.SCOPE
-            if artifact.artifact_id.bytes in state.artifacts and (artifact.rolled_back_at or replaced or lapsed):
-                plan.lift.append((ARTIFACT, artifact))
         for scope in self.scopes:
             self._plan_scope(plan, scope, state, is_busy=scope.scope_id in busy)
         return plan
+
+    def _numbered(self) -> Iterator[tuple[int, Any, Row]]:
+        """Yield the number of each turn, when it was rolled back as the driver stores it, or None, and its row."""
+        index = codec_of(TURN).index
+        number, gone = index("turn_number"), index("rolled_back_at")
+        return ((row[number], row[gone], row) for row in self._turns)
+
+    def _keyed(self, *columns: str) -> Iterator[tuple[bytes, Any, Row]]:
+        """Yield the id of each artifact, the first of some columns that is set, or None, and its row."""
+        index = codec_of(ARTIFACT).index
+        key, ends = index("artifact_id"), [index(name) for name in columns]
+        for row in self._artifacts:
+            yield row[key], next((row[end] for end in ends if row[end] is not None), None), row
 
     def _plan_scope(self, plan: _Plan, scope: Scope, state: CheckpointState, *, is_busy: bool) -> None:
         is_new = scope.sequence_number >= state.scope_count

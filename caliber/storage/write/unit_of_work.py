@@ -140,6 +140,10 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]
 
+    def path_rows(self, relation: Relation, path: str, *key: Any) -> list[Row]:
+        """Return the rows of one access path as the driver stores them, in its order; they are not tracked."""
+        return self._session.run(self._plans[relation.name].lists[path], key)
+
     def find_by(self, relation: Relation, columns: tuple[str, ...], *values: Any) -> Any | None:
         """Return the one entity that a rule of uniqueness lets have values in its columns, or None."""
         plans = self._plans[relation.name]
