@@ -241,8 +241,8 @@ class PolicyEngine:
         window = self._assemble(subject.trajectory.trajectory_id, config.pcp.dosage.max_context_tokens)
         compress = config.pcp.recovery_points.compression_enabled
         key, artifacts = subject.trajectory.trajectory_id.bytes, subject.snapshot[ARTIFACT.name]
-        active = active_rows(artifacts, artifacts.group("trajectory_id", key)).tolist()
-        used = [artifacts.entity_id(row).bytes for row in active]
+        active = active_rows(artifacts, artifacts.group("trajectory_id", key))
+        used = [pair.tobytes() for pair in artifacts.ties()[active].astype(">u8")]
         return build_state(subject.trajectory, subject.scopes, used, self._rolled_back(subject), window, compress)
 
     def _rolled_back(self, subject: Subject) -> list[int]:
