@@ -122,7 +122,7 @@ def test_validation(contest: Callable[..., None], quick: bool, tmp_path: Path) -
             return memory.pcp.validate(window)
 
         def first() -> Any:
-            readings._kept.clear()
+            readings.kept.clear()
             return again()
 
         result = again()

@@ -23,7 +23,7 @@ _MOST_VERDICTS: Final = 65_536
 _UNKNOWN: Final = object()
 
 
-class _Kept:
+class Kept:
     """The readings and verdicts of the rows of one relation."""
 
     __slots__ = ("readings", "subjects", "verdicts")
@@ -38,17 +38,17 @@ class Readings:
     """The readings and verdicts of one tenant. Threads may share it."""
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Generation, _Kept] = WeakKeyDictionary()
+        self.kept: WeakKeyDictionary[Generation, Kept] = WeakKeyDictionary()
 
     def verdicts(self, pairs: Sequence[Candidate]) -> list[Verdict | None]:
         """Return by rule how each pair of statements contradicts itself, or None."""
         out: list[Verdict | None] = []
         generation: Generation | None = None
-        kept = _Kept()
+        kept = Kept()
         for first, second, _ in pairs:
             if first.owners.generation is not generation:
                 generation = first.owners.generation
-                kept = self._kept_of(generation)
+                kept = self._of(generation)
             if second.owners.generation is not generation:
                 out.append(self._compared(first, second))
                 continue
@@ -65,7 +65,7 @@ class Readings:
 
         keys: tuple[str, ...] | None = None
         if first.subject and first.subject == second.subject:
-            name, kept = first.subject[0], self._kept_of(first.owners.generation)
+            name, kept = first.subject[0], self._of(first.owners.generation)
             keys = kept.subjects.get(name)
             if keys is None:
                 keys = keys_of(name)
@@ -75,16 +75,16 @@ class Readings:
     def _reading(self, statement: Statement) -> Reading:
         from caliber.text.contradiction.reading import read_statement
 
-        kept = self._kept_of(statement.owners.generation)
+        kept = self._of(statement.owners.generation)
         found = kept.readings.get(statement.number)
         if found is None:
             found = read_statement(statement.text)
             _keep(kept.readings, statement.number, found, _MOST_READINGS)
         return found
 
-    def _kept_of(self, generation: Generation) -> _Kept:
-        kept = self._kept.get(generation)
-        return self._kept.setdefault(generation, _Kept()) if kept is None else kept
+    def _of(self, generation: Generation) -> Kept:
+        kept = self.kept.get(generation)
+        return self.kept.setdefault(generation, Kept()) if kept is None else kept
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:

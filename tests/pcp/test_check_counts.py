@@ -74,7 +74,7 @@ def test_checks_run_no_more_functions_than_before(memory: caliber.Caliber, task:
     }
     calls["validate"]()
     for name, (most_again, most_first) in LIMITS.items():
-        engine.part(Readings)._kept.clear()
+        engine.part(Readings).kept.clear()
         first, _ = counted(calls[name])
         again = min(counted(calls[name])[0] for _ in range(5))
         assert (again <= most_again, first <= most_first) == (True, True), (name, again, first)
@@ -109,7 +109,7 @@ def test_a_corrected_statement_is_read_anew(memory: caliber.Caliber, task: uuid.
 
 def test_an_erasure_leaves_nothing_that_was_read(memory: caliber.Caliber, task: uuid.UUID) -> None:
     (issue, *_) = memory.pcp.validate(task).issues
-    kept = inspect(memory).engine.part(Readings)._kept
+    kept = inspect(memory).engine.part(Readings).kept
     assert sum(len(each.readings) for each in kept.values()) > PAIRS
     memory.forget(entity=issue.entities[0])
     memory.flush()
