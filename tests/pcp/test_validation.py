@@ -17,7 +17,7 @@ from support.databases import note as add_note
 from support.providers import ScriptedSummarizer
 
 from caliber.model import EntityRef, EntityType, FixedClock, Principal
-from caliber.model.errors import ConstraintViolation
+from caliber.model.errors import ConstraintViolation, Contradiction, InvalidValue, StaleData
 from caliber.model.guard.validation import IssueType, Severity, ValidationResult
 from caliber.model.time import from_us
 from caliber.testing import inspect
@@ -280,3 +280,28 @@ def test_validation_runs_no_statement(agent: Any) -> None:
     for target in (made, agent.trajectory_id, agent.scope_id):
         memory.pcp.validate(target)
     assert store.statement_count() == before
+
+
+def test_a_result_raises_the_first_issue_that_is_severe_enough(agent: Any, clock: FixedClock) -> None:
+    # C-074, C-075
+    sides = [home(agent, place, source_trajectory_ids=[agent.trajectory_id]) for place in ("Berlin", "Lisbon")]
+    agent.memory.flush()
+    result = agent.memory.pcp.validate(agent.trajectory_id)
+    result.raise_for()
+    with pytest.raises(Contradiction) as contradicted:
+        result.raise_for("warning")
+    named = {contradicted.value.context[name] for name in ("artifact_a", "artifact_b")}
+    assert named == {each.note_id for each in sides}
+    with pytest.raises(InvalidValue):
+        result.raise_for("fatal")
+    window = agent.memory.assemble_context(agent.trajectory_id, query="Where does Nadia live?")
+    agent.memory.end_note(sides[0].note_id)
+    agent.memory.flush()
+    with pytest.raises(StaleData) as stale:
+        agent.memory.pcp.validate(window).raise_for()
+    assert stale.value.context["id"] == sides[0].note_id
+    assert "ended" in str(stale.value)
+    agent.memory.storage.notes.delete(sides[1].note_id)
+    agent.memory.storage.notes.delete(sides[0].note_id)
+    with pytest.raises(ConstraintViolation, match="missing_source"):
+        agent.memory.pcp.validate(window).raise_for()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
+from caliber.model import arguments
+from caliber.model.errors import ConstraintViolation, Contradiction, StaleData
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import RecordConflict
 from caliber.model.references import EntityRef
@@ -13,6 +16,9 @@ class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
+
+
+_ORDER: Final = list(Severity)
 
 
 class IssueType(StrEnum):
@@ -65,3 +71,20 @@ class ValidationResult:
     checked: int = 0
     complete: bool = True
     conflicts: tuple[RecordConflict, ...] = ()
+
+    def raise_for(self, severity: Severity | str = Severity.ERROR) -> None:
+        """Raise the first issue that is at least as severe as ``severity``, if there is one.
+
+        Raises: InvalidValue; StaleData, Contradiction (C-074, C-075); ConstraintViolation for other issues.
+        """
+        least = _ORDER.index(arguments.as_enum(severity, Severity, "severity"))
+        for issue in self.issues:
+            if _ORDER.index(issue.severity) > least:
+                continue
+            first, *others = issue.entities
+            if issue.issue_type is IssueType.STALE_DATA:
+                age = issue.message.partition(": ")[2]
+                raise StaleData(entity_type=first.entity_type, id=first.id, age=age)
+            if issue.issue_type is IssueType.CONTRADICTION:
+                raise Contradiction(artifact_a=first.id, artifact_b=others[0].id)
+            raise ConstraintViolation(constraint=issue.issue_type.value, reason=issue.message)
