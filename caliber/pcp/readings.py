@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from caliber.model.guard.validation import Verdict
-from caliber.pcp.pairs import Candidate, Statement
 from caliber.resident.mirror import Generation
 
 if TYPE_CHECKING:
+    from caliber.model.guard.validation import Verdict
+    from caliber.pcp.pairs import Candidate, Statement
     from caliber.text.contradiction.reading import Reading
 
 _MOST_READINGS: Final = 4_096
