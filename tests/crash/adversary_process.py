@@ -185,12 +185,11 @@ class Program:
 
     def watch(self) -> None:
         """End the program when a thread of its own does not go on: the others would hide that."""
-        patience_s = self.order["patience_s"]
 
         def look() -> None:
             while True:
                 time.sleep(0.5)
-                silent = time.monotonic() - patience_s
+                silent = time.monotonic() - self.order["patience_s"]
                 for thread, beat in list(self.ledger.beats.items()):
                     if beat < silent and self.ledger.beats.get(thread) == beat:
                         faulthandler.dump_traceback(self.dump, all_threads=True)
@@ -665,6 +664,7 @@ class Program:
             thread.start()
             thread.join()
         if "hang" in planted:
+            self.order["patience_s"] = 1  # only from here on: on a busy machine to get here takes longer
             threading.Lock().acquire()
             lock = threading.Lock()
             lock.acquire()
