@@ -10,7 +10,7 @@ from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import Clock, Day
 from caliber.text.contradiction.reading import Reading
-from caliber.text.contradiction.tokens import PREFIXES, Clause, Term
+from caliber.text.contradiction.tokens import Clause, Term
 from caliber.text.contradiction.vocabulary import LIKE, SINGLE_NAMES, TABLE, key_of
 
 _PREFER: Final = frozenset((key_of("favourite"), "want"))
@@ -57,8 +57,8 @@ class AlignedClauses:
         self.flipped = {key for key in self.shared if left[key].sign != right[key].sign}
         self.only_one = [term for key, term in left.items() if key not in right and key not in subject]
         self.only_other = [term for key, term in right.items() if key not in left and key not in subject]
-        if not (one.unprefixed.isdisjoint(right) and other.unprefixed.isdisjoint(left)):
-            self._match_prefixes()
+        if not (one.negatable.keys().isdisjoint(right) and other.negatable.keys().isdisjoint(left)):
+            self._match_affixes()
         self.flags = one.flags | other.flags
         if "preference" in one.flags & other.flags:
             self.only_one = [term for term in self.only_one if term.key not in _PREFER]
@@ -68,20 +68,15 @@ class AlignedClauses:
         """The content words that both have; a subject that both are stored under counts as one at least."""
         self.rest = min(len(self.only_one), len(self.only_other))
 
-    def _match_prefixes(self) -> None:
-        """Match words that differ by a prefix that negates: ``reversible`` and ``irreversible``."""
-        for term in list(self.only_one):
-            for candidate in self.only_other:
-                short, long = sorted((term.key, candidate.key), key=len)
-                stem, _, end = short.rpartition("-")
-                if stem and long.startswith(stem + "-"):
-                    short, long = end, long[len(stem) + 1 :]
-                if len(short) > 3 and long.endswith(short) and long[: -len(short)] in PREFIXES:
-                    self.only_one.remove(term)
-                    self.only_other.remove(candidate)
-                    self.shared.add(short)
-                    self.flipped.add(short)
-                    break
+    def _match_affixes(self) -> None:
+        """Match words that differ by an affix that negates: ``reversible`` and ``irreversible``."""
+        for affixed, plain in ((self.one, self.other), (self.other, self.one)):
+            for base, key in affixed.negatable.items():
+                if base in plain.by_key and key not in plain.by_key:
+                    self.shared.add(base)
+                    self.flipped.add(base)
+                    self.only_one = [term for term in self.only_one if term.key not in (key, base)]
+                    self.only_other = [term for term in self.only_other if term.key not in (key, base)]
 
     @property
     def overlap(self) -> float:

@@ -22,8 +22,8 @@ from caliber.text.contradiction.quantities import (
     quarter_of,
     unit_of,
 )
-from caliber.text.contradiction.tokens import Clause, Term, unprefixed
-from caliber.text.contradiction.vocabulary import EVENING, PLACES, SPECIAL, TABLE
+from caliber.text.contradiction.tokens import Clause, Term
+from caliber.text.contradiction.vocabulary import EVENING, PLACES, SPECIAL, TABLE, negatable
 
 _AMPM: Final = {"am": 0, "pm": 720, "a.m": 0, "p.m": 720}
 _ORDINAL: Final = re.compile(r"(\d{1,2})(?:st|nd|rd|th)$")
@@ -77,7 +77,7 @@ class ClauseBuilder(MeasureReader):
             tuple(self.clocks),
             frozenset(self.flags),
             by_key,
-            unprefixed(by_key),
+            negatable((term.key, term.folded) for term in by_key.values()),
         )
 
     def take(self, at: int) -> int:

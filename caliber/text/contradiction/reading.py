@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from caliber.text.contradiction.clauses import ClauseBuilder
-from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of, unprefixed
+from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of
+from caliber.text.contradiction.vocabulary import negatable
 
 _MAX_CHARS: Final = 2_000
 _MAX_CLAUSES: Final = 12
@@ -45,5 +46,5 @@ def _united(clauses: Sequence[Clause]) -> Clause:
         tuple(each for clause in clauses for each in clause.clocks),
         frozenset(flag for clause in clauses for flag in clause.flags if not flag.startswith("part:")),
         by_key,
-        unprefixed(by_key),
+        negatable((term.key, term.folded) for term in by_key.values()),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from caliber.text.contradiction import opposites as words
@@ -10,8 +9,6 @@ from caliber.text.contradiction.phrases import PHRASES
 from caliber.text.contradiction.qualifiers import ATTITUDES
 from caliber.text.contradiction.quantities import MONTHS, TOKEN, Clock, Day, Quantity, unit_of
 
-PREFIXES: Final = ("un", "in", "im", "ir", "il", "non", "dis", "non-", "de", "a")
-"""Prefixes that can negate a word."""
 _LABELLED: Final = 4
 """Words of the longest value after a colon."""
 _BREAKS: Final = frozenset((";", ":", ".", "!", "?", "(", ")", ",", "–", "—"))
@@ -46,20 +43,8 @@ class Clause(NamedTuple):
     clocks: tuple[Clock, ...]
     flags: frozenset[str]
     by_key: dict[str, Term]
-    unprefixed: frozenset[str]
-    """The keys that begin with a prefix that can negate, at the start or after a hyphen, without it."""
-
-
-def unprefixed(keys: Iterable[str]) -> frozenset[str]:
-    """Return the keys that begin with a prefix that can negate, at the start or after a hyphen, without it."""
-    out = []
-    for key in keys:
-        if key.startswith(PREFIXES) or "-" in key:
-            starts = (0, *(at + 1 for at, letter in enumerate(key) if letter == "-"))
-            out += [
-                key[:at] + key[at + len(prefix) :] for at in starts for prefix in PREFIXES if key.startswith(prefix, at)
-            ]
-    return frozenset(out)
+    negatable: dict[str, str]
+    """What words with an affix that can negate would be compared by without it, each with the key of the word."""
 
 
 class Token(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Final
 
 import Stemmer
@@ -11,6 +12,11 @@ from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import DAYS, MONTHS, NUMBERS, PARTS
 
+PREFIXES: Final = ("un", "in", "im", "ir", "il", "non-", "non", "dis")
+"""Prefixes that can negate a word."""
+SUFFIX: Final = "less"
+_SHORTEST: Final = 4
+"""Letters of the shortest word that is looked for behind a prefix: "under" is not the opposite of "der"."""
 PLACES: Final = {"first": 1, "second": 2, "third": 3, "last": 31}
 EVENING: Final = frozenset(("evening", "afternoon", "night", "tonight", "noon"))
 
@@ -99,3 +105,22 @@ SINGLE_NAMES: Final = {
 }
 """The words that name an attribute with one value, each with its key: not a word of the same stem."""
 LIKE: Final = frozenset(TABLE[name][0] for name in ("like", "favourite"))
+
+
+def negatable(terms: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the keys of words without an affix that can negate: "irreversible", "case-insensitive", "stateless".
+
+    ``terms`` are keys with the words as written.
+    """
+    out: dict[str, str] = {}
+    for key, word in terms:
+        start, _, end = word.rpartition("-")
+        bases = [end[len(prefix) :] for prefix in PREFIXES if end.startswith(prefix)]
+        if word.endswith(SUFFIX):
+            bases.append(word[: -len(SUFFIX)])
+        for base in bases:
+            if len(base) >= _SHORTEST:
+                whole = f"{start}-{base}" if start and start != "non" else base
+                stem = key_of(whole)
+                out[TABLE.get(whole, BY_KEY.get(stem, (stem, 1)))[0]] = key
+    return out
