@@ -8,14 +8,18 @@ from typing import Any, Final
 
 from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
-from caliber.text.contradiction.quantities import Clock, Day
+from caliber.text.contradiction.quantities import Clock, Day, Quantity
 from caliber.text.contradiction.reading import Reading
 from caliber.text.contradiction.tokens import Clause, Term
 from caliber.text.contradiction.vocabulary import LIKE, SINGLE_NAMES, TABLE, key_of
 
 _PREFER: Final = frozenset((key_of("favourite"), "want"))
 _DENIALS: Final = frozenset(TABLE[word][0] for word in ("forbidden", "rejected", "excluded", "disabled"))
+_NO_TERM: Final = Term("", 0, False, "")
 _LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
+
+_INFINITE: Final = float("inf")
+_HARD: Final = frozenset(("limit", "limited", "cap", "capped", "maximum", "max", "at_most", "up_to", "no_more"))
 
 
 class Statements:
@@ -37,6 +41,11 @@ class Statements:
     def days_apart(self) -> bool:
         """True if the days that both name exclude each other."""
         return apart(self.first.whole.days, self.second.whole.days)
+
+    @property
+    def numbers_apart(self) -> bool:
+        """True if numbers of the same thing in both exclude each other."""
+        return conflict(self.first.whole.quantities, self.second.whole.quantities, limits=False) is not None
 
     @property
     def weekdays_apart(self) -> bool:
@@ -92,7 +101,7 @@ class AlignedClauses:
         if any(flag.startswith("part:") and flag[5:] not in self.shared for flag in self.flags):
             return True
         per = [{flag for flag in clause.flags if flag.startswith("per ")} for clause in (self.one, self.other)]
-        if all(per) and not per[0] & per[1]:
+        if per[0] != per[1]:
             return True
         if self.only_one and self.only_other:
             one, other = self.one.terms, self.other.terms
@@ -161,13 +170,14 @@ class AlignedClauses:
         """Return whether both name the same day of the week or the same time: one event in other words."""
         return bool(self.one.weekdays & self.other.weekdays) or bool(set(self.one.clocks) & set(self.other.clocks))
 
-    def _is_exception(self) -> bool:
-        """Return whether the clause that denies is about a part of what the other states: "not on weekends"."""
-        sides = (self.one, self.other, self.only_one), (self.other, self.one, self.only_other)
-        for clause, opposite, own in sides:
-            if clause.negated and not opposite.negated:
-                return bool(clause.weekdays and not opposite.weekdays) or any(term.is_placed for term in own)
-        return False
+    def _denies_more(self) -> bool:
+        """Return whether the clause that denies has words of its own: "not on weekends" denies a part only."""
+        if self.one.negated == self.other.negated:
+            return False
+        own, opposite = (self.only_one, self.both.second) if self.one.negated else (self.only_other, self.both.first)
+        return any(
+            term.key not in LIKE and opposite.whole.by_key.get(term.key, _NO_TERM).sign != term.sign for term in own
+        )
 
     def _is_partial(self) -> bool:
         """Return whether one clause is about some cases, and the other not about all: "not every", "some"."""
@@ -280,3 +290,25 @@ def _other_choice(first: Reading, second: Reading, ignored: frozenset[str]) -> b
     if not all(any("unsure" in clause.flags and clause.negated for clause in each.clauses) for each in (first, second)):
         return False
     return len(first.whole.by_key.keys() & second.whole.by_key.keys() - ignored) < 2
+
+
+def conflict(ones: Sequence[Quantity], others: Sequence[Quantity], limits: bool) -> tuple[Quantity, Quantity] | None:
+    """Return two numbers of the same thing that exclude each other; None where any two agree."""
+    found = None
+    for one in ones:
+        for other in others:
+            if not one.is_comparable(other):
+                continue
+            if not one.excludes(other):
+                if _differ_as_limits(one, other, limits):
+                    return one, other
+                return None
+            found = found or (one, other)
+    return found
+
+
+def _differ_as_limits(one: Quantity, other: Quantity, limits: bool) -> bool:
+    """Return whether both state a limit of the same kind, and not the same one."""
+    upper = one.low == other.low == -_INFINITE and one.high != other.high
+    lower = one.high == other.high == _INFINITE and one.low != other.low
+    return (upper and one.bound in _HARD and other.bound in _HARD) or ((upper or lower) and limits)

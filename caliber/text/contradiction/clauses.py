@@ -45,8 +45,8 @@ _FLAGGED: Final = {
     "was": ("was", "were", "had", "did"),
     "strictly": ("only", "solely", "exclusively", "nothing_else", "nowhere_else", "sole"),
     "prefers": ("prefer", "prefers", "preferred", "favourite", "favorite", "rather", "best"),
-    "is": ("is", "are"),
-    "were": ("was", "were"),
+    "is": ("is", "are", "has", "have"),
+    "were": ("was", "were", "had"),
 }
 _FLAGS: Final = {
     word: tuple(name for name, members in _FLAGGED.items() if word in members)

@@ -292,6 +292,7 @@ class MeasureReader:
             if term is None:
                 break
             nouns.append(term.key)
+        counts = bool(nouns)
         if not nouns:
             label = self.terms[-1] if self.terms else None
             nouns = [term.key for term in self.terms[-2:]]
@@ -310,10 +311,10 @@ class MeasureReader:
             self.flags.add("partial")
         if self.piece[at].text in ("once", "twice", "thrice"):
             nouns.append(key_of("time"))
-        self.add(at, value, "", frozenset(nouns), after)
+        self.add(at, value, "", frozenset(nouns), after, counts=counts)
         return after
 
-    def add(self, at: int, value: float, unit: str, nouns: frozenset[str], after: int, size: float = 1.0) -> None:
+    def add(self, at: int, value: float, unit: str, nouns: frozenset[str], after: int, size: float = 1.0, *, counts: bool = False) -> None:
         """Add a quantity, with the bounds before it and the rate after it."""
         bounds = [self.word(place) for place in range(max(0, at - 3), at)]
         rate = ""
@@ -339,7 +340,7 @@ class MeasureReader:
         if rate == "each" and self.quantities and not self.quantities[-1].unit and not self.quantities[-1].rate:
             value, rate = value * self.quantities[-1].high, ""  # "two shelves with ten books each"
         low, high, bound = interval(value, bounds)
-        self.quantities.append(Quantity(unit, nouns, low, high, bound, rate, size))
+        self.quantities.append(Quantity(unit, nouns, low, high, bound, rate, size, counts))
 
     def part(self, at: int) -> int:
         """Read "half an hour", "half past six", "a quarter of"; return the place after it, 0 for something else."""

@@ -179,12 +179,18 @@ class Quantity(NamedTuple):
     rate: str = ""
     size: float = 1.0
     """The size of the unit as it is written, of that of its dimension."""
+    counts: bool = False
+    """Whether ``nouns`` are what it counts, and not the words before it."""
 
     def is_comparable(self, other: Quantity) -> bool:
         """Return whether both count the same thing."""
         if self.unit != other.unit or self.rate != other.rate:
             return False
-        return bool(self.unit) or bool(self.nouns & other.nouns)
+        if self.unit:
+            return True
+        if self.counts and other.counts:
+            return self.nouns <= other.nouns or other.nouns <= self.nouns
+        return bool(self.nouns & other.nouns)
 
     def excludes(self, other: Quantity) -> bool:
         """Return whether no value is in both."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from caliber.model.guard.validation import Verdict, VerdictKind
 from caliber.text.contradiction import opposites as words
-from caliber.text.contradiction.alignment import AlignedClauses, Statements, apart, disjoint
+from caliber.text.contradiction.alignment import AlignedClauses, Statements, apart, conflict, disjoint
 from caliber.text.contradiction.quantities import Quantity
 from caliber.text.contradiction.reading import Reading, read_statement
 from caliber.text.contradiction.tokens import Clause, Term
@@ -24,8 +24,6 @@ _SAME_TOPIC: Final = 0.6
 """The part of the content words of the shorter clause that both have, where polarities differ."""
 _ALIKE: Final = 0.5
 """The same where numbers, days or values differ."""
-_INFINITE: Final = float("inf")
-_HARD: Final = frozenset(("limit", "limited", "cap", "capped", "maximum", "max", "at_most", "up_to", "no_more"))
 
 
 def contradicts(first: str, second: str, subject: str | None = None) -> Verdict | None:
@@ -100,12 +98,12 @@ class _Clauses(AlignedClauses):
             return None if self._two_kinds() else self._negation()
         if self._two_kinds():
             return self._value() if len(self.only_one) == len(self.only_other) == 1 else None
-        numbers = _conflict(self.one.quantities, self.other.quantities, self._are_limits())
+        numbers = conflict(self.one.quantities, self.other.quantities, self._are_limits())
         if numbers is not None:
             return self._number(*numbers)
         found = self._date()
         if found is not None or self.both.weekdays_apart or self.both.days_apart:
-            return found
+            return None if self.both.numbers_apart else found
         return self._value()
 
     def _negation(self) -> Verdict | None:
@@ -113,15 +111,9 @@ class _Clauses(AlignedClauses):
             return None
         if self.both.weekdays_apart or self.both.days_apart or self._other_time() or self._names_differ():
             return None
-        if self._is_partial() or self._denies_otherwise() or self._is_narrower():
+        if self._is_partial() or self._is_narrower() or self._denies_more() or self._denies_otherwise():
             return None
-        if (
-            self._is_exception()
-            or self._two_settings()
-            or _conflict(self.one.quantities, self.other.quantities, self._are_limits()) is not None
-        ):
-            return None
-        if apart(self.one.clocks, self.other.clocks):
+        if self._two_settings() or self.both.numbers_apart or apart(self.one.clocks, self.other.clocks):
             return None
         if self.flipped - LIKE and self.one.negated == self.other.negated:
             key = min(self.flipped)
@@ -209,28 +201,6 @@ def _is_one_place(terms: Sequence[Term]) -> bool:
 def _values(terms: Sequence[Term]) -> list[Term]:
     """Return the words that can be a value: not the name of an attribute, if there is another word."""
     return [term for term in terms if term.key not in SINGLE] or list(terms)
-
-
-def _conflict(ones: Sequence[Quantity], others: Sequence[Quantity], limits: bool) -> tuple[Quantity, Quantity] | None:
-    """Return two numbers of the same thing that exclude each other; None where any two agree."""
-    found = None
-    for one in ones:
-        for other in others:
-            if not one.is_comparable(other):
-                continue
-            if not one.excludes(other):
-                if _differ_as_limits(one, other, limits):
-                    return one, other
-                return None
-            found = found or (one, other)
-    return found
-
-
-def _differ_as_limits(one: Quantity, other: Quantity, limits: bool) -> bool:
-    """Return whether both state a limit of the same kind, and not the same one."""
-    upper = one.low == other.low == -_INFINITE and one.high != other.high
-    lower = one.high == other.high == _INFINITE and one.low != other.low
-    return (upper and one.bound in _HARD and other.bound in _HARD) or ((upper or lower) and limits)
 
 
 def _shown(quantity: Quantity) -> str:
