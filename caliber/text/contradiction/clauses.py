@@ -231,6 +231,8 @@ class ClauseBuilder(MeasureReader):
             self.flags.add("finds")
         elif folded in ("than", "default"):
             self.flags.add(folded)
+            if following in qualifiers.PRONOUNS:
+                self.flags.add("unsure")  # "younger than she is": older than whom?
 
     def mixed(self, at: int) -> int:
         folded = self.piece[at].folded

@@ -292,21 +292,22 @@ class MeasureReader:
             if term is None:
                 break
             nouns.append(term.key)
+        label = self.terms[-1] if self.terms else None
+        if (
+            label is not None
+            and self.piece[at].kind == "number"
+            and label.folded == before
+            and len(self.terms) <= 2
+            and following
+            and following not in ("for", "in", "on", "at")
+            and not (nouns and _is_plural(following))
+        ):
+            # "Ticket 8812 is open": a name.
+            self.terms.append(Term(f"{label.key} {value:g}", 1, True, f"{label.folded} {value:g}"))
+            return after
         counts = bool(nouns)
         if not nouns:
-            label = self.terms[-1] if self.terms else None
             nouns = [term.key for term in self.terms[-2:]]
-            if (
-                label is not None
-                and self.piece[at].kind == "number"
-                and label.folded == self.word(at - 1)
-                and len(self.terms) <= 2
-                and following
-                and following not in ("for", "in", "on", "at")
-            ):
-                # "Ticket 8812 is open": a name.
-                self.terms.append(Term(f"{label.key} {value:g}", 1, True, f"{label.folded} {value:g}"))
-                return after
         if following == "of":
             self.flags.add("partial")
         if self.piece[at].text in ("once", "twice", "thrice"):
@@ -426,6 +427,10 @@ class MeasureReader:
         if not found:
             return ""
         return "week" if "week" in found and found[0] == "first" else found[0]
+
+
+def _is_plural(word: str) -> bool:
+    return word.endswith("s") or word in qualifiers.PLURALS
 
 
 def plain_number(number: str) -> str:

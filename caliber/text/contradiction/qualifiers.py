@@ -130,3 +130,7 @@ FAMILY: Final = frozenset(
 
 HELD: Final = frozenset(word_list("job employer home"))
 """Words that phrases such as "working as" and "living in" are read as."""
+PLURALS: Final = frozenset(word_list("people children men women feet mice staff"))
+"""Plurals without -s."""
+PRONOUNS: Final = frozenset(word_list("he she it they him her them"))
+"""Words for something that another word names."""

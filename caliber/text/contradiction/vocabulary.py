@@ -79,7 +79,7 @@ SPECIAL: Final = frozenset().union(
         "midnight",
         "per",
     ),
-    ("was", "were", "had", "did", "is", "are", "want", "wants", "wanted", "like", "than", "least", "stopped", "quit"),
+    ("was", "were", "had", "has", "have", "did", "is", "are", "want", "wants", "wanted", "like", "than", "least", "stopped", "quit"),
     qualifiers.EXISTENTIAL,
     qualifiers.ADVERBS,
     qualifiers.SEASONS,
