@@ -16,6 +16,8 @@ from caliber.text.contradiction.vocabulary import LIKE, SINGLE_NAMES, TABLE, key
 _PREFER: Final = frozenset((key_of("favourite"), "want"))
 _DENIALS: Final = frozenset(TABLE[word][0] for word in ("forbidden", "rejected", "excluded", "disabled"))
 _NO_TERM: Final = Term("", 0, False, "")
+_INFLECTED: Final = ("s", "ed")
+"""Ends of acts; adjectives have none."""
 _LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
 
 _INFINITE: Final = float("inf")
@@ -41,6 +43,12 @@ class Statements:
     def days_apart(self) -> bool:
         """True if the days that both name exclude each other."""
         return apart(self.first.whole.days, self.second.whole.days)
+
+    @property
+    def labels_apart(self) -> bool:
+        """True if both name a thing of one kind by another number: "run 14" and "run 15"."""
+        labels = self.second.labels
+        return any(labels.get(kind, number) != number for kind, number in self.first.labels.items())
 
     @property
     def numbers_apart(self) -> bool:
@@ -103,6 +111,8 @@ class AlignedClauses:
         per = [{flag for flag in clause.flags if flag.startswith("per ")} for clause in (self.one, self.other)]
         if per[0] != per[1]:
             return True
+        if self._two_of_a_pair():
+            return True
         if self.only_one and self.only_other:
             one, other = self.one.terms, self.other.terms
             heads = one[0], other[0]
@@ -114,6 +124,19 @@ class AlignedClauses:
             if _full_names_differ(one, other, left, right):
                 return True
         return False
+
+    def _two_of_a_pair(self) -> bool:
+        """Return whether opposites tell two subjects apart: "the older daughter" and "the younger daughter"."""
+        openings = [self._opening(clause) for clause in (self.one, self.other)]
+        return openings[0] is not None and openings[0] == openings[1]
+
+    def _opening(self, clause: Clause) -> tuple[str, str] | None:
+        """Return the keys of an adjective that has its opposite in the other clause, and of the head behind it."""
+        terms = [each for each in clause.terms if each.key not in self.both.subject][:3]
+        if len(terms) < 3 or terms[0].key not in self.flipped or terms[0].folded.endswith(_INFLECTED):
+            return None
+        is_head = terms[1].key in self.shared - self.flipped and not terms[1].is_placed
+        return (terms[0].key, terms[1].key) if is_head else None
 
     def _two_relations(self) -> bool:
         """Return whether each clause names another relation between the same two people."""

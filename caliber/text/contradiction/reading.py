@@ -19,6 +19,8 @@ class Reading(NamedTuple):
     folded: str
     clauses: tuple[Clause, ...]
     whole: Clause
+    labels: dict[str, str]
+    """The number of each kind of thing that one is called by: "run 14"."""
 
 
 def read_statement(text: str) -> Reading:
@@ -27,7 +29,9 @@ def read_statement(text: str) -> Reading:
     pieces = pieces_of(tokens)
     clauses = tuple(clause for piece in pieces[:_MAX_CLAUSES] if (clause := ClauseBuilder(piece).build()) is not None)
     folded = " ".join(token.folded for token in tokens if token.kind != "sign")
-    return Reading(folded, clauses, _united(clauses))
+    whole = _united(clauses)
+    labels = dict(key.rsplit(" ", 1) for key in whole.by_key if " " in key and key[0].isalpha())
+    return Reading(folded, clauses, whole, labels)
 
 
 def _united(clauses: Sequence[Clause]) -> Clause:

@@ -47,6 +47,8 @@ def compare(first: Reading, second: Reading, subject: tuple[str, ...] | None = N
 
 class _Comparison(Statements):
     def verdict(self) -> Verdict | None:
+        if self.labels_apart:
+            return None
         for one, other, are_pieces in self._pairs():
             if one.by_key.keys().isdisjoint(other.by_key):
                 continue  # nothing in common: nothing to compare
