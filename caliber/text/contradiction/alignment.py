@@ -36,8 +36,32 @@ class Statements:
 
     @property
     def other_choice(self) -> bool:
-        """True if each names what it does not prefer, and no two of the things are the same."""
-        return _other_choice(self.first, self.second, self.subject | LIKE)
+        """True if each names a thing with a thing that it is preferred to, and the two choices share no two words."""
+        return (
+            self.first.choice is not None
+            and self.second.choice is not None
+            and all((self.first.choice[1], self.second.choice[1]))
+            and len(self.first.whole.by_key.keys() & self.second.whole.by_key.keys() - self.subject - LIKE) < 2
+        )
+
+    @property
+    def choice_turned(self) -> bool:
+        """True if one prefers what the other prefers something to."""
+        if self.first.choice is None or self.second.choice is None:
+            return False
+        (more, less), (other_more, other_less) = self.first.choice, self.second.choice
+        if not less and not other_less:
+            return False
+        ones, others = (more | less) - self.subject, (other_more | other_less) - self.subject
+        if ones - others and others - ones:
+            return False  # each of something of its own
+        return all(
+            bool((best - worse) & (other_worse - other_best)) or not other_worse
+            for best, worse, other_best, other_worse in (
+                (more, less, other_more, other_less),
+                (other_more, other_less, more, less),
+            )
+        )
 
     @property
     def days_apart(self) -> bool:
@@ -306,13 +330,6 @@ def apart(ones: Sequence[Day] | Sequence[Clock], others: Sequence[Any]) -> bool:
 def disjoint(ones: frozenset[int], others: frozenset[int]) -> bool:
     """Return whether both have members, and none in common."""
     return bool(ones) and bool(others) and not ones & others
-
-
-def _other_choice(first: Reading, second: Reading, ignored: frozenset[str]) -> bool:
-    """Return whether both name what is not preferred, and no two of the things are the same."""
-    if not all(any("unsure" in clause.flags and clause.negated for clause in each.clauses) for each in (first, second)):
-        return False
-    return len(first.whole.by_key.keys() & second.whole.by_key.keys() - ignored) < 2
 
 
 def conflict(ones: Sequence[Quantity], others: Sequence[Quantity], limits: bool) -> tuple[Quantity, Quantity] | None:

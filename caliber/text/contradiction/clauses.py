@@ -22,7 +22,7 @@ from caliber.text.contradiction.quantities import (
     quarter_of,
     unit_of,
 )
-from caliber.text.contradiction.tokens import Clause, Term
+from caliber.text.contradiction.tokens import LESS, Clause, Term
 from caliber.text.contradiction.vocabulary import EVENING, PLACES, SPECIAL, TABLE, negatable
 
 _AMPM: Final = {"am": 0, "pm": 720, "a.m": 0, "p.m": 720}
@@ -101,7 +101,7 @@ class ClauseBuilder(MeasureReader):
                 self.flags.add("is")
             return at + 1
         if token.kind == "mark":
-            self.flags.add("except")
+            self.flags.add(LESS if folded == LESS else "except")
         return at + 1
 
     def plain(self, at: int) -> int:

@@ -315,7 +315,17 @@ class MeasureReader:
         self.add(at, value, "", frozenset(nouns), after, counts=counts)
         return after
 
-    def add(self, at: int, value: float, unit: str, nouns: frozenset[str], after: int, size: float = 1.0, *, counts: bool = False) -> None:
+    def add(
+        self,
+        at: int,
+        value: float,
+        unit: str,
+        nouns: frozenset[str],
+        after: int,
+        size: float = 1.0,
+        *,
+        counts: bool = False,
+    ) -> None:
         """Add a quantity, with the bounds before it and the rate after it."""
         bounds = [self.word(place) for place in range(max(0, at - 3), at)]
         rate = ""

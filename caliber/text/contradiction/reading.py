@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from caliber.text.contradiction.clauses import ClauseBuilder
-from caliber.text.contradiction.tokens import Clause, Term, pieces_of, tokens_of
-from caliber.text.contradiction.vocabulary import negatable
+from caliber.text.contradiction.tokens import LESS, Clause, Term, pieces_of, tokens_of
+from caliber.text.contradiction.vocabulary import LIKE, negatable
 
 _MAX_CHARS: Final = 2_000
 _MAX_CLAUSES: Final = 12
@@ -19,6 +19,8 @@ class Reading(NamedTuple):
     folded: str
     clauses: tuple[Clause, ...]
     whole: Clause
+    choice: tuple[frozenset[str], frozenset[str]] | None
+    """The keys of a thing that is preferred, and of the thing that it is preferred to, which can be missing."""
     labels: dict[str, str]
     """The number of each kind of thing that one is called by: "run 14"."""
 
@@ -31,7 +33,16 @@ def read_statement(text: str) -> Reading:
     folded = " ".join(token.folded for token in tokens if token.kind != "sign")
     whole = _united(clauses)
     labels = dict(key.rsplit(" ", 1) for key in whole.by_key if " " in key and key[0].isalpha())
-    return Reading(folded, clauses, whole, labels)
+    return Reading(folded, clauses, whole, _choice(clauses), labels)
+
+
+def _choice(clauses: Sequence[Clause]) -> tuple[frozenset[str], frozenset[str]] | None:
+    for at, clause in enumerate(clauses):
+        following = clauses[at + 1] if at + 1 < len(clauses) else None
+        less = frozenset(following.by_key) if following is not None and LESS in following.flags else None
+        if less or ("prefers" in clause.flags and not clause.negated and "unsure" not in clause.flags):
+            return frozenset(clause.by_key) - LIKE, less or frozenset()
+    return None
 
 
 def _united(clauses: Sequence[Clause]) -> Clause:

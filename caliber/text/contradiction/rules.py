@@ -49,6 +49,8 @@ class _Comparison(Statements):
     def verdict(self) -> Verdict | None:
         if self.labels_apart:
             return None
+        if self.choice_turned:
+            return Verdict(VerdictKind.PREFERENCE, "one prefers what the other likes less")
         for one, other, are_pieces in self._pairs():
             if one.by_key.keys().isdisjoint(other.by_key):
                 continue  # nothing in common: nothing to compare
@@ -169,10 +171,7 @@ class _Clauses(AlignedClauses):
             return None  # one place may contain the other
         shown = f"{' '.join(term.folded for term in ones[:3])} and {' '.join(term.folded for term in others[:3])}"
         one, other = self.one.flags, self.other.flags
-        topic = self.shared - LIKE - self.both.subject - {"want"}
-        prefers = one & other & {"prefers"} or (
-            topic and {"preference"} <= one & other and {"prefers", "strictly"} & (one | other)
-        )
+        prefers = "prefers" in one & other
         if prefers and (self._two_scopes() or self.both.other_choice):
             return None
         if prefers and min(len(ones), len(others)) == 1:

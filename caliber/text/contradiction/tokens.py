@@ -9,6 +9,8 @@ from caliber.text.contradiction.phrases import PHRASES
 from caliber.text.contradiction.qualifiers import ATTITUDES
 from caliber.text.contradiction.quantities import MONTHS, TOKEN, Clock, Day, Quantity, unit_of
 
+LESS: Final = "less"
+"""Flag of a clause that names what is liked less than the thing before it."""
 _LABELLED: Final = 4
 """Words of the longest value after a colon."""
 _BREAKS: Final = frozenset((";", ":", ".", "!", "?", "(", ")", ",", "–", "—"))
@@ -115,7 +117,7 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
             pieces[-1].append(Token("mark", "without", "without"))
             pieces.append([Token("word", "not", "not")])
         elif token.folded in _THAN and _is_preferred(token.folded, pieces[-1]):
-            pieces.append([Token("word", "not", "not"), Token("word", "if", "if")])
+            pieces.append([Token("mark", LESS, LESS), Token("word", "not", "not"), Token("word", "if", "if")])
         else:
             pieces[-1].append(token)
     return [piece for at, piece in enumerate(pieces) if piece and all(piece is not later for later in pieces[at + 1 :])]
