@@ -40,18 +40,18 @@ OPPOSITES: Final = rows_of(
     pass passed passes succeed succeeded successful | fail failed failing fails unsuccessful defeated flunk flunked
     early | late delayed
     punctual | unpunctual
-    won win wins | lost lose loses
+    won win wins winner | lost lose loses loser
     present attend attended attends | absent missed skip skipped skips
-    increase increased rise rose risen grow grew grown rises grows went_up up_on | \
+    increase increased rise rose risen grow grew grown rises grows went_up up_on rising growing climbed climbs | \
     decrease decreased drop dropped fall fell \
-    fallen falls shrink shrank drops went_down decline_in
+    fallen falls shrink shrank drops went_down decline_in falling shrinking declining declines
     hot warm | cold cool chilly
     big large huge | small little tiny
     long lengthy length | short brief concise
     fast quick rapid | slow sluggish
     cheap inexpensive affordable | expensive costly pricey
     full | empty vacant
-    easy simple | hard difficult complicated complex
+    easy simple soft | hard difficult complicated complex
     safe secure | unsafe dangerous insecure
     loud noisy | quiet silent
     light bright | dark dim
@@ -109,7 +109,7 @@ OPPOSITES: Final = rows_of(
     reversible rolled_back roll_back reversed revertible revert | irreversible
     alone solo | accompanied
     raw uncooked | cooked
-    buy bought | sell sold
+    buy buys bought purchase purchased acquire acquired | sell sells sold
     employed | unemployed jobless
     hired | fired
     extrovert outgoing | introvert shy
@@ -152,6 +152,59 @@ OPPOSITES: Final = rows_of(
     nearby close_by | far faraway
     advance advanced | retreat retreated
     joins joined | quit quits resigned
+    positive | negative
+    clear transparent | murky cloudy opaque
+    import imports imported | export exports exported
+    confirmed | refuted disproved
+    built erected | demolished
+    created | destroyed
+    published | draft
+    smooth | rough bumpy
+    sharp | blunt dull
+    straight | crooked bent curved
+    tight | loose
+    tame | wild
+    brave | cowardly
+    lazy | hardworking diligent
+    male | female
+    profit | loss
+    strengthens strengthened | weakens weakened
+    amateur | professional
+    domestic | foreign
+    wholesale | retail
+    shared | dedicated
+    static | dynamic
+    eager eagerly | lazily
+    relative | absolute
+    verbose | terse
+    blocking | non-blocking
+    compiled | interpreted
+    opt-in | opt-out
+    client-side | server-side
+    monolith monolithic | microservices
+    open-source | proprietary closed-source
+    sequential sequentially serial serially | parallel concurrent concurrently
+    upper | lower
+    upstairs | downstairs
+    inner | outer
+    presence | absence
+    flexible | rigid
+    common | rare
+    sunny | rainy overcast
+    widened | narrowed
+    accelerates accelerated | slowed
+    friend | enemy
+    ally allies | rival rivals
+    centralised centralized | decentralised decentralized distributed
+    stateful | stateless
+    whitelist whitelisted allowlist | blacklist blacklisted blocklist
+    hardcover hardback | paperback
+    fiction | non-fiction
+    fixed-term | open-ended
+    supervised | unattended
+    left-wing | right-wing
+    seated sitting | standing
+    fertile | barren
     """
 )
 """Words that mean one thing, and words that mean its opposite."""
@@ -166,7 +219,7 @@ SYNONYMS: Final = rows_of(
     employer employed
     arrive arrives arrival land lands landed
     licence license licensed licences
-    headquarter headquarters hq headquartered seat
+    headquarter headquarters hq headquartered
     own owner owns owned belongs belong
     maintain maintainer maintained maintains
     tongue language
@@ -207,9 +260,8 @@ SYNONYMS: Final = rows_of(
     movie film
     holiday vacation
     mobile phone cellphone telephone
-    purchase order
     supplier vendor
-    staff employee employees people
+    staff employee employees people workforce headcount personnel
     customer customers client clients
     test tests
     room venue
@@ -235,7 +287,31 @@ SYNONYMS: Final = rows_of(
     author authored
     chair chairs chaired chairman chairwoman chairperson
     crossing journey trip
-    timezone time_zone
+    vaccinated vaccination vaccine shot jab immunised immunized
+    lawyer attorney solicitor
+    company firm
+    illness disease sickness
+    photo picture
+    bug defect
+    folder directory
+    contract agreement
+    email e-mail
+    fridge refrigerator
+    television tv
+    university uni
+    upgrade upgraded update updated
+    parameter param
+    certificate cert
+    specification spec
+    duration lasts lasted
+    surgery operation
+    garden yard
+    pharmacy chemist
+    pupil student
+    allergic allergy allergies
+    rehearse rehearses rehearsal
+    incorporated registered
+        timezone time_zone
     """
 )
 """Words that name the same attribute or act."""

@@ -54,8 +54,6 @@ PHRASES: Final = {
         turns down | turned_down
         cannot stand | cannot_stand
         not stand | cannot_stand
-        to pay | paid
-        must pay | paid
         rolled back | rolled_back
         roll back | roll_back
         shut down | shut_down
@@ -123,7 +121,12 @@ PHRASES: Final = {
         native language | native
         first language | native
         native tongue | native
-        does for | does_for
+        not bear | cannot_stand
+        not abide | cannot_stand
+        not care | dislikes
+        take effect | start
+        takes effect | starts
+        took effect | started
         """
     )
     for first, second in [words.split()]

@@ -99,7 +99,10 @@ class _Clauses(AlignedClauses):
         if self._prefer_opposites():
             return Verdict(VerdictKind.PREFERENCE, "preferences for opposites")
         if self._polarity_differs():
-            return None if self._two_kinds() else self._negation()
+            if self._two_kinds():
+                return None
+            found = self._negation()
+            return found if found is not None or self.one.negated != self.other.negated else self._value()
         if self._two_kinds():
             return self._value() if len(self.only_one) == len(self.only_other) == 1 else None
         numbers = conflict(self.one.quantities, self.other.quantities, self._are_limits())

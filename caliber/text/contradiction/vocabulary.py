@@ -12,9 +12,10 @@ from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import DAYS, MONTHS, NUMBERS, PARTS
 
-PREFIXES: Final = ("un", "in", "im", "ir", "il", "non-", "non", "dis")
+PREFIXES: Final = ("un", "in", "im", "ir", "il", "non", "dis")
 """Prefixes that can negate a word."""
-SUFFIX: Final = "less"
+SUFFIXES: Final = ("less", "-free")
+"""Ends that negate a word: "stateless", "sugar-free"."""
 _SHORTEST: Final = 4
 """Letters of the shortest word that is looked for behind a prefix: "under" is not the opposite of "der"."""
 PLACES: Final = {"first": 1, "second": 2, "third": 3, "last": 31}
@@ -124,6 +125,10 @@ SINGLE_NAMES: Final = {
 LIKE: Final = frozenset(TABLE[name][0] for name in ("like", "favourite"))
 
 
+def _unprefixed(word: str) -> list[str]:
+    return [word[len(prefix) :] for prefix in PREFIXES if word.startswith(prefix) and len(word) - len(prefix) >= _SHORTEST]
+
+
 def negatable(terms: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the keys of words without an affix that can negate: "irreversible", "case-insensitive", "stateless".
 
@@ -132,12 +137,10 @@ def negatable(terms: Iterable[tuple[str, str]]) -> dict[str, str]:
     out: dict[str, str] = {}
     for key, word in terms:
         start, _, end = word.rpartition("-")
-        bases = [end[len(prefix) :] for prefix in PREFIXES if end.startswith(prefix)]
-        if word.endswith(SUFFIX):
-            bases.append(word[: -len(SUFFIX)])
-        for base in bases:
-            if len(base) >= _SHORTEST:
-                whole = f"{start}-{base}" if start and start != "non" else base
+        wholes = [f"{start}-{base}".lstrip("-") for base in _unprefixed(end)] if start != "non" else [end]
+        wholes += [word[: -len(suffix)] for suffix in SUFFIXES if word.endswith(suffix)]
+        for whole in wholes:
+            if len(whole) >= _SHORTEST:
                 stem = key_of(whole)
                 out[TABLE.get(whole, BY_KEY.get(stem, (stem, 1)))[0]] = key
     return out
