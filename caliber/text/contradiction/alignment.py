@@ -18,6 +18,7 @@ _DENIALS: Final = frozenset(TABLE[word][0] for word in ("forbidden", "rejected",
 _NO_TERM: Final = Term("", 0, False, "")
 _INFLECTED: Final = ("s", "ed")
 """Ends of acts; adjectives have none."""
+_KIN: Final = frozenset(map(key_of, words.KIN))
 _LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
 
 _INFINITE: Final = float("inf")
@@ -248,6 +249,24 @@ class AlignedClauses:
         """Return whether both clauses set a limit."""
         return bool(self.shared & _LIMITS) or "must" in self.one.flags & self.other.flags
 
+    def _counts_apart(self) -> tuple[Quantity, Quantity] | None:
+        """Return the only numbers of both, if they differ and all that each counts is in both clauses."""
+        if len(self.one.quantities) != 1 or len(self.other.quantities) != 1:
+            return None
+        one, other = self.one.quantities[0], self.other.quantities[0]
+        if not (one.counts and other.counts and one.nouns | other.nouns <= self.shared and one.excludes(other)):
+            return None
+        return one, other
+
+    def _names_one_thing(self, ones: Sequence[Term], others: Sequence[Term]) -> bool:
+        """Return whether both say what one thing is, and each by another name: "her tutor is Ekman"."""
+        if not all(term.is_name and not term.is_placed for term in (*ones, *others)):
+            return False
+        heads = (flag[3:] for flag in self.one.flags & self.other.flags if flag.startswith("is:"))
+        return any(key in self.shared and key not in _KIN for key in heads) and not (
+            self.one.negated or self._two_settings()
+        )
+
     def _two_acts(self) -> bool:
         """Return whether each clause has an act of its own: "120 came" and "300 were invited"."""
         return all(
@@ -295,8 +314,9 @@ class AlignedClauses:
             return True
         if any("ends" in a and "begins" in b for a, b in ((one, other), (other, one))):
             return True
-        if any("were" in a and "is" in b and "is" not in a for a, b in ((one, other), (other, one))):
-            return True
+        for a, b in ((one, other), (other, one)):
+            if ("were" in a and "is" in b and "is" not in a) or ("were done" in a and "is done" in b and "is" not in a):
+                return True
         dated, undated = (self.one, self.other) if self.one.days else (self.other, self.one)
         return bool(dated.days) and not undated.days and "was" in dated.flags and "was" not in undated.flags
 

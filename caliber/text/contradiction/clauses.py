@@ -48,6 +48,9 @@ _FLAGGED: Final = {
     "is": ("is", "are", "has", "have"),
     "were": ("was", "were", "had"),
 }
+_UNTIL: Final = frozenset(("until", "till", "through"))
+_IS: Final = frozenset(("is", "are"))
+_WAS: Final = frozenset(("was", "were"))
 _FLAGS: Final = {
     word: tuple(name for name, members in _FLAGGED.items() if word in members)
     for word in frozenset().union(*_FLAGGED.values())
@@ -183,6 +186,11 @@ class ClauseBuilder(MeasureReader):
         if folded == "of" and len(self.terms) == 1 and self.terms[0].folded == self.word(at - 1):
             self.flags.add(f"part:{self.terms[0].key}")
         self.flags.update(_FLAGS.get(folded, ()))
+        if folded in _WAS and (self._is_participle(at + 1) or self.word(at + 1) == "born"):
+            self.flags.discard("were")  # an act, not a state that has ended
+            self.flags.add("were done")
+        elif folded in _IS and self._is_participle(at + 1):
+            self.flags.add("is done")
         if folded.endswith("ed") and len(folded) > 4:
             self.flags.add("was")
         self._limit(at, folded)
@@ -219,8 +227,13 @@ class ClauseBuilder(MeasureReader):
             or (folded == "as" and self.word(at + 2) in qualifiers.AGES)
         ):
             self.flags.add("past")
-        elif folded in qualifiers.SCOPES:
-            self.flags.add(qualifiers.SCOPES[folded])
+        elif folded in qualifiers.SCOPES or folded == "through":
+            if folded in _UNTIL and self._names_time(at + 1):
+                self.end()
+            elif folded != "through":
+                self.flags.add(qualifiers.SCOPES[folded])
+        elif folded in ("is", "="):
+            self._names_one(at)
         elif folded == "from" and (following == "version" or following in MONTHS or following[:1].isdigit()):
             self.flags.add("begins")
         elif folded in ("can", "may", "could"):

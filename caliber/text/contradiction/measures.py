@@ -9,6 +9,7 @@ from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import (
     BOUNDS,
+    DAYS,
     MONTHS,
     NUMBERS,
     PARTS,
@@ -94,6 +95,11 @@ _RATES: Final = {
 
 _MOMENTS: Final = frozenset(("after", "since", "until", "from", "to", "before", "in", "of", "with", "through"))
 _AGE: Final = key_of("age")
+_OLDEST: Final = 130
+"""Years that no person's age reaches."""
+_END: Final = TABLE["end"]
+_STATES: Final = frozenset(words.word_list("valid available open runs lasts continues warranty"))
+_INDEFINITE: Final = frozenset(("a", "an", "one", "another", "other", "some", "also"))
 
 
 class MeasureReader:
@@ -194,7 +200,7 @@ class MeasureReader:
         if year is not None and unit_of(following) is None and (self.word(at - 1) in _YEAR_AFTER or not following):
             self.days.append(year_of(year))
             return at + 1
-        if self.word(at - 1) == "at" and value <= 24 and not self._counts(at + 1):
+        if (self.word(at - 1) == "at" and value <= 24 and not self._counts(at + 1)) or following == "o'clock":
             return self.clock(at + 1, int(value * 60), half=value <= 12)
         if self._and_a_half(at + 1):
             return self.counted(at, value + 0.5, at + 4)
@@ -228,6 +234,26 @@ class MeasureReader:
         self.add(at, years * _size_of("year"), "time", frozenset(), at + 2)
         self.terms.append(Term(_AGE, 1, False, "age"))
         return at + 2
+
+    def _ends_at(self, at: int) -> bool:
+        """Return whether only light words follow from a place on."""
+        return all(token.folded in words.LIGHT for token in self.piece[at:])
+
+    def _names_time(self, at: int) -> bool:
+        """Return whether a day or a time of day stands at a place."""
+        token = self.piece[at] if at < len(self.piece) else None
+        return token is not None and (
+            token.kind in ("iso", "time", "number") or token.folded in MONTHS.keys() | DAYS.keys()
+        )
+
+    def end(self) -> None:
+        """Note that a time to come ends the state that the clause is about: "valid until 1 May"."""
+        for place, term in enumerate(self.terms):
+            if term.folded in _STATES:
+                key, sign = (term.key, -term.sign) if term.folded == "open" else _END
+                self.terms[place] = term._replace(key=key, sign=sign)
+                return
+        self.flags.add("ends")
 
     def _plain_number(self, at: int) -> float | None:
         word = self.word(at)
@@ -277,7 +303,17 @@ class MeasureReader:
                 self.terms.append(Term(_AGE, 1, False, "age"))
                 return after + 2
             return after + 1
-        if (before in ("age", "aged") or self.word(at - 2) == "age") and value < 130:
+        if (before in ("age", "aged") or self.word(at - 2) == "age") and value < _OLDEST:
+            self.add(at, value * _size_of("year"), "time", frozenset(), after)
+            return after
+        if (
+            before in _BE
+            and value < _OLDEST
+            and self._ends_at(after)
+            and self.terms
+            and all(map(_is_named, self.terms))
+        ):
+            self.terms.append(Term(_AGE, 1, False, "age"))  # "Ada Roe is 41"
             self.add(at, value * _size_of("year"), "time", frozenset(), after)
             return after
         if unit_at := self._unit_behind(after):
@@ -380,6 +416,11 @@ class MeasureReader:
         self.add(at, dimension[1] * (1.5 if half else 1), dimension[0], frozenset(), after, dimension[1])
         return after
 
+    def _names_one(self, at: int) -> None:
+        """Note that the words before "is" name one thing: "her tutor", not "a friend of hers"."""
+        if self.terms and not any(token.folded in _INDEFINITE for token in self.piece[:at]):
+            self.flags.add(f"is:{self.terms[-1].key}")
+
     def _and_a_half(self, at: int) -> bool:
         return self.word(at) == "and" and self.word(at + 2) == "half"
 
@@ -437,6 +478,10 @@ class MeasureReader:
         if not found:
             return ""
         return "week" if "week" in found and found[0] == "first" else found[0]
+
+
+def _is_named(term: Term) -> bool:
+    return term.is_name
 
 
 def _is_plural(word: str) -> bool:

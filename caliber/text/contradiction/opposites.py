@@ -370,9 +370,9 @@ LIGHT: Final = frozenset(
         bit kind thing after before held hold holds place takes things new_one like_that day days week weeks
         year years month months hour hours
         minute minutes gets keep_in_mind because while although however therefore though since until
-        everyone everybody else nothing_else nowhere_else first_place whole entire clear large_majority longer anymore
+        everyone everybody else nothing_else nowhere_else first_place whole entire large_majority longer anymore
         total totally extremely highly deeply strictly exactly fairly pretty recently lately officially
-        normally typically altogether clearly these immediately
+        known professor prof normally typically altogether clearly these immediately
         anything something everything please current particularly chiefly mainly
         """
     )

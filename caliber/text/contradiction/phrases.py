@@ -121,6 +121,11 @@ PHRASES: Final = {
         native language | native
         first language | native
         native tongue | native
+        square metres | m²
+        square meters | m²
+        square metre | m²
+        square kilometres | km²
+        square feet | ft²
         not bear | cannot_stand
         not abide | cannot_stand
         not care | dislikes

@@ -88,6 +88,7 @@ _UNITS: Final[dict[str, tuple[str, float]]] = {
         "byte": 1.0, "kb": 1e3, "kib": 1024.0, "mb": 1e6, "mib": 1048576.0, "gb": 1e9, "gib": 1073741824.0, "tb": 1e12,
         "tib": 1099511627776.0, "kilobyte": 1e3, "megabyte": 1e6, "gigabyte": 1e9, "terabyte": 1e12,
     }.items()},
+    **{name: ("area", size) for name, size in {"m²": 1.0, "sqm": 1.0, "m2": 1.0, "km²": 1e6, "ft²": 0.0929}.items()},
     **dict.fromkeys(("%", "percent", "percentage", "pct"), ("percent", 1.0)),
     **dict.fromkeys(("€", "eur", "euro"), ("euro", 1.0)),
     **dict.fromkeys(("$", "usd", "dollar"), ("dollar", 1.0)),

@@ -105,7 +105,7 @@ class _Clauses(AlignedClauses):
             return found if found is not None or self.one.negated != self.other.negated else self._value()
         if self._two_kinds():
             return self._value() if len(self.only_one) == len(self.only_other) == 1 else None
-        numbers = conflict(self.one.quantities, self.other.quantities, self._are_limits())
+        numbers = conflict(self.one.quantities, self.other.quantities, self._are_limits()) or self._counts_apart()
         if numbers is not None:
             return self._number(*numbers)
         found = self._date()
@@ -188,11 +188,13 @@ class _Clauses(AlignedClauses):
             self.are_pieces or named
         ):
             return Verdict(VerdictKind.VALUE, f"values of one attribute: {shown}")
+        if self._names_one_thing(ones, others):
+            return Verdict(VerdictKind.VALUE, f"two names of one thing: {shown}")
         strictly = "strictly" in self.flags or ("exclusive" in one and "exclusive" in other)
         placed = "placed" in one and "placed" in other and _is_one_place(ones) and _is_one_place(others)
         if strictly and placed and self.rest == 1:
             return Verdict(VerdictKind.VALUE, f"only one can hold: {shown}")
-        if named and ((strictly and self.rest <= 2) or placed):
+        if named and ((strictly and self.rest <= 2) or (placed and self.rest == 1)):
             return Verdict(VerdictKind.VALUE, f"only one can hold: {shown}")
         return None
 

@@ -69,6 +69,9 @@ def tokens_of(text: str) -> list[Token]:
                 out.append(Token(kind, raw, _CONTRACTED.get(folded, folded[:-3])))
                 out.append(Token(kind, "not", "not"))
                 continue
+            if folded == "o'clock":
+                out.append(Token(kind, raw, folded))
+                continue
             folded, _, ending = folded.partition("'")
             raw = raw.partition("'")[0]
             if ending == "s":

@@ -126,7 +126,9 @@ LIKE: Final = frozenset(TABLE[name][0] for name in ("like", "favourite"))
 
 
 def _unprefixed(word: str) -> list[str]:
-    return [word[len(prefix) :] for prefix in PREFIXES if word.startswith(prefix) and len(word) - len(prefix) >= _SHORTEST]
+    return [
+        word[len(prefix) :] for prefix in PREFIXES if word.startswith(prefix) and len(word) - len(prefix) >= _SHORTEST
+    ]
 
 
 def negatable(terms: Iterable[tuple[str, str]]) -> dict[str, str]:
