@@ -19,6 +19,8 @@ _NO_TERM: Final = Term("", 0, False, "")
 _INFLECTED: Final = ("s", "ed")
 """Ends of acts; adjectives have none."""
 _KIN: Final = frozenset(map(key_of, words.KIN))
+_HEAD: Final = 2
+"""Content words that a clause begins with, of which one is the head of its subject: an adjective can stand before."""
 _LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
 
 _INFINITE: Final = float("inf")
@@ -266,6 +268,26 @@ class AlignedClauses:
         return any(key in self.shared and key not in _KIN for key in heads) and not (
             self.one.negated or self._two_settings()
         )
+
+    def _heads_apart(self) -> bool:
+        """Return whether, without a stored subject, a clause begins with a thing that the other statement lacks."""
+        if self.both.has_subject:
+            return False
+        return any(
+            not any(term.key in statement.whole.by_key or term.key in self.shared for term in clause.terms[:_HEAD])
+            for clause, statement in ((self.one, self.both.second), (self.other, self.both.first))
+        )
+
+    def _is_all(self) -> bool:
+        """Return whether the clauses have the same words, and are all that the statements are made of."""
+        clauses = len(self.both.first.clauses), len(self.both.second.clauses)
+        return clauses == (1, 1) and not self.only_one and not self.only_other
+
+    def _runs(self, clause: Clause, own: Sequence[Term]) -> int:
+        """Return in how many places a clause has words of its own; words of the subject part none."""
+        keys = {term.key for term in own}
+        inside = [term.key in keys for term in clause.terms if term.key not in self.both.subject]
+        return sum(here and not before for before, here in pairwise((False, *inside)))
 
     def _two_acts(self) -> bool:
         """Return whether each clause has an act of its own: "120 came" and "300 were invited"."""

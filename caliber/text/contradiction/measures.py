@@ -307,11 +307,11 @@ class MeasureReader:
             self.add(at, value * _size_of("year"), "time", frozenset(), after)
             return after
         if (
-            before in _BE
+            before == "is"
             and value < _OLDEST
             and self._ends_at(after)
             and self.terms
-            and all(map(_is_named, self.terms))
+            and all(term.is_name for term in self.terms)
         ):
             self.terms.append(Term(_AGE, 1, False, "age"))  # "Ada Roe is 41"
             self.add(at, value * _size_of("year"), "time", frozenset(), after)
@@ -478,10 +478,6 @@ class MeasureReader:
         if not found:
             return ""
         return "week" if "week" in found and found[0] == "first" else found[0]
-
-
-def _is_named(term: Term) -> bool:
-    return term.is_name
 
 
 def _is_plural(word: str) -> bool:

@@ -363,7 +363,7 @@ LIGHT: Final = frozenset(
         get gets got gets given make makes made set sets put said says say told tells mentioned noted note according
         currently now moment right still already yet again present presently today nowadays ever
         all any some both each every other same such own more most many several few quite fully completely
-        about around approximately roughly nearly almost over under least up per mr mrs ms dr user users
+        about around approximately roughly nearly almost over under least up per mr mrs ms dr
         fixed scheduled planned agreed decided stands stood comes come goes go happens happen ended ends_with located
         one only solely always please can could may must should would might needs take takes taken took
         behind through during within via upon onto out off really actually simply usually generally

@@ -20,6 +20,8 @@ from caliber.text.contradiction.reading import Reading, read_statement
 from caliber.text.contradiction.tokens import Clause, Term
 from caliber.text.contradiction.vocabulary import LIKE, SINGLE
 
+_PERSON: Final = frozenset(("user", "want"))
+"""Words of a preference that are not what it is about."""
 _SAME_TOPIC: Final = 0.6
 """The part of the content words of the shorter clause that both have, where polarities differ."""
 _ALIKE: Final = 0.5
@@ -81,8 +83,7 @@ class _Clauses(AlignedClauses):
         if self.rest > max(1, self.count):
             return None  # no rule below finds anything in clauses that differ by so much
         own = bool(self.shared - self.both.subject)
-        same = not self.only_one and not self.only_other
-        if self.count < 2 and not (self.shared and (self.both.has_subject or same)):
+        if self.count < 2 and not (self.shared and (self.both.has_subject or self._is_all())):
             return None
         if self.count < 2 and self.rest:
             return self._value() if "placed" in self.one.flags & self.other.flags and not self._two_kinds() else None
@@ -118,7 +119,7 @@ class _Clauses(AlignedClauses):
             return None
         if self.both.weekdays_apart or self.both.days_apart or self._other_time() or self._names_differ():
             return None
-        if self._is_partial() or self._is_narrower() or self._denies_more() or self._denies_otherwise():
+        if self._heads_apart() or self._is_partial() or self._is_narrower() or self._denies_more() or self._denies_otherwise():
             return None
         if self._two_settings() or self.both.numbers_apart or apart(self.one.clocks, self.other.clocks):
             return None
@@ -174,7 +175,9 @@ class _Clauses(AlignedClauses):
             return None  # one place may contain the other
         shown = f"{' '.join(term.folded for term in ones[:3])} and {' '.join(term.folded for term in others[:3])}"
         one, other = self.one.flags, self.other.flags
-        prefers = "prefers" in one & other
+        if min(self._runs(self.one, self.only_one), self._runs(self.other, self.only_other)) > 1:
+            return None  # they differ in more than one place
+        prefers = "prefers" in one & other and self.shared - LIKE - self.both.subject - _PERSON
         if prefers and (self._two_scopes() or self.both.other_choice):
             return None
         if prefers and min(len(ones), len(others)) == 1:
