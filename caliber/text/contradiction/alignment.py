@@ -284,10 +284,19 @@ class AlignedClauses:
         return clauses == (1, 1) and not self.only_one and not self.only_other
 
     def _runs(self, clause: Clause, own: Sequence[Term]) -> int:
-        """Return in how many places a clause has words of its own; words of the subject part none."""
+        """Return in how many places a clause has words of its own: "is" parts two, words of the subject none.
+
+        A place, time or purpose beside another word counts as none.
+        """
         keys = {term.key for term in own}
-        inside = [term.key in keys for term in clause.terms if term.key not in self.both.subject]
-        return sum(here and not before for before, here in pairwise((False, *inside)))
+        halves = clause.terms[: clause.before_is], clause.terms[clause.before_is :]
+        runs = [
+            term.is_placed
+            for half in halves
+            for before, term in pairwise((_NO_TERM, *(each for each in half if each.key not in self.both.subject)))
+            if term.key in keys and before.key not in keys
+        ]
+        return runs.count(False) or len(runs)
 
     def _two_acts(self) -> bool:
         """Return whether each clause has an act of its own: "120 came" and "300 were invited"."""

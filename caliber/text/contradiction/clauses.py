@@ -80,6 +80,7 @@ class ClauseBuilder(MeasureReader):
             tuple(self.clocks),
             frozenset(self.flags),
             by_key,
+            len({term.key for term in self.terms[: self.before_is]}),
             negatable((term.key, term.folded) for term in by_key.values()),
         )
 
@@ -102,6 +103,7 @@ class ClauseBuilder(MeasureReader):
         if token.kind == "sign":
             if folded == "=":
                 self.flags.add("is")
+                self._names_one(at)
             return at + 1
         if token.kind == "mark":
             self.flags.add(LESS if folded == LESS else "except")
@@ -232,7 +234,7 @@ class ClauseBuilder(MeasureReader):
                 self.end()
             elif folded != "through":
                 self.flags.add(qualifiers.SCOPES[folded])
-        elif folded in ("is", "="):
+        elif folded == "is":
             self._names_one(at)
         elif folded == "from" and (following == "version" or following in MONTHS or following[:1].isdigit()):
             self.flags.add("begins")

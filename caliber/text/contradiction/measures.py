@@ -31,7 +31,7 @@ _BE: Final = frozenset(
 )
 _AFTER_SWITCH: Final = frozenset(("", "now", "for", "at", "in", "by", "since", "during"))
 _OWNERS: Final = frozenset(("my", "his", "her", "their", "our", "your"))
-_PREPOSITIONS: Final = words.PLACED | {"home", "after", "before", "per", "for", "during", "of", "every", "each"}
+_PREPOSITIONS: Final = words.PLACED | {"inhabits", "after", "before", "per", "for", "during", "of", "every", "each"}
 _ARTICLES: Final = frozenset(("the", "a", "an", "his", "her", "my", "their", "our"))
 _DURATION: Final = frozenset(
     (
@@ -114,6 +114,7 @@ class MeasureReader:
         self.weekdays: set[int] = set()
         self.clocks: list[Clock] = []
         self.flags: set[str] = set()
+        self.before_is = 0
 
     def word(self, at: int) -> str:
         """Return the folded token at a place, or an empty text."""
@@ -418,6 +419,7 @@ class MeasureReader:
 
     def _names_one(self, at: int) -> None:
         """Note that the words before "is" name one thing: "her tutor", not "a friend of hers"."""
+        self.before_is = self.before_is or len(self.terms)
         if self.terms and not any(token.folded in _INDEFINITE for token in self.piece[:at]):
             self.flags.add(f"is:{self.terms[-1].key}")
 

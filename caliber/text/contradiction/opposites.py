@@ -82,7 +82,7 @@ OPPOSITES: Final = rows_of(
     guilty | innocent
     sober | drunk
     odd | even
-    whole intact undamaged works working functional | broken damaged defective
+    intact undamaged works working functional | broken damaged defective
     crowded busy | deserted
     strict | lenient
     modern | old-fashioned outdated
@@ -214,7 +214,7 @@ SYNONYMS: Final = rows_of(
     start starts started begin begins began commence kick_off commences
     leave leaves left end ends ended finish finishes expire expires stop stops departs depart runs_out
     child children kid kids
-    home live lives lived living reside resides residence resident moved move address dwell
+    home inhabits live lives lived living reside resides residence resident moved move address dwell
     job position role occupation profession title
     employer employed
     arrive arrives arrival land lands landed
@@ -372,7 +372,7 @@ LIGHT: Final = frozenset(
         minute minutes gets keep_in_mind because while although however therefore though since until
         everyone everybody else nothing_else nowhere_else first_place whole entire large_majority longer anymore
         total totally extremely highly deeply strictly exactly fairly pretty recently lately officially
-        known professor prof normally typically altogether clearly these immediately
+        entirely known professor prof normally typically altogether clearly these immediately
         anything something everything please current particularly chiefly mainly
         """
     )

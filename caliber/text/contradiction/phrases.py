@@ -86,11 +86,11 @@ PHRASES: Final = {
         part time | parttime
         kick off | start
         kicks off | start
-        based in | home
+        based in | inhabits
         grew up | grew_up
-        live in | home
-        lives in | home
-        living in | home
+        live in | inhabits
+        lives in | inhabits
+        living in | inhabits
         at least | at_least
         at most | at_most
         up to | up_to

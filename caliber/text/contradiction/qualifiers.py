@@ -128,7 +128,7 @@ FAMILY: Final = frozenset(
 )
 """What one person is to another one, and nothing else of these."""
 
-HELD: Final = frozenset(word_list("job employer home"))
+HELD: Final = frozenset(word_list("job employer inhabits"))
 """Words that phrases such as "working as" and "living in" are read as."""
 PLURALS: Final = frozenset(word_list("people children men women feet mice staff"))
 """Plurals without -s."""

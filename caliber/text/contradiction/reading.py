@@ -61,5 +61,6 @@ def _united(clauses: Sequence[Clause]) -> Clause:
         tuple(each for clause in clauses for each in clause.clocks),
         frozenset(flag for clause in clauses for flag in clause.flags if not flag.startswith("part:")),
         by_key,
+        0,
         negatable((term.key, term.folded) for term in by_key.values()),
     )

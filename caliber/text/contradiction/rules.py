@@ -24,6 +24,8 @@ _PERSON: Final = frozenset(("user", "want"))
 """Words of a preference that are not what it is about."""
 _SAME_TOPIC: Final = 0.6
 """The part of the content words of the shorter clause that both have, where polarities differ."""
+_PARAPHRASED: Final = 3
+"""Content words that both have, at least, where each has another word for the rest."""
 _ALIKE: Final = 0.5
 """The same where numbers, days or values differ."""
 
@@ -137,7 +139,7 @@ class _Clauses(AlignedClauses):
     def _number(self, one: Quantity, other: Quantity) -> Verdict | None:
         if self.overlap < _ALIKE or self.rest > 1 or self.both.days_apart or self.both.weekdays_apart:
             return None
-        if self.rest and self.count < (2 if one.unit else 3):
+        if self.rest and self.count < _PARAPHRASED:
             return None
         if self._other_time() or self._names_differ() or self._two_settings() or self._two_acts() or self._is_default():
             return None
@@ -175,7 +177,7 @@ class _Clauses(AlignedClauses):
             return None  # one place may contain the other
         shown = f"{' '.join(term.folded for term in ones[:3])} and {' '.join(term.folded for term in others[:3])}"
         one, other = self.one.flags, self.other.flags
-        if min(self._runs(self.one, self.only_one), self._runs(self.other, self.only_other)) > 1:
+        if max(self._runs(self.one, ones), self._runs(self.other, others)) > 1:
             return None  # they differ in more than one place
         prefers = "prefers" in one & other and self.shared - LIKE - self.both.subject - _PERSON
         if prefers and (self._two_scopes() or self.both.other_choice):
@@ -187,7 +189,7 @@ class _Clauses(AlignedClauses):
         named = any(term.is_name for term in ones) and any(term.is_name for term in others)
         if (not named and self._agrees()) or self._is_other_sort():
             return None
-        if any(self._is_attribute(key) for key in self.shared & SINGLE - self.both.modifiers) and (
+        if any(self._is_attribute(key) for key in self.shared & SINGLE - LIKE - self.both.modifiers) and (
             self.are_pieces or named
         ):
             return Verdict(VerdictKind.VALUE, f"values of one attribute: {shown}")

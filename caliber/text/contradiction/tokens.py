@@ -45,6 +45,8 @@ class Clause(NamedTuple):
     clocks: tuple[Clock, ...]
     flags: frozenset[str]
     by_key: dict[str, Term]
+    before_is: int
+    """The number of terms before "is", or 0."""
     negatable: dict[str, str]
     """What words with an affix that can negate would be compared by without it, each with the key of the word."""
 
