@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import Clock, Day, Quantity
 from caliber.text.contradiction.reading import Reading
@@ -18,7 +17,6 @@ _DENIALS: Final = frozenset(TABLE[word][0] for word in ("forbidden", "rejected",
 _NO_TERM: Final = Term("", 0, False, "")
 _INFLECTED: Final = ("s", "ed")
 """Ends of acts; adjectives have none."""
-_KIN: Final = frozenset(map(key_of, words.KIN))
 _HEAD: Final = 2
 """Content words that a clause begins with, of which one is the head of its subject: an adjective can stand before."""
 _LIMITS: Final = frozenset(key_of(word) for word in ("must", "require", "limit", "allow", "need", "maximum", "minimum"))
@@ -36,16 +34,6 @@ class Statements:
         self.has_subject = subject is not None
         self.subject = frozenset(subject or ())
         self.modifiers = frozenset(subject[:-1] if subject else ())
-
-    @property
-    def other_choice(self) -> bool:
-        """True if each names a thing with a thing that it is preferred to, and the two choices share no two words."""
-        return (
-            self.first.choice is not None
-            and self.second.choice is not None
-            and all((self.first.choice[1], self.second.choice[1]))
-            and len(self.first.whole.by_key.keys() & self.second.whole.by_key.keys() - self.subject - LIKE) < 2
-        )
 
     @property
     def choice_turned(self) -> bool:
@@ -165,27 +153,6 @@ class AlignedClauses:
         is_head = terms[1].key in self.shared - self.flipped and not terms[1].is_placed
         return (terms[0].key, terms[1].key) if is_head else None
 
-    def _two_relations(self) -> bool:
-        """Return whether each clause names another relation between the same two people."""
-        if "is" not in self.one.flags & self.other.flags or self.one.negated or self.other.negated or self.rest != 1:
-            return False
-        ones, others = (
-            {term.folded for term in terms} & qualifiers.FAMILY for terms in (self.only_one, self.only_other)
-        )
-        if len(ones) != 1 or len(others) != 1 or self.count < 2 or self.one.terms[0].key != self.other.terms[0].key:
-            return False
-        return all(
-            {clause.terms[-1].folded} == kin and f"of {clause.terms[-1].key}" in clause.flags
-            for clause, kin in ((self.one, ones), (self.other, others))
-        )
-
-    def _two_kinds(self) -> bool:
-        """Return whether each clause names another thing of one kind: ``staging`` and ``production``."""
-        rows = {row for term in self.only_one for row in words.CONTRASTED.get(term.folded, ())}
-        return bool(rows) and any(
-            row in rows for term in self.only_other for row in words.CONTRASTED.get(term.folded, ())
-        )
-
     def _two_settings(self) -> bool:
         """Return whether each clause names another place, time or purpose: ``in the editor`` and ``on the phone``."""
         return any(term.is_placed for term in self.only_one) and any(term.is_placed for term in self.only_other)
@@ -208,17 +175,6 @@ class AlignedClauses:
             for clause in (self.one, self.other)
             if key in clause.by_key
         )
-
-    def _two_scopes(self) -> bool:
-        """Return whether each clause names a place, time or purpose beside its value: "tea at noon"."""
-        return all(
-            any(term.is_placed for term in terms) and any(not term.is_placed for term in terms)
-            for terms in (self.only_one, self.only_other)
-        )
-
-    def _agrees(self) -> bool:
-        """Return whether both name the same day of the week or the same time: one event in other words."""
-        return bool(self.one.weekdays & self.other.weekdays) or bool(set(self.one.clocks) & set(self.other.clocks))
 
     def _denies_more(self) -> bool:
         """Return whether the clause that denies has words of its own: "not on weekends" denies a part only."""
@@ -251,24 +207,6 @@ class AlignedClauses:
         """Return whether both clauses set a limit."""
         return bool(self.shared & _LIMITS) or "must" in self.one.flags & self.other.flags
 
-    def _counts_apart(self) -> tuple[Quantity, Quantity] | None:
-        """Return the only numbers of both, if they differ and all that each counts is in both clauses."""
-        if len(self.one.quantities) != 1 or len(self.other.quantities) != 1:
-            return None
-        one, other = self.one.quantities[0], self.other.quantities[0]
-        if not (one.counts and other.counts and one.nouns | other.nouns <= self.shared and one.excludes(other)):
-            return None
-        return one, other
-
-    def _names_one_thing(self, ones: Sequence[Term], others: Sequence[Term]) -> bool:
-        """Return whether both say what one thing is, and each by another name: "her tutor is Ekman"."""
-        if not all(term.is_name and not term.is_placed for term in (*ones, *others)):
-            return False
-        heads = (flag[3:] for flag in self.one.flags & self.other.flags if flag.startswith("is:"))
-        return any(key in self.shared and key not in _KIN for key in heads) and not (
-            self.one.negated or self._two_settings()
-        )
-
     def _heads_apart(self) -> bool:
         """Return whether, without a stored subject, a clause begins with a thing that the other statement lacks."""
         if self.both.has_subject:
@@ -297,13 +235,6 @@ class AlignedClauses:
             if term.key in keys and before.key not in keys
         ]
         return runs.count(False) or len(runs)
-
-    def _two_acts(self) -> bool:
-        """Return whether each clause has an act of its own: "120 came" and "300 were invited"."""
-        return all(
-            any(term.folded in qualifiers.MADE_PAST or term.folded.endswith("ed") for term in terms)
-            for terms in (self.only_one, self.only_other)
-        )
 
     def _is_default(self) -> bool:
         """Return whether one clause is about a default, and the other about one case, which may override it."""

@@ -103,7 +103,7 @@ class ClauseBuilder(MeasureReader):
         if token.kind == "sign":
             if folded == "=":
                 self.flags.add("is")
-                self._names_one(at)
+                self.before_is = self.before_is or len(self.terms)
             return at + 1
         if token.kind == "mark":
             self.flags.add(LESS if folded == LESS else "except")
@@ -235,7 +235,7 @@ class ClauseBuilder(MeasureReader):
             elif folded != "through":
                 self.flags.add(qualifiers.SCOPES[folded])
         elif folded == "is":
-            self._names_one(at)
+            self.before_is = self.before_is or len(self.terms)
         elif folded == "from" and (following == "version" or following in MONTHS or following[:1].isdigit()):
             self.flags.add("begins")
         elif folded in ("can", "may", "could"):

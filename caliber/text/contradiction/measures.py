@@ -99,7 +99,6 @@ _OLDEST: Final = 130
 """Years that no person's age reaches."""
 _END: Final = TABLE["end"]
 _STATES: Final = frozenset(words.word_list("valid available open runs lasts continues warranty"))
-_INDEFINITE: Final = frozenset(("a", "an", "one", "another", "other", "some", "also"))
 
 
 class MeasureReader:
@@ -416,12 +415,6 @@ class MeasureReader:
         after = unit_at + 1 + 3 * half
         self.add(at, dimension[1] * (1.5 if half else 1), dimension[0], frozenset(), after, dimension[1])
         return after
-
-    def _names_one(self, at: int) -> None:
-        """Note that the words before "is" name one thing: "her tutor", not "a friend of hers"."""
-        self.before_is = self.before_is or len(self.terms)
-        if self.terms and not any(token.folded in _INDEFINITE for token in self.piece[:at]):
-            self.flags.add(f"is:{self.terms[-1].key}")
 
     def _and_a_half(self, at: int) -> bool:
         return self.word(at) == "and" and self.word(at + 2) == "half"

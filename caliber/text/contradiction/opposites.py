@@ -397,47 +397,6 @@ PAST: Final = frozenset(
 FUTURE: Final = frozenset(word_list("will soon upcoming next tomorrow starting going_to eventually later"))
 EXCEPT: Final = frozenset(word_list("unless except without until besides beyond apart_from"))
 
-CONTRASTS: Final = [
-    frozenset(word_list(row))
-    for row in """
-    staging production development test demo sandbox preview canary
-    brother sister mother father son daughter wife husband uncle aunt cousin grandmother grandfather nephew niece boss
-    read write connect idle request session
-    left right
-    winter summer spring autumn
-    frontend backend mobile web desktop android ios windows linux macos
-    basic pro enterprise premium standard team starter
-    breakfast lunch dinner brunch
-    outbound inbound
-    input output
-    upload download
-    source target
-    internal external
-    hotel flight train car
-    weekday weekend
-    min max average median p50 p95 p99
-    cpu memory disk gpu
-    monthly yearly annual weekly daily hourly nightly
-    morning evening afternoon night noon
-    deposit rent
-    rear front
-    first second third fourth fifth main other
-    food drink dish colour color
-    net gross
-    adult child student senior
-    arrival departure
-    start starts begin begins open opens end ends finish finishes close closes
-    leave leaves depart departs arrive arrives land lands
-    sign signed send sent receive received
-    primary secondary accent replica
-    """.strip().splitlines()
-]
-"""Words of one row name different things of one kind: statements that differ by them are about two things."""
-CONTRASTED: Final = {
-    word: tuple(at for at, row in enumerate(CONTRASTS) if word in row) for word in frozenset().union(*CONTRASTS)
-}
-"""The rows of each of these words."""
-
 KIN: Final = frozenset(
     word_list(
         """

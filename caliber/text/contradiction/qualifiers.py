@@ -51,11 +51,6 @@ ATTITUDES: Final = frozenset(
 ADDED: Final = frozenset(word_list("another additional extra further more"))
 """Words beside a number that is added to another one."""
 
-MADE_PAST: Final = frozenset(
-    word_list("came went won lost sold bought sent paid gave found left wrote spent ate drank met")
-)
-"""Past forms of acts without -ed."""
-
 NUMBERED: Final = frozenset(
     word_list(
         "ticket issue pr pull_request invoice incident migration release pipeline order task case chapter step phase "
@@ -120,14 +115,6 @@ AGES: Final = frozenset(word_list("child boy girl kid teenager student youth tod
 """Words after "as a" that name a time of life."""
 
 SEASONS: Final = frozenset(word_list("spring summer autumn winter"))
-FAMILY: Final = frozenset(
-    word_list(
-        "father mother brother sister son daughter uncle aunt cousin husband wife nephew niece grandmother grandfather "
-        "grandson granddaughter"
-    )
-)
-"""What one person is to another one, and nothing else of these."""
-
 HELD: Final = frozenset(word_list("job employer inhabits"))
 """Words that phrases such as "working as" and "living in" are read as."""
 PLURALS: Final = frozenset(word_list("people children men women feet mice staff"))

@@ -88,11 +88,9 @@ class _Clauses(AlignedClauses):
         if self.count < 2 and not (self.shared and (self.both.has_subject or self._is_all())):
             return None
         if self.count < 2 and self.rest:
-            return self._value() if "placed" in self.one.flags & self.other.flags and not self._two_kinds() else None
+            return self._value() if "placed" in self.one.flags & self.other.flags else None
         if "unsure" in self.flags or not (own or self.shared):
             return None
-        if self._two_relations():
-            return Verdict(VerdictKind.VALUE, "two relations between the same people")
         if self._two_subjects():
             return None
         if "wish" in self.one.flags ^ self.other.flags:
@@ -102,13 +100,9 @@ class _Clauses(AlignedClauses):
         if self._prefer_opposites():
             return Verdict(VerdictKind.PREFERENCE, "preferences for opposites")
         if self._polarity_differs():
-            if self._two_kinds():
-                return None
             found = self._negation()
             return found if found is not None or self.one.negated != self.other.negated else self._value()
-        if self._two_kinds():
-            return self._value() if len(self.only_one) == len(self.only_other) == 1 else None
-        numbers = conflict(self.one.quantities, self.other.quantities, self._are_limits()) or self._counts_apart()
+        numbers = conflict(self.one.quantities, self.other.quantities, self._are_limits())
         if numbers is not None:
             return self._number(*numbers)
         found = self._date()
@@ -121,7 +115,13 @@ class _Clauses(AlignedClauses):
             return None
         if self.both.weekdays_apart or self.both.days_apart or self._other_time() or self._names_differ():
             return None
-        if self._heads_apart() or self._is_partial() or self._is_narrower() or self._denies_more() or self._denies_otherwise():
+        if (
+            self._heads_apart()
+            or self._is_partial()
+            or self._is_narrower()
+            or self._denies_more()
+            or self._denies_otherwise()
+        ):
             return None
         if self._two_settings() or self.both.numbers_apart or apart(self.one.clocks, self.other.clocks):
             return None
@@ -141,7 +141,7 @@ class _Clauses(AlignedClauses):
             return None
         if self.rest and self.count < _PARAPHRASED:
             return None
-        if self._other_time() or self._names_differ() or self._two_settings() or self._two_acts() or self._is_default():
+        if self._other_time() or self._names_differ() or self._two_settings() or self._is_default():
             return None
         if (not one.unit or one.unit == "version") and any(
             term.folded in words.MANY_VALUED for term in self.one.terms if term.key in self.shared
@@ -180,21 +180,17 @@ class _Clauses(AlignedClauses):
         if max(self._runs(self.one, ones), self._runs(self.other, others)) > 1:
             return None  # they differ in more than one place
         prefers = "prefers" in one & other and self.shared - LIKE - self.both.subject - _PERSON
-        if prefers and (self._two_scopes() or self.both.other_choice):
-            return None
         if prefers and min(len(ones), len(others)) == 1:
             return Verdict(VerdictKind.PREFERENCE, f"preferences: {shown}")
         if self.one.negated or self._is_possible() or self._is_default():
             return None
         named = any(term.is_name for term in ones) and any(term.is_name for term in others)
-        if (not named and self._agrees()) or self._is_other_sort():
+        if self._is_other_sort():
             return None
         if any(self._is_attribute(key) for key in self.shared & SINGLE - LIKE - self.both.modifiers) and (
             self.are_pieces or named
         ):
             return Verdict(VerdictKind.VALUE, f"values of one attribute: {shown}")
-        if self._names_one_thing(ones, others):
-            return Verdict(VerdictKind.VALUE, f"two names of one thing: {shown}")
         strictly = "strictly" in self.flags or ("exclusive" in one and "exclusive" in other)
         placed = "placed" in one and "placed" in other and _is_one_place(ones) and _is_one_place(others)
         if strictly and placed and self.rest == 1:
