@@ -17,8 +17,15 @@ from caliber.text.contradiction.vocabulary import BY_KEY, PREFIXES, TABLE, key_o
 
 @pytest.mark.parametrize(
     ("name", "precision", "recall"),
-    # The rules were tuned on all but the last (goals 0.9 and 0.7); see tests/data/contradictions/README.md.
-    [("open.json", 0.98, 0.95), ("sealed.json", 0.98, 0.88), ("open2.json", 0.98, 0.8), ("sealed2.json", 0.77, 0.51)],
+    # All but the half of open3.json with odd numbers is known to who tuned the rules; the README tells why the limits
+    # of the older sets are lower than they were.
+    [
+        ("open.json", 0.98, 0.91),
+        ("sealed.json", 0.98, 0.88),
+        ("open2.json", 0.98, 0.78),
+        ("sealed2.json", 0.98, 0.73),
+        ("open3.json", 0.98, 0.56),
+    ],
 )
 def test_pairs_are_judged_as_labelled(name: str, precision: float, recall: float) -> None:
     # C-260
@@ -139,6 +146,17 @@ def test_what_can_both_hold_is_no_contradiction(first: str, second: str) -> None
         ("The trial period lasts 14 days.", "The trial lasts 30 days.", None),
         ("Tickets cost 15 euros.", "A ticket costs 22 euros.", None),
         ("Version 2.4.1 is the latest release.", "The latest release is 2.5.0.", None),
+        ("The lint step is skippable.", "The lint step is unskippable.", None),
+        ("The gateway keeps state between calls.", "The gateway is stateless.", "gateway"),
+        ("The sauce contains sugar.", "The sauce is sugar-free.", "sauce"),
+        ("Rita is not unwilling to travel.", "Rita is unwilling to travel.", "Rita"),
+        ("Oskar likes rye better than wheat.", "Oskar prefers wheat to rye.", "Oskar"),
+        ("Oskar prefers trains over planes.", "Oskar prefers planes.", "Oskar"),
+        ("Uncle Sven is 64.", "Uncle Sven is seventy years old.", None),
+        ("The yard measures 40 square metres.", "The yard measures 55 m².", None),
+        ("The kiosk closes at six in the evening.", "The kiosk is open until 20:00.", None),
+        ("The token expires on 3 May 2026.", "The token is valid until 9 June 2026.", "token"),
+        ("The choir rehearsal is at 7 o'clock.", "The choir rehearsal starts at 19:30.", None),
     ],
 )
 def test_one_attribute_with_two_values_is_a_contradiction(first: str, second: str, subject: str | None) -> None:
@@ -241,6 +259,26 @@ def test_one_attribute_with_two_values_is_a_contradiction(first: str, second: st
         ("The script was written in Perl and then rewritten in Python.", "The script is written in Python.", "script"),
         ("In winter the pool is closed.", "In summer the pool is open.", None),
         ("Only members may use the pool.", "The pool is open to members.", None),
+        ("The invoices are kept for 10 years.", "The invoices aren't kept forever.", "invoices"),
+        ("The job succeeded.", "The job did not succeed at the first attempt.", None),
+        ("Run 14 took 31 minutes.", "Run 15 took 27 minutes.", None),
+        ("Release 2.3 of the tool supports Windows.", "Release 2.1 of the tool does not support Windows.", None),
+        ("The older daughter plays chess.", "The younger daughter plays chess.", None),
+        ("Elif's sister is younger than she is.", "Elif is older than her sister.", None),
+        ("Before the rebuild the hall had 30 seats.", "The hall has 46 seats.", None),
+        ("The repository has 3 open requests.", "The repository has 12 open issues.", "repository"),
+        ("Each team gets 200 GB.", "The quota is 5 GB per user.", "quota"),
+        ("75 % of the seats are sold.", "25 % of the seats are unsold.", None),
+        ("The user prefers tea in the morning.", "The user prefers spaces over tabs.", "user"),
+        ("The user's home airport is Munich.", "The user lives in Linz.", "user"),
+        ("Yusuf eats meat.", "Mila is on a diet, and no meat is for her.", None),
+        ("Greta has a driving licence.", "The user has no driving licence.", None),
+        ("The p50 latency of the service is 80 ms.", "The service has a timeout of 2 seconds.", "service"),
+        (
+            "The infra repository has the default branch main.",
+            "The mobile repository has the default branch dev.",
+            None,
+        ),
     ],
 )
 def test_another_thing_time_or_case_is_no_contradiction(first: str, second: str, subject: str | None) -> None:

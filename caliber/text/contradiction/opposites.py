@@ -13,7 +13,8 @@ def word_list(text: str) -> tuple[str, ...]:
 
 
 def rows_of(text: str) -> list[tuple[str, ...]]:
-    return [tuple(part.strip() for part in line.split("|")) for line in text.strip().splitlines()]
+    rows = text.replace("\n", ";").split(";")
+    return [tuple(part.strip() for part in row.split("|")) for row in rows if row.strip()]
 
 
 NEGATIONS: Final = frozenset(
@@ -22,296 +23,113 @@ NEGATIONS: Final = frozenset(
 
 OPPOSITES: Final = rows_of(
     """
-    enabled on | disabled off deactivated inactive
-    enable activate | disable deactivate
+    enabled on | disabled off deactivated inactive; enable activate | disable deactivate;
     allow allowed permit permitted welcome welcomed | forbid forbidden prohibit prohibited ban banned deny \
-    denied disallow disallowed block blocked
-    accept accepted approve approved | reject rejected decline declined refused turned_down veto vetoed disapprove
-    open opened in_business | closed close shut shuts shut_down
-    like likes love loves loved enjoy enjoys enjoyed adore adores fond favour favor support_of in_favour_of \
-    in_favor_of for_it | dislike dislikes disliked hate hates hated detest detests loathe loathes despise despises \
-    cannot_stand opposed oppose opposes against averse
-    true correct right accurate | false wrong incorrect inaccurate untrue
-    up online available reachable | down offline unavailable unreachable
-    public | private confidential secret
-    free gratis complimentary | paid chargeable
-    required mandatory compulsory obligatory | optional voluntary
-    include included includes contain contains | exclude excluded excludes omit omits
-    pass passed passes succeed succeeded successful | fail failed failing fails unsuccessful defeated flunk flunked
-    early | late delayed
-    punctual | unpunctual
-    won win wins winner | lost lose loses loser
-    present attend attended attends | absent missed skip skipped skips
-    increase increased rise rose risen grow grew grown rises grows went_up up_on rising growing climbed climbs | \
-    decrease decreased drop dropped fall fell \
-    fallen falls shrink shrank drops went_down decline_in falling shrinking declining declines
-    hot warm | cold cool chilly
-    big large huge | small little tiny
-    long lengthy length | short brief concise
-    fast quick rapid | slow sluggish
-    cheap inexpensive affordable | expensive costly pricey
-    full | empty vacant
-    easy simple soft | hard difficult complicated complex
-    safe secure | unsafe dangerous insecure
-    loud noisy | quiet silent
-    light bright | dark dim
-    high height tall | low
-    inwards inward | outwards outward
-    formal | informal casual
-    married | single unmarried divorced widowed
-    alive living | dead deceased
-    sync synchronous | async asynchronous
-    manual manually | automatic automatically automated
-    internal | external
-    local locally | remote remotely
-    temporary temporarily | permanent permanently
-    encrypted | plaintext unencrypted
-    finished complete completed done graduate graduated graduates | unfinished incomplete pending ongoing outstanding
-    keep keeps kept retain retained retains retention | discard discarded drop_it throw_away
-    sweet | savoury salty bitter
-    strong | weak
-    thick | thin
-    wet | dry
-    vegetarian vegan meatless | carnivore meat_eater
-    indoor indoors inside | outdoor outdoors outside
-    read_only immutable readonly | writable mutable
-    stable | unstable flaky beta
-    urgent | nonurgent
-    healthy well | ill sick
-    fresh | stale
-    guilty | innocent
-    sober | drunk
-    odd | even
-    intact undamaged works working functional | broken damaged defective
-    crowded busy | deserted
-    strict | lenient
-    modern | old-fashioned outdated
-    damp moist | arid
-    calm relaxed | nervous anxious
-    polite friendly | rude unfriendly
-    mild | spicy
-    shortage | surplus
-    upstream | downstream
-    frozen | thawed
-    flat level | hilly
-    reusable | disposable single-use
-    natural | artificial synthetic
-    original | fake counterfeit
-    handmade | machine-made
-    victory | defeat
-    success | failure flop
-    above | below
-    in_person face-to-face | online_only
-    sufficient enough | insufficient
-    major | minor
-    freelance self-employed | salaried
-    visible shown | hidden invisible
-    reversible rolled_back roll_back reversed revertible revert | irreversible
-    alone solo | accompanied
-    raw uncooked | cooked
-    buy buys bought purchase purchased acquire acquired | sell sells sold
-    employed | unemployed jobless
-    hired | fired
-    extrovert outgoing | introvert shy
-    optimistic | pessimistic
-    north northern northward | south southern southward
-    east eastern | west western
-    oldest eldest | youngest
-    largest biggest | smallest
-    best | worst
-    highest | lowest
-    fastest | slowest
-    single-threaded singlethreaded | multi-threaded multithreaded
-    better | worse
-    improve improves improved | worsen worsens worsened deteriorate deteriorated
-    experienced expert veteran | inexperienced beginner novice newcomer
-    young | old elderly
-    rich wealthy | poor
-    wide broad | narrow
-    heavy | lightweight
-    clean tidy | dirty messy
-    occupied | idle unoccupied
-    legal lawful | illegal unlawful
-    valid | invalid expired
-    possible | impossible
-    agree agrees agreed | disagree disagrees disagreed
-    asleep | awake
-    deep | shallow
-    rural | urban
-    solid | liquid
-    forward forwards | backward backwards
-    ascending | descending
-    vertical vertically | horizontal horizontally
-    majority | minority
-    often frequently | rarely seldom
-    renewed extended | cancelled canceled terminated
-    profitable | unprofitable loss-making
-    left-handed | right-handed
-    talkative chatty | taciturn
-    generous | stingy
-    nearby close_by | far faraway
-    advance advanced | retreat retreated
-    joins joined | quit quits resigned
-    positive | negative
-    clear transparent | murky cloudy opaque
-    import imports imported | export exports exported
-    confirmed | refuted disproved
-    built erected | demolished
-    created | destroyed
-    published | draft
-    smooth | rough bumpy
-    sharp | blunt dull
-    straight | crooked bent curved
-    tight | loose
-    tame | wild
-    brave | cowardly
-    lazy | hardworking diligent
-    male | female
-    profit | loss
-    strengthens strengthened | weakens weakened
-    amateur | professional
-    domestic | foreign
-    wholesale | retail
-    shared | dedicated
-    static | dynamic
-    eager eagerly | lazily
-    relative | absolute
-    verbose | terse
-    blocking | non-blocking
-    compiled | interpreted
-    opt-in | opt-out
-    client-side | server-side
-    monolith monolithic | microservices
-    open-source | proprietary closed-source
-    sequential sequentially serial serially | parallel concurrent concurrently
-    upper | lower
-    upstairs | downstairs
-    inner | outer
-    presence | absence
-    flexible | rigid
-    common | rare
-    sunny | rainy overcast
-    widened | narrowed
-    accelerates accelerated | slowed
-    friend | enemy
-    ally allies | rival rivals
-    centralised centralized | decentralised decentralized distributed
-    stateful | stateless
-    whitelist whitelisted allowlist | blacklist blacklisted blocklist
-    hardcover hardback | paperback
-    fiction | non-fiction
-    fixed-term | open-ended
-    supervised | unattended
-    left-wing | right-wing
-    seated sitting | standing
-    fertile | barren
+    denied disallow disallowed block blocked;
+    accept accepted approve approved | reject rejected decline declined refused turned_down veto vetoed disapprove;
+    open opened in_business | closed close shut shuts shut_down;
+    like likes love loves loved enjoy enjoys enjoyed adore adores fond favour favor | dislike dislikes disliked \
+    hate hates hated detest detests loathe loathes despise despises cannot_stand opposed oppose opposes against \
+    averse;
+    true correct right accurate | false wrong incorrect inaccurate untrue;
+    up online available reachable | down offline unavailable unreachable; public | private confidential secret;
+    free gratis complimentary | paid chargeable; required mandatory compulsory obligatory | optional voluntary;
+    include included includes contain contains | exclude excluded excludes omit omits;
+    pass passed passes succeed succeeded successful | fail failed failing fails unsuccessful defeated flunk flunked;
+    early | late delayed; punctual | unpunctual; won win wins winner | lost lose loses loser;
+    present attend attended attends | absent missed skip skipped skips;
+    increase increased rise rose risen grow grew grown rises grows went_up rising growing climbed climbs | \
+    decrease decreased drop dropped fall fell fallen falls shrink shrank drops went_down falling shrinking \
+    declining declines;
+    hot warm | cold cool chilly; big large huge | small little tiny; long lengthy length | short brief concise;
+    fast quick rapid | slow sluggish; cheap inexpensive affordable | expensive costly pricey; full | empty vacant;
+    easy simple soft | hard difficult complicated complex; safe secure | unsafe dangerous insecure;
+    loud noisy | quiet silent; light bright | dark dim; high height tall | low; inwards inward | outwards outward;
+    formal | informal casual; married | single unmarried divorced widowed; alive living | dead deceased;
+    sync synchronous | async asynchronous; manual manually | automatic automatically automated;
+    internal | external; local locally | remote remotely; temporary temporarily | permanent permanently;
+    encrypted | plaintext unencrypted;
+    finished complete completed done graduate graduated graduates | unfinished incomplete pending ongoing outstanding;
+    keep keeps kept retain retained retains retention | discard discarded; sweet | savoury salty bitter;
+    strong | weak; thick | thin; wet | dry; vegetarian vegan meatless | carnivore meat_eater;
+    indoor indoors inside | outdoor outdoors outside; read_only immutable readonly | writable mutable;
+    stable | unstable flaky beta; urgent | nonurgent; healthy well | ill sick; fresh | stale; guilty | innocent;
+    sober | drunk; odd | even; intact undamaged works working functional | broken damaged defective;
+    crowded busy | deserted; strict | lenient; modern | old-fashioned outdated; damp moist | arid;
+    calm relaxed | nervous anxious; polite friendly | rude unfriendly; mild | spicy; shortage | surplus;
+    upstream | downstream; frozen | thawed; flat level | hilly; reusable | disposable single-use;
+    natural | artificial synthetic; original | fake counterfeit; handmade | machine-made; victory | defeat;
+    success | failure flop; above | below; sufficient enough | insufficient; major | minor;
+    freelance self-employed | salaried; visible shown | hidden invisible;
+    reversible rolled_back roll_back reversed revertible revert | irreversible; alone solo | accompanied;
+    raw uncooked | cooked; buy buys bought purchase purchased acquire acquired | sell sells sold;
+    employed | unemployed jobless; hired | fired; extrovert outgoing | introvert shy; optimistic | pessimistic;
+    north northern northward | south southern southward; east eastern | west western; oldest eldest | youngest;
+    largest biggest | smallest; best | worst; highest | lowest; fastest | slowest;
+    single-threaded singlethreaded | multi-threaded multithreaded; better | worse;
+    improve improves improved | worsen worsens worsened deteriorate deteriorated;
+    experienced expert veteran | inexperienced beginner novice newcomer; young | old elderly; rich wealthy | poor;
+    wide broad | narrow; heavy | lightweight; clean tidy | dirty messy; occupied | idle unoccupied;
+    legal lawful | illegal unlawful; valid | invalid expired; possible | impossible;
+    agree agrees agreed | disagree disagrees disagreed; asleep | awake; deep | shallow; rural | urban;
+    solid | liquid; forward forwards | backward backwards; ascending | descending;
+    vertical vertically | horizontal horizontally; majority | minority; often frequently | rarely seldom;
+    renewed extended | cancelled canceled terminated; profitable | unprofitable loss-making;
+    left-handed | right-handed; talkative chatty | taciturn; generous | stingy; nearby close_by | far faraway;
+    advance advanced | retreat retreated; joins joined | quit quits resigned; positive | negative;
+    clear transparent | murky cloudy opaque; import imports imported | export exports exported;
+    confirmed | refuted disproved; built erected | demolished; created | destroyed; published | draft;
+    smooth | rough bumpy; sharp | blunt dull; straight | crooked bent curved; tight | loose; tame | wild;
+    brave | cowardly; lazy | hardworking diligent; male | female; profit | loss;
+    strengthens strengthened | weakens weakened; amateur | professional; domestic | foreign; wholesale | retail;
+    shared | dedicated; static | dynamic; eager eagerly | lazily; relative | absolute; verbose | terse;
+    blocking | non-blocking; compiled | interpreted; opt-in | opt-out; client-side | server-side;
+    monolith monolithic | microservices; open-source | proprietary closed-source;
+    sequential sequentially serial serially | parallel concurrent concurrently; upper | lower;
+    upstairs | downstairs; inner | outer; presence | absence; flexible | rigid; common | rare;
+    sunny | rainy overcast; widened | narrowed; accelerates accelerated | slowed; friend | enemy;
+    ally allies | rival rivals; centralised centralized | decentralised decentralized distributed;
+    stateful | stateless; whitelist whitelisted allowlist | blacklist blacklisted blocklist;
+    hardcover hardback | paperback; fiction | non-fiction; fixed-term | open-ended; supervised | unattended;
+    left-wing | right-wing; seated sitting | standing; fertile | barren
     """
 )
 """Words that mean one thing, and words that mean its opposite."""
 
 SYNONYMS: Final = rows_of(
     """
-    start starts started begin begins began commence kick_off commences
-    leave leaves left end ends ended finish finishes expire expires stop stops departs depart runs_out
-    child children kid kids
-    home inhabits live lives lived living reside resides residence resident moved move address dwell
-    job position role occupation profession title
-    employer employed
-    arrive arrives arrival land lands landed
-    licence license licensed licences
-    headquarter headquarters hq headquartered
-    own owner owns owned belongs belong
-    maintain maintainer maintained maintains
-    tongue language
-    native mother
-    release released launch launched ship ships shipped rollout
-    due deadline
-    deploy deploys deployed deployment rollouts
-    database db
-    production prod
-    colour color
-    weight weigh weighs weighed
-    age aged
-    favourite favorite preferred prefer prefers prefer_it
-    retry retries retried attempt attempts second_attempt
-    boss manager supervisor
-    partner spouse husband wife
-    appointment meeting
-    apartment flat
-    pay pays cost costs price priced fee charge charges rent
-    region zone
-    host hosts hosted hosting
-    store stores stored save saves saved
-    commute trip_to_work get_to_work
-    reply replies answer answers response responses
-    remove removed delete deleted deletes erase erased
-    write writes wrote written
-    send sends sent
-    run runs running ran
-    use uses used using
-    name named called names
-    lead leads led leader leading head heads headed
-    vote votes voted
-    born birthday birth birthdate birthplace
-    attend attending
-    car vehicle
-    doctor physician gp
-    bike bicycle
-    movie film
-    holiday vacation
-    mobile phone cellphone telephone
-    supplier vendor
-    staff employee employees people workforce headcount personnel
-    customer customers client clients
-    test tests
-    room venue
-    author authors
-    salary wage
-    capital_city capital
-    pr pull_request
-    ceo chief_executive managing_director
-    config configuration settings
-    repo repository
-    docs documentation
-    app application
-    kubernetes k8s
-    postgres postgresql
-    admin administrator
-    change changes changed modify modifies modified touch touches touched
-    direct directs directed director
-    founded founds founder establish established
-    design designs designed designer
-    coach coaches coached trainer
-    teach teaches taught teacher
-    compose composed composer
-    author authored
-    chair chairs chaired chairman chairwoman chairperson
-    crossing journey trip
-    vaccinated vaccination vaccine shot jab immunised immunized
-    lawyer attorney solicitor
-    company firm
-    illness disease sickness
-    photo picture
-    bug defect
-    folder directory
-    contract agreement
-    email e-mail
-    fridge refrigerator
-    television tv
-    university uni
-    upgrade upgraded update updated
-    parameter param
-    certificate cert
-    specification spec
-    duration lasts lasted
-    surgery operation
-    garden yard
-    pharmacy chemist
-    pupil student
-    allergic allergy allergies
-    rehearse rehearses rehearsal
-    incorporated registered
-        timezone time_zone
+    start starts started begin begins began commence commences;
+    leave leaves left end ends ended finish finishes expire expires stop stops departs depart runs_out;
+    child children kid kids;
+    home inhabits live lives lived living reside resides residence resident moved move address dwell;
+    job position role occupation profession title; employer employed; arrive arrives arrival land lands landed;
+    licence license licensed licences; headquarter headquarters hq headquartered;
+    own owner owns owned belongs belong; maintain maintainer maintained maintains; tongue language; native mother;
+    release released launch launched ship ships shipped rollout; due deadline;
+    deploy deploys deployed deployment rollouts; database db; production prod; colour color;
+    weight weigh weighs weighed; age aged; favourite favorite preferred prefer prefers;
+    retry retries retried attempt attempts; boss manager supervisor; partner spouse husband wife;
+    appointment meeting; apartment flat; pay pays cost costs price priced fee charge charges rent; region zone;
+    host hosts hosted hosting; store stores stored save saves saved;
+    reply replies answer answers response responses; remove removed delete deleted deletes erase erased;
+    write writes wrote written; send sends sent; run runs running ran; use uses used using;
+    name named called names; lead leads led leader leading head heads headed; vote votes voted;
+    born birthday birth birthdate birthplace; attend attending; car vehicle; doctor physician gp; bike bicycle;
+    movie film; holiday vacation; mobile phone cellphone telephone; supplier vendor;
+    staff employee employees people workforce headcount personnel; customer customers client clients; test tests;
+    room venue; author authors; salary wage; pr pull_request; ceo chief_executive managing_director;
+    config configuration settings; repo repository; docs documentation; app application; kubernetes k8s;
+    postgres postgresql; admin administrator;
+    change changes changed modify modifies modified touch touches touched; direct directs directed director;
+    founded founds founder establish established; design designs designed designer; coach coaches coached trainer;
+    teach teaches taught teacher; compose composed composer; author authored;
+    chair chairs chaired chairman chairwoman chairperson; crossing journey trip;
+    vaccinated vaccination vaccine shot jab immunised immunized; lawyer attorney solicitor; company firm;
+    illness disease sickness; photo picture; bug defect; folder directory; contract agreement; email e-mail;
+    fridge refrigerator; television tv; university uni; upgrade upgraded update updated; parameter param;
+    certificate cert; specification spec; duration lasts lasted; surgery operation; garden yard; pharmacy chemist;
+    pupil student; allergic allergy allergies; rehearse rehearses rehearsal; incorporated registered;
+    timezone time_zone
     """
 )
 """Words that name the same attribute or act."""
@@ -364,13 +182,13 @@ LIGHT: Final = frozenset(
         currently now moment right still already yet again present presently today nowadays ever
         all any some both each every other same such own more most many several few quite fully completely
         about around approximately roughly nearly almost over under least up per mr mrs ms dr
-        fixed scheduled planned agreed decided stands stood comes come goes go happens happen ended ends_with located
+        fixed scheduled planned agreed decided stands stood comes come goes go happens happen ended located
         one only solely always please can could may must should would might needs take takes taken took
         behind through during within via upon onto out off really actually simply usually generally
-        bit kind thing after before held hold holds place takes things new_one like_that day days week weeks
+        bit kind thing after before held hold holds place takes things day days week weeks
         year years month months hour hours
-        minute minutes gets keep_in_mind because while although however therefore though since until
-        everyone everybody else nothing_else nowhere_else first_place whole entire large_majority longer anymore
+        minute minutes gets because while although however therefore though since until
+        everyone everybody else nothing_else nowhere_else whole entire longer anymore
         total totally extremely highly deeply strictly exactly fairly pretty recently lately officially
         entirely known professor prof normally typically altogether clearly these immediately
         anything something everything please current particularly chiefly mainly
@@ -384,16 +202,14 @@ UNSURE: Final = frozenset(
         "if whether would could might maybe perhaps possibly considering asked asks wonders wonder "
         "plan_to hypothetically suppose"
         "supposing imagine proposed proposes suggested suggests hopes hope hoped wishes wish dreams "
-        "thinking plans plan_to planned_to planning_to"
+        "thinking plans plan_to planned_to "
         "believe believes believed assume assumes assumed fear fears feared doubt doubts doubted pretends pretended "
         "intends intend guess rumour rumor allegedly apparently unsure undecided"
     )
 )
 """Words of what is not stated as a fact."""
 
-PAST: Final = frozenset(
-    word_list("formerly previously once used_to back_then originally earlier_on ex former old_times retired")
-)
+PAST: Final = frozenset(word_list("formerly previously once used_to back_then originally ex former retired"))
 FUTURE: Final = frozenset(word_list("will soon upcoming next tomorrow starting going_to eventually later"))
 EXCEPT: Final = frozenset(word_list("unless except without until besides beyond apart_from"))
 

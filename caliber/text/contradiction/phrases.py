@@ -30,14 +30,12 @@ PHRASES: Final = {
         these days | now
         out order | broken
         of order | broken
-        sold out | sold_out
         on time | punctual
         on schedule | punctual
         behind schedule | late
         passed away | died
         in person | in_person
         by hand | manually
-        in public | publicly
         nobody else | nothing_else
         no one | nobody
         merge request | pull_request
@@ -49,7 +47,6 @@ PHRASES: Final = {
         keen on | likes
         close by | close_by
         above all | particularly
-        of which | of_which
         turned down | turned_down
         turns down | turned_down
         cannot stand | cannot_stand
@@ -65,7 +62,6 @@ PHRASES: Final = {
         time zone | time_zone
         back then | back_then
         read only | read_only
-        given up | given_up
         no longer | not
         not anymore | not
         far from | not
@@ -82,12 +78,9 @@ PHRASES: Final = {
         apart from | apart_from
         in favour | favour
         in favor | favour
-        full time | fulltime
-        part time | parttime
         kick off | start
         kicks off | start
         based in | inhabits
-        grew up | grew_up
         live in | inhabits
         lives in | inhabits
         living in | inhabits
@@ -106,9 +99,6 @@ PHRASES: Final = {
         would like | want
         had rather | prefer
         right now | now
-        made up | made_up
-        set up | setup
-        good at | good_at
         works as | job
         work as | job
         works for | employer

@@ -154,6 +154,8 @@ class _Clauses(AlignedClauses):
         if self.overlap < _ALIKE or self.rest > (self.count > 2) or self._names_differ():
             return None
         if apart(one.days, other.days):
+            if apart(self.both.first.whole.clocks, self.both.second.whole.clocks):
+                return None  # two events, each at a time of its own
             return Verdict(VerdictKind.DATE, "dates that exclude each other")
         if apart(one.clocks, other.clocks):
             if self.both.days_apart or self.both.weekdays_apart:
