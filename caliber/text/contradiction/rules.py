@@ -1,8 +1,8 @@
 """Rules for contradiction between two statements: negation, opposites, numbers, dates, values, preferences.
 
 Clauses are compared with clauses. Two are about the same thing when they share most content words, and nothing names
-another subject, another time or another kind; then one difference makes a contradiction: the polarity, a number, a day,
-or the value of an attribute that has one. In doubt, statements do not contradict each other.
+another subject, another time or another case. They contradict each other if they differ in one slot: the polarity, a
+number, a day, or the value of an attribute that has one. Two slots are two things. In doubt, there is no contradiction.
 
 Source: C-260, K-085.
 """
