@@ -174,7 +174,7 @@ _allow(
     learning__rules__reading="_YOUNGEST",
     text__contradiction__clauses="ClauseBuilder.plain _AMPM",
     text__contradiction__measures="MeasureReader.clock MeasureReader.counted MeasureReader.number MeasureReader.single "
-    "MeasureReader.version _AMPM",
+    "MeasureReader.version _AMPM _OLDEST",
     text__contradiction__quantities="Clock.excludes NUMBERS PARTS Quantity.excludes SCALES _CONVERTED _ROUGH _TIME "
     "_UNITS season_of"
     " _YEAR_DAYS date_of",

@@ -63,7 +63,7 @@ class Statements:
     def labels_apart(self) -> bool:
         """True if both name a thing of one kind by another number: "run 14" and "run 15"."""
         labels = self.second.labels
-        return any(labels.get(kind, number) != number for kind, number in self.first.labels.items())
+        return bool(labels) and any(labels.get(kind, number) != number for kind, number in self.first.labels.items())
 
     @property
     def numbers_apart(self) -> bool:
@@ -123,10 +123,9 @@ class AlignedClauses:
             return True
         if any(flag.startswith("part:") and flag[5:] not in self.shared for flag in self.flags):
             return True
-        per = [{flag for flag in clause.flags if flag.startswith("per ")} for clause in (self.one, self.other)]
-        if per[0] != per[1]:
+        if any(flag.startswith("per ") for flag in self.one.flags ^ self.other.flags):
             return True
-        if self._two_of_a_pair():
+        if self.flipped and self._two_of_a_pair():
             return True
         if self.only_one and self.only_other:
             one, other = self.one.terms, self.other.terms

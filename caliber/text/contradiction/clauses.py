@@ -6,6 +6,7 @@ English only; of a text in another language only content words and numbers are r
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import Final
 
 from caliber.text.contradiction import opposites as words
@@ -25,6 +26,8 @@ from caliber.text.contradiction.quantities import (
 from caliber.text.contradiction.tokens import LESS, Clause, Term
 from caliber.text.contradiction.vocabulary import EVENING, PLACES, SPECIAL, TABLE, negatable
 
+_FOLDED: Final = attrgetter("folded")
+_KEY: Final = attrgetter("key")
 _AMPM: Final = {"am": 0, "pm": 720, "a.m": 0, "p.m": 720}
 _ORDINAL: Final = re.compile(r"(\d{1,2})(?:st|nd|rd|th)$")
 _SUFFIXED: Final = re.compile(r"(\d+(?:\.\d+)?)([a-z]+)$")
@@ -80,8 +83,8 @@ class ClauseBuilder(MeasureReader):
             tuple(self.clocks),
             frozenset(self.flags),
             by_key,
-            len({term.key for term in self.terms[: self.before_is]}),
-            negatable((term.key, term.folded) for term in by_key.values()),
+            len(dict.fromkeys(map(_KEY, self.terms[: self.before_is]))) if self.before_is else 0,
+            negatable(zip(by_key, map(_FOLDED, by_key.values()), strict=True)),
         )
 
     def take(self, at: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from caliber.text.contradiction.clauses import ClauseBuilder
 from caliber.text.contradiction.tokens import LESS, Clause, Term, pieces_of, tokens_of
 from caliber.text.contradiction.vocabulary import LIKE, negatable
 
+_FOLDED: Final = attrgetter("folded")
 _MAX_CHARS: Final = 2_000
 _MAX_CLAUSES: Final = 12
 
@@ -32,7 +34,11 @@ def read_statement(text: str) -> Reading:
     clauses = tuple(clause for piece in pieces[:_MAX_CLAUSES] if (clause := ClauseBuilder(piece).build()) is not None)
     folded = " ".join(token.folded for token in tokens if token.kind != "sign")
     whole = _united(clauses)
-    labels = dict(key.rsplit(" ", 1) for key in whole.by_key if " " in key and key[0].isalpha())
+    labels = {}
+    for key in whole.by_key:
+        if " " in key and key[0].isalpha():
+            kind, _, number = key.rpartition(" ")
+            labels[kind] = number
     return Reading(folded, clauses, whole, _choice(clauses), labels)
 
 
@@ -62,5 +68,5 @@ def _united(clauses: Sequence[Clause]) -> Clause:
         frozenset(flag for clause in clauses for flag in clause.flags if not flag.startswith("part:")),
         by_key,
         0,
-        negatable((term.key, term.folded) for term in by_key.values()),
+        negatable(zip(by_key, map(_FOLDED, by_key.values()), strict=True)),
     )

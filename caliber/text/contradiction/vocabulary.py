@@ -125,12 +125,6 @@ SINGLE_NAMES: Final = {
 LIKE: Final = frozenset(TABLE[name][0] for name in ("like", "favourite"))
 
 
-def _unprefixed(word: str) -> list[str]:
-    return [
-        word[len(prefix) :] for prefix in PREFIXES if word.startswith(prefix) and len(word) - len(prefix) >= _SHORTEST
-    ]
-
-
 def negatable(terms: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the keys of words without an affix that can negate: "irreversible", "case-insensitive", "stateless".
 
@@ -138,8 +132,15 @@ def negatable(terms: Iterable[tuple[str, str]]) -> dict[str, str]:
     """
     out: dict[str, str] = {}
     for key, word in terms:
+        if "-" not in word and not word.startswith(PREFIXES) and not word.endswith(SUFFIXES):
+            continue
         start, _, end = word.rpartition("-")
-        wholes = [f"{start}-{base}".lstrip("-") for base in _unprefixed(end)] if start != "non" else [end]
+        wholes = [end] if start == "non" else []
+        wholes += [
+            f"{start}-{end[len(prefix) :]}".lstrip("-")
+            for prefix in PREFIXES
+            if end.startswith(prefix) and len(end) - len(prefix) >= _SHORTEST
+        ]
         wholes += [word[: -len(suffix)] for suffix in SUFFIXES if word.endswith(suffix)]
         for whole in wholes:
             if len(whole) >= _SHORTEST:
