@@ -118,13 +118,12 @@ class AlignedClauses:
     def _two_subjects(self) -> bool:
         """Return whether the clauses are about two things: other heads, another kind, another full name."""
         left, right = self.one.by_key, self.other.by_key
-        owned = {flag.removeprefix("of ") for flag in self.one.flags ^ self.other.flags if flag.startswith("of ")}
-        if owned - self.shared:
-            return True
-        if any(flag.startswith("part:") and flag[5:] not in self.shared for flag in self.flags):
-            return True
-        if any(flag.startswith("per ") for flag in self.one.flags ^ self.other.flags):
-            return True
+        for flag in self.one.flags ^ self.other.flags:
+            if flag.startswith("per ") or (flag.startswith("of ") and flag[3:] not in self.shared):
+                return True
+        for flag in self.flags:
+            if flag.startswith("part:") and flag[5:] not in self.shared:
+                return True
         if self.flipped and self._two_of_a_pair():
             return True
         if self.only_one and self.only_other:
@@ -225,14 +224,14 @@ class AlignedClauses:
 
         A place, time or purpose beside another word counts as none.
         """
-        keys = {term.key for term in own}
-        halves = clause.terms[: clause.before_is], clause.terms[clause.before_is :]
-        runs = [
-            term.is_placed
-            for half in halves
-            for before, term in pairwise((_NO_TERM, *(each for each in half if each.key not in self.both.subject)))
-            if term.key in keys and before.key not in keys
-        ]
+        runs, inside = [], False
+        for at, term in enumerate(clause.terms):
+            if at == clause.before_is:
+                inside = False
+            if term.key not in self.both.subject:
+                if term in own and not inside:
+                    runs.append(term.is_placed)
+                inside = term in own
         return runs.count(False) or len(runs)
 
     def _is_default(self) -> bool:
@@ -273,10 +272,12 @@ class AlignedClauses:
         one, other = self.one.flags, self.other.flags
         if (one ^ other) & {"past", "future"}:
             return True
-        if any("ends" in a and "begins" in b for a, b in ((one, other), (other, one))):
-            return True
         for a, b in ((one, other), (other, one)):
-            if ("were" in a and "is" in b and "is" not in a) or ("were done" in a and "is done" in b and "is" not in a):
+            if (
+                ("ends" in a and "begins" in b)
+                or ("were" in a and "is" in b and "is" not in a)
+                or ("were done" in a and "is done" in b and "is" not in a)
+            ):
                 return True
         dated, undated = (self.one, self.other) if self.one.days else (self.other, self.one)
         return bool(dated.days) and not undated.days and "was" in dated.flags and "was" not in undated.flags

@@ -20,6 +20,10 @@ from caliber.text.contradiction.reading import Reading, read_statement
 from caliber.text.contradiction.tokens import Clause, Term
 from caliber.text.contradiction.vocabulary import LIKE, SINGLE
 
+_SHOWN: Final = 3
+"""Words of a value that a reason quotes."""
+_USER: Final = frozenset(("user",))
+"""The subject that statements about nothing in common can have."""
 _PERSON: Final = frozenset(("user", "want"))
 """Words of a preference that are not what it is about."""
 _SAME_TOPIC: Final = 0.6
@@ -44,7 +48,7 @@ def compare(first: Reading, second: Reading, subject: tuple[str, ...] | None = N
     """Return how two statements contradict each other, as they were read, or None. ``subject`` are its keys."""
     if first.folded == second.folded:
         return None
-    if first.whole.by_key.keys().isdisjoint(second.whole.by_key):
+    if first.whole.by_key.keys() & second.whole.by_key.keys() <= _USER:
         return None
     return _Comparison(first, second, subject).verdict()
 
@@ -56,7 +60,7 @@ class _Comparison(Statements):
         if self.choice_turned:
             return Verdict(VerdictKind.PREFERENCE, "one prefers what the other likes less")
         for one, other, are_pieces in self._pairs():
-            if one.by_key.keys().isdisjoint(other.by_key):
+            if one.by_key.keys() & other.by_key.keys() <= _USER:
                 continue  # nothing in common: nothing to compare
             found = _Clauses(self, one, other, are_pieces).verdict()
             if found is not None:
@@ -177,13 +181,12 @@ class _Clauses(AlignedClauses):
             term.folded in words.COUNTRIES for term in others
         ):
             return None  # one place may contain the other
-        shown = f"{' '.join(term.folded for term in ones[:3])} and {' '.join(term.folded for term in others[:3])}"
         one, other = self.one.flags, self.other.flags
         if max(self._runs(self.one, ones), self._runs(self.other, others)) > 1:
             return None  # they differ in more than one place
         prefers = "prefers" in one & other and self.shared - LIKE - self.both.subject - _PERSON
         if prefers and min(len(ones), len(others)) == 1:
-            return Verdict(VerdictKind.PREFERENCE, f"preferences: {shown}")
+            return Verdict(VerdictKind.PREFERENCE, f"preferences: {_named(ones)} and {_named(others)}")
         if self.one.negated or self._is_possible() or self._is_default():
             return None
         named = any(term.is_name for term in ones) and any(term.is_name for term in others)
@@ -192,13 +195,13 @@ class _Clauses(AlignedClauses):
         if any(self._is_attribute(key) for key in self.shared & SINGLE - LIKE - self.both.modifiers) and (
             self.are_pieces or named
         ):
-            return Verdict(VerdictKind.VALUE, f"values of one attribute: {shown}")
+            return Verdict(VerdictKind.VALUE, f"values of one attribute: {_named(ones)} and {_named(others)}")
         strictly = "strictly" in self.flags or ("exclusive" in one and "exclusive" in other)
         placed = "placed" in one and "placed" in other and _is_one_place(ones) and _is_one_place(others)
         if strictly and placed and self.rest == 1:
-            return Verdict(VerdictKind.VALUE, f"only one can hold: {shown}")
+            return Verdict(VerdictKind.VALUE, f"only one can hold: {_named(ones)} and {_named(others)}")
         if named and ((strictly and self.rest <= 2) or (placed and self.rest == 1)):
-            return Verdict(VerdictKind.VALUE, f"only one can hold: {shown}")
+            return Verdict(VerdictKind.VALUE, f"only one can hold: {_named(ones)} and {_named(others)}")
         return None
 
 
@@ -210,6 +213,10 @@ def _is_one_place(terms: Sequence[Term]) -> bool:
 def _values(terms: Sequence[Term]) -> list[Term]:
     """Return the words that can be a value: not the name of an attribute, if there is another word."""
     return [term for term in terms if term.key not in SINGLE] or list(terms)
+
+
+def _named(terms: Sequence[Term]) -> str:
+    return " ".join(term.folded for term in terms[:_SHOWN])
 
 
 def _shown(quantity: Quantity) -> str:
