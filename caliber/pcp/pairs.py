@@ -107,11 +107,12 @@ def _similar(
     if snapshot.space_in_use is None:
         return {}, False
     matrices, places = [], []
-    for name in dict.fromkeys(each.owners.relation.name for each in statements):
+    names = [each.owners.relation.name for each in statements]
+    for name in dict.fromkeys(names):
         index = snapshot.vectors.get((name, snapshot.space_in_use))
         if index is None:
             continue
-        members = [place for place, each in enumerate(statements) if each.owners.relation.name == name]
+        members = [place for place, of in enumerate(names) if of == name]
         rows = np.array([statements[place].number for place in members], np.int64)
         vectors, present = index.first(statements[members[0]].owners, rows)
         matrices.append(vectors)

@@ -124,13 +124,16 @@ def rows_of(
     """Return the rows of some records, and the ids of those that are gone, or hidden from ``readers``."""
     found: dict[int, Rows] = {}  # records that are not in memory come each in a snapshot of its own
     missing = []
-    unique = list(dict.fromkeys(keys))
-    for key, located in zip(unique, snapshot.locate_all([key.bytes for key in unique]), strict=True):
+    unique = list(dict.fromkeys([key.bytes for key in keys]))
+    for key, located in zip(unique, snapshot.locate_all(unique), strict=True):
         if located is None or not readers.allows(*located):
-            missing.append(key)
+            missing.append(uuid.UUID(bytes=key))
             continue
         owners, number = located
-        found.setdefault(id(owners), Rows(owners, [])).numbers.append(number)
+        rows = found.get(id(owners))
+        if rows is None:
+            rows = found[id(owners)] = Rows(owners, [])
+        rows.numbers.append(number)
     return list(found.values()), missing
 
 
