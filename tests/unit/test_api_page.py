@@ -1,11 +1,9 @@
-"""The page on the Python API: its examples run as printed, and no public call is without one."""
+"""The page on the Python API: no public call is without an example."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from caliber.admin.facet import Admin
@@ -16,14 +14,6 @@ from caliber.events.facet import Events
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 CODE = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-
-
-def test_the_examples_run_as_printed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "CALIBER_STORAGE unavailable closed False" in done.stdout
 
 
 def test_every_public_call_has_an_example() -> None:
