@@ -44,7 +44,7 @@ for place in ("Berlin", "Madrid"):
 """
 ARTIFACT = """
 artifact = memory.create_artifact(
-    memory.current_scope(task).scope_id, artifact_type="code", content="x = 1", extraction_method="explicit"
+    memory.current_scope(task).scope_id, artifact_type="custom", content="x = 1", extraction_method="explicit"
 )
 """
 TALK = """
