@@ -101,7 +101,17 @@ class Corrections:
 
     def may_correct(self, relation: Relation, record: Any) -> bool:
         """Return whether the principal may see a record and correct it."""
-        return self._readers.allows_change(relation, record) and self._corrects(relation, record)
+        return self._readers.allows_change(relation, record) and self.may_correct_seen(relation, record)
+
+    def may_correct_seen(self, relation: Relation, record: Any) -> bool:
+        """Return whether the principal may correct a record that this call has seen already."""
+        if not self._corrects(relation, record):
+            return False
+        try:
+            self._readers.require_write(relation, codec_of(relation).encode(record))
+        except PermissionDenied:
+            return False
+        return True
 
     def write(
         self,

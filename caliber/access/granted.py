@@ -8,9 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from caliber.model.grants import Grant, Right
+from caliber.model.references import EntityType
 from caliber.model.time import to_us
+from caliber.model.trajectory import Session
 from caliber.resident.mirror import RelationSnapshot
-from caliber.schema.relations import GRANT
+from caliber.schema.relations import GRANT, SESSION
 from caliber.storage.compile.codec import codec_of
 
 NEVER: Final = 2**63 - 1
@@ -37,6 +39,7 @@ Owners = Mapping[bytes, tuple[bytes, ...] | None]
 
 def granted_to(
     grants: RelationSnapshot,
+    sessions: RelationSnapshot,
     tasks: RelationSnapshot,
     owners: Owners,
     ids: Collection[bytes],
@@ -56,8 +59,8 @@ def granted_to(
             keys.add(grant.on.id.bytes)
             if grant.until is not None:
                 until_us = min(until_us, to_us(grant.until))
-    for key in tuple(keys):  # of a session the tasks
-        keys |= _under(tasks, "session_id", key)
+    for key in tuple(keys):
+        keys |= _of_session(sessions, tasks, owners, key)
     for key in tuple(keys):
         keys |= _below(tasks, owners, key)
     return Granted(frozenset(keys), until_us)
@@ -65,6 +68,18 @@ def granted_to(
 
 def _under(tasks: RelationSnapshot, column: str, key: bytes) -> set[bytes]:
     return {tasks.entity_id(int(task)).bytes for task in tasks.group(column, key)}
+
+
+def _of_session(sessions: RelationSnapshot, tasks: RelationSnapshot, owners: Owners, key: bytes) -> set[bytes]:
+    """Return the tasks of a session, without those of another user than the session's."""
+    found, row = _under(tasks, "session_id", key), sessions.find(key)
+    if row < 0:
+        return set()
+    session: Session = codec_of(SESSION).decode(sessions.packed(row))
+    if session.initiator.entity_type is not EntityType.USER:
+        return found
+    user = session.initiator.id.bytes
+    return {task for task in found if (owner := owners.get(task, ())) is None or (owner and owner[0] == user)}
 
 
 def _below(tasks: RelationSnapshot, owners: Owners, key: bytes) -> set[bytes]:

@@ -32,7 +32,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import GRANT, IDENTITY, TRAJECTORY
+from caliber.schema.relations import GRANT, IDENTITY, SESSION, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ class Readers:
             ids, names = names_of_reader(identities, self._principal, self._user)
             granted, read = NOTHING, owners.read
             if ids and grants.length:
-                granted = granted_to(grants, tasks, owners.of, ids, owners.now_us(), writing=self._writing is self)
+                sessions, only_writable = relations[SESSION.name], self._writing is self
+                granted = granted_to(grants, sessions, tasks, owners.of, ids, owners.now_us(), writing=only_writable)
             sight = seen.sight
             rights = None if self._kinds is None else self._kinds.now(identities)
             if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):

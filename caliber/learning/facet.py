@@ -18,7 +18,7 @@ from caliber.learning.messages import check_messages, digest
 from caliber.learning.results import Results
 from caliber.learning.undoing import undo
 from caliber.model import arguments
-from caliber.model.access import Principal
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.deadline import bounded
 from caliber.model.errors import NotFound, RequiredFieldMissing
 from caliber.model.ids import Id, TrajectoryId
@@ -96,12 +96,22 @@ class LearningMethods(TaskMethods):
         if task is not None:
             found = self._tasks.find(snapshot, TRAJECTORY.name, self._own(TRAJECTORY, arguments.as_uuid(task, "task")))
             assert isinstance(found, Trajectory)
-            owner = found.initiator if user is None else self._user(user)
+            is_person = self._principal.kind is PrincipalKind.HUMAN and not self._principal.is_admin
+            if user is not None or is_person:  # a user talks for nobody else, in whoever's task
+                owner = self._initiator(user, None)
+            else:
+                owner = found.initiator
             if owner.entity_type is not EntityType.USER:
                 raise RequiredFieldMissing(
                     "user is required: the task was started by an agent; who talks in it?", field="user"
                 )
-            return current(self._engine, owner), found.trajectory_id
+            owner = current(self._engine, owner)
+            if found.initiator.entity_type is EntityType.USER:
+                key = found.trajectory_id
+                readers = self._searching.readers.seeing_for(owner)
+                if not (readers.sees_task(key.bytes) and readers.writes_task(key.bytes)):
+                    raise NotFound(f"task {key} was not found for {user}", entity_type=TRAJECTORY.name, id=key)
+            return owner, found.trajectory_id
         owner = self._initiator(user, None)
         rows = snapshot[TRAJECTORY.name]
         tasks: list[Trajectory] = [

@@ -20,7 +20,14 @@ from caliber.engine.engine import Engine
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.model import states
 from caliber.model.access import Principal
-from caliber.model.errors import Conflict, InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
+from caliber.model.errors import (
+    Conflict,
+    InvalidStateTransition,
+    InvalidValue,
+    NotFound,
+    PermissionDenied,
+    RequiredFieldMissing,
+)
 from caliber.model.events import CorrectionAction, EventType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictWinner, RecordConflict
@@ -98,8 +105,8 @@ class Conflicts:
     def record(self, findings: Sequence[Finding]) -> tuple[RecordConflict, ...]:
         """Record the confirmed contradictions, and resolve them as configured; return the conflicts.
 
-        A pair with an open conflict keeps it. A pair that somebody kept both sides of is passed over, and one of which
-        a side was changed or forgotten since the check.
+        A pair with an open conflict keeps it. A pair that somebody kept both sides of is passed over, one of which a
+        side was changed or forgotten since the check, and one of which the principal may correct neither side.
         """
         confirmed = [each for each in findings if each.confirmed]
         if not confirmed:
@@ -116,13 +123,15 @@ class Conflicts:
         standing = next((each for each in known if each.is_open), None)
         if standing is not None or any(each.winner is ConflictWinner.BOTH for each in known):
             return standing
-        tasks = set()
+        tasks, may_correct = set(), False
         for each in (first, second):
-            record = self._unchanged(uow, each)
+            record, relation = self._unchanged(uow, each), each.owners.relation
             if record is None:
                 return None
-            column = each.owners.relation.task
-            tasks.add(None if column is None else getattr(record, column))
+            may_correct = may_correct or self._corrections.may_correct_seen(relation, record)
+            tasks.add(None if relation.task is None else getattr(record, relation.task))
+        if not may_correct:
+            return None  # one side of a recorded conflict leaves the windows of everybody
         task = tasks.pop() if len(tasks) == 1 else None
         sides, by = (first.ref, second.ref), self._principal.label
         conflict = open_conflict(sides, finding.reason, task, self._sides.waits, by, uow.now_us)
@@ -145,8 +154,8 @@ class Conflicts:
         """Resolve a conflict as configured; one that cannot be resolved that way stays open."""
         try:
             return self.resolve(conflict.conflict_id, None, None, "found by validation")
-        except (PermissionDenied, NotFound, Conflict):
-            return conflict
+        except (PermissionDenied, NotFound, Conflict, InvalidStateTransition, InvalidValue):
+            return conflict  # resolved by another meanwhile, or one side has not begun
 
     # --- listing ---------------------------------------------------------------------------------
 

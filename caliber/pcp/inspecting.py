@@ -167,14 +167,14 @@ class Inspector:
         rows = session.run(plans.get, (key.bytes,))
         if not rows or not readers.allows_row(relation, rows[0]):
             raise NotFound(entity_type=relation.name, id=key)
-        return plans.codec.decode(rows[0])
+        return readers.shown(relation, plans.codec.decode(rows[0]))
 
     def _list(
         self, session: StatementSession, readers: Readers, relation: Relation, path: str, key: uuid.UUID, *limit: int
     ) -> Sequence[Any]:
         plans = self._engine.store.plans[relation.name]
         rows = session.run(plans.lists[path], (key.bytes, *limit))
-        return [plans.codec.decode(row) for row in rows if readers.allows_row(relation, row)]
+        return [readers.shown(relation, plans.codec.decode(row)) for row in rows if readers.allows_row(relation, row)]
 
 
 def _window_tokens(event: Event) -> int:

@@ -227,9 +227,9 @@ def _grounds(statements: Sequence[Statement], knobs: GroundingConfig) -> Iterato
 
 
 def _sourceless(statements: Sequence[Statement]) -> Iterator[Statement]:
-    by_owner: dict[str, list[Statement]] = {}
+    by_owner: dict[int, list[Statement]] = {}
     for each in statements:
-        by_owner.setdefault(each.owners.relation.name, []).append(each)
+        by_owner.setdefault(id(each.owners), []).append(each)  # records that are not resident have each its own
     for group in by_owner.values():
         owners, numbers = group[0].owners, [each.number for each in group]
         grounded = owners.relation.grounded

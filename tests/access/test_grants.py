@@ -119,6 +119,27 @@ def test_grants_of_sessions_and_notes(backend: Backend) -> None:
 
 @pytest.mark.parametrize("mode", ["resident", "backend"])
 @pytest.mark.databases("all")
+def test_a_granted_session_brings_no_task_of_another_user(backend: Backend, mode: str) -> None:
+    shared = Shared(backend, search__mode=mode)
+    ana, ben, eve = shared.ana, shared.ben, shared.eve
+    ana.access.grant(to="ben", on=shared.session, right="write")
+    own = ben.start_trajectory("a lantern of Ben", session=shared.session).trajectory_id
+    scope = ben.current_scope(own)
+    assert scope is not None
+    ben.append_turn(scope.scope_id, role="user", content="the lantern is Ben's secret")
+    ana.access.grant(to="eve", on=shared.session, right="write")
+    for other in (ana, eve):
+        with pytest.raises(NotFound):
+            other.get(own)
+        assert not other.search("lantern", kinds=["turn"], limit=20).hits
+        with pytest.raises(NotFound):
+            other.append_turn(scope.scope_id, role="user", content="x")
+    assert eve.get(shared.task).trajectory_id == shared.task
+    assert len(ben.search("lantern", kinds=["turn"], limit=20).hits) == 1
+
+
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+@pytest.mark.databases("all")
 def test_a_granted_task_brings_those_of_its_user_below_it(backend: Backend, mode: str) -> None:
     shared = Shared(backend, search__mode=mode)
     ana, ben, eve = shared.ana, shared.ben, shared.eve

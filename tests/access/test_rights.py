@@ -260,6 +260,11 @@ def test_values_that_follow_from_hidden_turns_are_those_without_any(
     assert worker.resume_trajectory(made["trajectory"]).turn_count == 0
     assert worker.open_scope(made["trajectory"]).start_turn == 0
     assert worker.get(world.made["worker"]["trajectory"]).turn_count == 2
+    state = worker.pcp.task_state(made["trajectory"])
+    assert state.trajectory.turn_count == 0
+    assert other in state.scopes
+    origin = worker.pcp.provenance(made["artifact"])
+    assert (origin.scope, origin.trajectory.turn_count) == (other, 0)
     hits = {hit.id for hit in worker.search("lantern", kinds=["scope"], limit=50).hits}
     assert hits == {world.made["worker"]["scope"]}
     for asked in ({"filter": 'trust = "web"'}, {"summary_tokens": 0}, {"order_by": "turn_count"}):

@@ -307,6 +307,25 @@ def test_nobody_else_undoes_what_a_user_taught(memory: caliber.Caliber) -> None:
     assert memory.acting_as(caliber.Principal.user("maria")).learning.undo(learned.learned_id).undone
 
 
+def test_a_user_teaches_about_nobody_else_in_a_task_of_theirs(memory: caliber.Caliber) -> None:
+    ana, ben = (memory.acting_as(caliber.Principal.user(name)) for name in ("ana", "ben"))
+    ana.remember(said("I'm allergic to penicillin."))
+    task = ana.start_trajectory("plan a trip").trajectory_id
+    with pytest.raises(NotFound):
+        ben.remember(said("I live in Berlin."), task=task)
+    application = memory.acting_as(caliber.Principal.application())
+    with pytest.raises(NotFound, match="was not found for ben"):
+        application.remember(said("I live in Berlin."), task=task, user="ben")
+    ana.access.grant(to="ben", on=task, right="write")
+    guessed = ben.remember(said("I'm allergic to penicillin.", "I'm no longer allergic to penicillin."), task=task)
+    assert {each.note_id for each in guessed.added} <= {
+        note.note_id for note in memory.storage.notes.find_by_entity("ben", "person")
+    }
+    assert facts(ana) == {"is allergic to penicillin"}
+    application.remember(said("I live in Berlin."), task=task, user="ben")
+    assert facts(ben) == {"lives in Berlin"}
+
+
 def test_a_user_may_correct_what_was_learnt(memory: caliber.Caliber) -> None:
     learned = memory.remember(said("I live in Berlin."), user="maria")
     as_maria = memory.acting_as(caliber.Principal.user("maria"))

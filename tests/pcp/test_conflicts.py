@@ -441,3 +441,27 @@ def test_an_agent_without_the_right_to_read_a_side_sees_no_conflict(
         with pytest.raises(NotFound):
             refused()
     assert list(narrow.pcp.validate(pair.agent.trajectory_id, record=True).conflicts) == seen
+
+
+def test_who_may_only_read_records_and_resolves_nothing(backend: Any) -> None:
+    memory = backend.open()
+    ana, bob = (memory.acting_as(Principal.user(name)) for name in ("ana", "bob"))
+    task = ana.start_trajectory("watch the pump").trajectory_id
+    scope = ana.current_scope(task)
+    assert scope is not None
+    for seconds in (30, 60):
+        text = f"The timeout of the pump is {seconds} seconds."
+        ana.create_artifact(scope.scope_id, artifact_type="fact", content=text, extraction_method="explicit")
+    ana.access.grant(to="bob", on=task)
+    seen = bob.pcp.validate(task, record=True)
+    assert seen.issues
+    assert seen.conflicts == ()
+    assert memory.pcp.conflicts() == []
+    (conflict,) = ana.pcp.validate(task, record=True).conflicts
+    assert conflict.is_open
+    for keep in ("both", conflict.item_a.id):
+        with pytest.raises(PermissionDenied):
+            bob.pcp.resolve(conflict.conflict_id, keep=keep)
+    ana.access.revoke(on=task, to="bob")
+    ana.access.grant(to="bob", on=task, right="write")
+    assert not bob.pcp.resolve(conflict.conflict_id, keep="both").is_open
