@@ -59,9 +59,18 @@ def test_a_window_holds_the_better_side_and_says_that_there_is_another(pair: Pai
 
 @pytest.mark.parametrize("order", ["priority", "stable_first"])
 def test_newest_holds_the_newer_side(start: Any, backend: Backend, clock: SetClock, order: str) -> None:
-    # a conflict that the strategy could not resolve, because another principal may not correct the loser, stays open
+    # a conflict that the strategy could not resolve, because who validates may not correct the loser, stays open
     pair = Pair(start, backend, clock, "newest", assembly__order=order)
-    ben = pair.memory.acting_as(Principal.user("ben"))
+    pair.memory.delete_note(pair.newer.note_id)
+    ben = pair.memory.acting_as(Principal.agent("ben"))
+    source = [pair.agent.trajectory_id]
+    ben.add_note(
+        content="Nadia lives in Lisbon.",
+        entity="Nadia",
+        entity_type="person",
+        confidence=0.6,
+        source_trajectory_ids=source,
+    )
     (conflict,) = ben.pcp.validate(window(pair), record=True).conflicts
     assert conflict.is_open
     found = window(pair)
