@@ -1,11 +1,14 @@
 """Build the sdist and, from it, an abi3 wheel; repair the wheel; smoke-test it in an empty venv. Results in dist/.
 
+The lines of README run from the wheel too, installed as README says, in an empty folder.
+
 Usage: python wheels/build.py
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> None:
-    """Run a command, and show what it said only if it fails."""
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command, and return what it said; outside the repository it is shown, else only if it fails."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("CALIBER_", "PYTHON"))}
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, check=False
@@ -27,6 +30,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> None:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}")
     if cwd != ROOT:
         print(done.stdout.strip())
+    return done.stdout
 
 
 def only(folder: Path, pattern: str) -> Path:
@@ -48,6 +52,27 @@ def smoke(wheel: Path) -> None:
         run(python, "smoke.py", cwd=place)
 
 
+def readme(wheel: Path) -> None:
+    """Run what README prints from the wheel and its extra, twice: the second process finds what the first said."""
+    blocks = dict(
+        re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    )
+    (extra,) = re.findall(r"caliber-memory(\[\w+\])", blocks["sh"])
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        venv.create(place / "venv", with_pip=True)
+        python = place / "venv" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}{extra}")
+        for _ in range(2):
+            said = run(python, "-W", "error", "-c", blocks["python"], cwd=place)
+            day = re.compile(r"\d{1,2} \w+ \d{4}")
+            if day.sub("", said) != day.sub("", blocks["text"]):
+                raise SystemExit(f"README prints\n{blocks['text']}and the wheel\n{said}")
+        for command in ("init", "create", "check", "doctor"):
+            run(place / "venv" / "bin" / "caliber", command, cwd=place)
+        run(python, "-W", "error", "-c", "import caliber; caliber.open('caliber.toml').close()", cwd=place)
+
+
 def main() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -64,6 +89,7 @@ def main() -> None:
             shutil.move(wheel, DIST)
     repaired = only(DIST, "*.whl")
     smoke(repaired)
+    readme(repaired)
     for path in sorted(DIST.iterdir()):
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1024:.0f} KB")
 
