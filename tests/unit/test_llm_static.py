@@ -120,6 +120,7 @@ def test_lone_surrogates_are_shown_as_replacement_characters(provider: StaticEmb
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
+    monkeypatch.setattr(static, "installed_folder", static.installed_folder.__wrapped__)  # looks anew
     for missing in ("wordllama", "tokenizers"):
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name, gone=missing: None if name == gone else real(name)
