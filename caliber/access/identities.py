@@ -87,7 +87,7 @@ def user_for(engine: Engine, principal: Principal, user: str | EntityRef) -> Ent
 
     Raises: as ``entity_of``; PermissionDenied.
     """
-    if principal.kind is not PrincipalKind.HUMAN or principal.is_admin:
+    if not principal.is_user:
         return entity_of(engine, user)
     own = entity_of(engine, principal.id)
     if entity_of(engine, user, register=False) != own:

@@ -24,7 +24,7 @@ from caliber.access.owners import Sight, TaskOwners, names_of_reader, person
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
-from caliber.model.access import Principal, PrincipalKind
+from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
@@ -124,7 +124,7 @@ class Readers:
         else:
             EntityRef.named(EntityType.USER, arguments.as_text(user, "user", limit=arguments.MAX_NAME_CHARS))
         principal = self._principal
-        if principal.kind is PrincipalKind.HUMAN and not principal.is_admin:
+        if principal.is_user:
             identities = self._memory.snapshot.relations[IDENTITY.name]
             if person(identities, user) != person(identities, principal.id):
                 raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")

@@ -18,7 +18,7 @@ from caliber.learning.messages import check_messages, digest
 from caliber.learning.results import Results
 from caliber.learning.undoing import undo
 from caliber.model import arguments
-from caliber.model.access import Principal, PrincipalKind
+from caliber.model.access import Principal
 from caliber.model.deadline import bounded
 from caliber.model.errors import NotFound, RequiredFieldMissing
 from caliber.model.ids import Id, TrajectoryId
@@ -96,8 +96,7 @@ class LearningMethods(TaskMethods):
         if task is not None:
             found = self._tasks.find(snapshot, TRAJECTORY.name, self._own(TRAJECTORY, arguments.as_uuid(task, "task")))
             assert isinstance(found, Trajectory)
-            is_person = self._principal.kind is PrincipalKind.HUMAN and not self._principal.is_admin
-            if user is not None or is_person:  # a user talks for nobody else, in whoever's task
+            if user is not None or self._principal.is_user:  # a user talks for nobody else, in whoever's task
                 owner = self._initiator(user, None)
             else:
                 owner = found.initiator
