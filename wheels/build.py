@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,15 +43,22 @@ def only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def smoke(wheel: Path) -> None:
-    """Install the wheel into an empty venv outside the repository and run the smoke test there."""
+@contextmanager
+def installed(wheel: str | Path) -> Iterator[tuple[Path, Path]]:
+    """Yield an empty folder outside of the repository, and the programs of its venv that has nothing but the wheel."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         venv.create(place / "venv", with_pip=True)
-        python = place / "venv" / "bin" / "python"
+        programs = place / "venv" / "bin"
+        run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+        yield place, programs
+
+
+def smoke(wheel: Path) -> None:
+    """Run the smoke test from the wheel."""
+    with installed(wheel) as (place, programs):
         shutil.copy(ROOT / "wheels" / "smoke.py", place)
-        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
-        run(python, "smoke.py", cwd=place)
+        run(programs / "python", "smoke.py", cwd=place)
 
 
 def readme(wheel: Path) -> None:
@@ -58,19 +67,15 @@ def readme(wheel: Path) -> None:
         re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
     )
     (extra,) = re.findall(r"caliber-memory(\[\w+\])", blocks["sh"])
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        venv.create(place / "venv", with_pip=True)
-        python = place / "venv" / "bin" / "python"
-        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}{extra}")
+    day = re.compile(r"\d{1,2} \w+ \d{4}")
+    with installed(f"{wheel}{extra}") as (place, programs):
         for _ in range(2):
-            said = run(python, "-W", "error", "-c", blocks["python"], cwd=place)
-            day = re.compile(r"\d{1,2} \w+ \d{4}")
+            said = run(programs / "python", "-W", "error", "-c", blocks["python"], cwd=place)
             if day.sub("", said) != day.sub("", blocks["text"]):
                 raise SystemExit(f"README prints\n{blocks['text']}and the wheel\n{said}")
         for command in ("init", "create", "check", "doctor"):
-            run(place / "venv" / "bin" / "caliber", command, cwd=place)
-        run(python, "-W", "error", "-c", "import caliber; caliber.open('caliber.toml').close()", cwd=place)
+            run(programs / "caliber", command, cwd=place)
+        run(programs / "python", "-W", "error", "-c", "import caliber; caliber.open('caliber.toml').close()", cwd=place)
 
 
 def main() -> None:

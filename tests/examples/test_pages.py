@@ -21,7 +21,8 @@ BLOCKS = {
     for name, fences in PAGES.items()
     if name != "python-api"  # signatures, generated from the code and compared with it by `make lint`
 }
-ALONE = {"observability"}  # each block is a program of its own
+ALONE = "observability"  # each block of this page is a program of its own
+WITHIN = "backends"  # the first block of this page is a module of tests
 
 STORE = """
 import caliber
@@ -101,30 +102,31 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("page", [name for name, blocks in BLOCKS.items() if blocks and name != "observability"])
+@pytest.mark.parametrize("page", [name for name, blocks in BLOCKS.items() if blocks and name != ALONE])
 def test_a_page_runs_as_printed(page: str, tmp_path: Path) -> None:
-    blocks = BLOCKS[page]
-    if page == "backends":  # a module of tests, and what only they may import
-        (tmp_path / "my_backend.py").write_text(
-            "from caliber.backends import backend\n\n\ndef __getattr__(name):\n"
-            "    return getattr(backend('sqlite'), name)\n"
-        )
-        (tmp_path / "test_mine.py").write_text(blocks[0])
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "mandatory"]
-        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        blocks = ["", *blocks[1:]]
     before = BEFORE.get(page, {})
-    done = run("\n".join(before.get(at, "") + block for at, block in enumerate(blocks)), tmp_path)
+    programs = [before.get(at, "") + code for at, code in enumerate(BLOCKS[page]) if (page, at) != (WITHIN, 0)]
+    done = run("\n".join(programs), tmp_path)
     assert not done.stderr
     for shown in SHOWN.get(page, ()):
         assert shown in done.stdout, shown
 
 
-@pytest.mark.parametrize("at", range(len(BLOCKS["observability"])))
+def test_the_module_of_tests_on_backends_runs_as_printed(tmp_path: Path) -> None:
+    (tmp_path / "my_backend.py").write_text(
+        "from caliber.backends import backend\n\n\n"
+        "def __getattr__(name):\n    return getattr(backend('sqlite'), name)\n"
+    )
+    (tmp_path / "test_mine.py").write_text(BLOCKS[WITHIN][0])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "mandatory"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("at", range(len(BLOCKS[ALONE])))
 def test_each_program_on_observability_runs_as_printed(at: int, tmp_path: Path) -> None:
-    assert len(BLOCKS["observability"]) == len(LOGGED)
-    code = BLOCKS["observability"][at]
+    assert len(BLOCKS[ALONE]) == len(LOGGED)
+    code = BLOCKS[ALONE][at]
     done = run(code, tmp_path)
     assert LOGGED[at] in (done.stderr if "logging" in code else done.stdout)
     assert not done.stderr or "logging" in code
@@ -171,3 +173,7 @@ def test_every_page_is_linked_to() -> None:
                 found.add(linked)
                 look.append(linked)
     assert {DOCS / f"{name}.md" for name in PAGES} <= found
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for name in ("chat-agent", "observability", "api"):
+        assert f"docs/{name}.md" in readme
+    assert "../examples/chat.py" in (DOCS / "chat-agent.md").read_text(encoding="utf-8")
