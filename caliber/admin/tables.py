@@ -45,6 +45,7 @@ from caliber.trajectory.triggers import SCOPE_CLOSED
 
 _LIMIT_MAX = 999
 _NO_TIME = -(2**63)
+_EVERY = 2**63 - 1
 
 
 class ScopeTable(Table, of=SCOPE):
@@ -198,7 +199,7 @@ class CheckpointTable(Table, of=CHECKPOINT):
         trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         arguments.as_whole(keep, "keep")
         with bounded(deadline_ms):
-            return self._engine.write(lambda uow: uow.execute("checkpoint.prune", trajectory.bytes, keep))
+            return self._engine.write(lambda uow: uow.execute("checkpoint.prune", trajectory.bytes, keep, _EVERY))
 
 
 class WindowTable(Table, of=CONTEXT_WINDOW):

@@ -182,6 +182,6 @@ def insert_checkpoint(
         created_at=from_us(uow.now_us),
         scope_id=scope_id,  # type: ignore[arg-type]
     )
-    uow.insert(CHECKPOINT, checkpoint)
-    uow.execute("checkpoint.prune", trajectory.trajectory_id.bytes, keep)
+    ordinal = uow.insert(CHECKPOINT, checkpoint)
+    uow.execute("checkpoint.prune", trajectory.trajectory_id.bytes, keep, ordinal)
     return checkpoint

@@ -36,7 +36,7 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Trajectory, TrajectoryStatus, TTLKind, Turn
 from caliber.pcp.checkpoints import CheckpointState, read_state
 from caliber.schema.predicate import Comparison, Operator
-from caliber.schema.relation import Relation
+from caliber.schema.relation import ORDINAL, Relation
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
 from caliber.schema.validity import is_active
 from caliber.storage.compile.codec import Row, codec_of
@@ -170,7 +170,7 @@ class Recovery:
         A damaged one falls back to the one before it.
         """
         of_task = Comparison("trajectory_id", Operator.EQUAL, records.trajectory_id)
-        newest = self._engine.store.listing(CHECKPOINT, of_task, CHECKPOINT.column("created_at"), descending=True)
+        newest = self._engine.store.listing(CHECKPOINT, of_task, ORDINAL, descending=True)
         is_reached = checkpoint_id is None
         damaged: list[CheckpointId] = []
         for each in uow.listed(CHECKPOINT, newest):

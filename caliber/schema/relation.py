@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from caliber.model.errors import InternalError
 from caliber.model.events import EventType
@@ -127,6 +127,8 @@ class Column:
         return _REDACTED.get(self.type, Redaction.NOTHING)
 
 
+ORDINAL: Final = Column("ordinal", ColumnType.INT)
+"""The column that numbers the rows of a relation with ``ordinal``."""
 _REDACTED = {
     ColumnType.TEXT: Redaction.WORDS,
     ColumnType.TEXT_ARRAY: Redaction.WORDS,
@@ -232,6 +234,8 @@ class Relation:
     counted: tuple[Counted, ...] = ()
     """The columns that are numbered by a record that another column refers to."""
     ordinal: bool = False
+    in_order: bool = False
+    """Whether ordinals are taken one by one: of two rows the later one has the higher. Costs a statement an insert."""
     versioned: bool = False
     mirrored: bool = False
     composites: tuple[Composite, ...] = ()

@@ -568,7 +568,7 @@ CREATE TABLE "tenant_a"."checkpoint" (
   FOREIGN KEY ("scope_id") REFERENCES "tenant_a"."scope" ("scope_id") ON DELETE CASCADE
 );
 
-CREATE INDEX "ix_checkpoint_list_by_trajectory" ON "tenant_a"."checkpoint" ("trajectory_id", "created_at", "ordinal");
+CREATE INDEX "ix_checkpoint_list_by_trajectory" ON "tenant_a"."checkpoint" ("trajectory_id", "ordinal");
 
 CREATE INDEX "ix_checkpoint_scope_id" ON "tenant_a"."checkpoint" ("scope_id") WHERE "scope_id" IS NOT NULL;
 
@@ -621,7 +621,7 @@ SELECT 1 FROM "tenant_a"."checkpoint" WHERE "checkpoint_id" = $1 FOR UPDATE;
 -- checkpoint.list_by_trajectory
 --   takes: trajectory_id, limit
 --   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "tenant_a"."checkpoint" WHERE "trajectory_id" = $1 ORDER BY "created_at" DESC, "ordinal" DESC LIMIT $2;
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "tenant_a"."checkpoint" WHERE "trajectory_id" = $1 ORDER BY "ordinal" DESC LIMIT $2;
 
 -- ===== change
 
@@ -724,8 +724,8 @@ WITH doomed AS (SELECT old.sequence, old.xid FROM "tenant_a"."change" AS old WHE
 SELECT sequence, writer, entries FROM "tenant_a"."change" WHERE sequence > $1 ORDER BY sequence;
 
 -- checkpoint.prune
---   takes: trajectory_id, keep
-DELETE FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND ordinal NOT IN (SELECT ordinal FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 ORDER BY created_at DESC, ordinal DESC LIMIT $2);
+--   takes: trajectory_id, keep, before
+DELETE FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND ordinal < $3 AND ordinal NOT IN (SELECT ordinal FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 ORDER BY ordinal DESC LIMIT $2);
 
 -- checkpoint.reserve
 --   takes: count

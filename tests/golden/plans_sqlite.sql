@@ -532,7 +532,7 @@ CREATE TABLE "checkpoint" (
   FOREIGN KEY ("scope_id") REFERENCES "scope" ("scope_id") ON DELETE CASCADE
 ) STRICT;
 
-CREATE INDEX "ix_checkpoint_list_by_trajectory" ON "checkpoint" ("trajectory_id", "created_at");
+CREATE INDEX "ix_checkpoint_list_by_trajectory" ON "checkpoint" ("trajectory_id");
 
 CREATE INDEX "ix_checkpoint_scope_id" ON "checkpoint" ("scope_id") WHERE "scope_id" IS NOT NULL;
 
@@ -578,7 +578,7 @@ SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "sta
 -- checkpoint.list_by_trajectory
 --   takes: trajectory_id, limit
 --   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "checkpoint" WHERE "trajectory_id" = ?1 ORDER BY "created_at" DESC, "ordinal" DESC LIMIT ?2;
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "checkpoint" WHERE "trajectory_id" = ?1 ORDER BY "ordinal" DESC LIMIT ?2;
 
 -- ===== change
 
@@ -652,8 +652,8 @@ DELETE FROM change WHERE created_at < ?1 AND sequence <= (SELECT sequence FROM c
 SELECT sequence, writer, entries FROM change WHERE sequence > ?1 ORDER BY sequence;
 
 -- checkpoint.prune
---   takes: trajectory_id, keep
-DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint WHERE trajectory_id = ?1 ORDER BY created_at DESC, ordinal DESC LIMIT ?2);
+--   takes: trajectory_id, keep, before
+DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal FROM checkpoint WHERE trajectory_id = ?1 ORDER BY ordinal DESC LIMIT ?2);
 
 -- content.at
 --   takes: owner_type, owner_ordinal, owner_version

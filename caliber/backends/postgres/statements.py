@@ -119,8 +119,8 @@ _TEXTS: Final = {
         " version = known.version + 1 RETURNING {usage_row}"
     ),
     "checkpoint.prune": (
-        "DELETE FROM {checkpoint} WHERE trajectory_id = $1 AND ordinal NOT IN (SELECT ordinal FROM {checkpoint}"
-        " WHERE trajectory_id = $1 ORDER BY created_at DESC, ordinal DESC LIMIT $2)"
+        "DELETE FROM {checkpoint} WHERE trajectory_id = $1 AND ordinal < $3 AND ordinal NOT IN (SELECT ordinal"
+        " FROM {checkpoint} WHERE trajectory_id = $1 ORDER BY ordinal DESC LIMIT $2)"
     ),
 }
 

@@ -206,6 +206,7 @@ class PostgresStore:
             self.plans = plans_of(self.catalog, plans, dialect)
             self.statements = with_memories(irregular(dialect), self.catalog, dialect)
             self._shared.ordinals.plans = reserving(dialect, self.catalog)
+            self._shared.ordinals.in_order = frozenset(each.name for each in self.catalog.relations if each.in_order)
             self._check_prepared(settings.prepared_max)
             self._server = connection.run(self._own["session.server"], ())[0][0]
         return dialect

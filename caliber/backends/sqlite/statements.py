@@ -108,8 +108,8 @@ _TEXTS = {
         f" RETURNING {ROW['usage']}"
     ),
     "checkpoint.prune": (
-        "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint"
-        " WHERE trajectory_id = ?1 ORDER BY created_at DESC, ordinal DESC LIMIT ?2)"
+        "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal"
+        " FROM checkpoint WHERE trajectory_id = ?1 ORDER BY ordinal DESC LIMIT ?2)"
     ),
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),

@@ -38,6 +38,7 @@ CHECKPOINT = Relation(
     code=6,
     comment="A point a trajectory can be recovered from.",
     ordinal=True,
+    in_order=True,  # clocks go back
     derived=None,  # the state quotes other records, as of a past moment
     erase=Erase(),
     links=None,  # none is made to a checkpoint
@@ -60,9 +61,7 @@ CHECKPOINT = Relation(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
         ForeignKey("scope_id", "scope", "scope_id", "cascade"),
     ),
-    paths=(
-        AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal"), descending=True, limited=True),
-    ),
+    paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("ordinal",), descending=True, limited=True),),
 )
 
 CONFLICT = Relation(

@@ -68,7 +68,7 @@ IRREGULAR: dict[str, Irregular] = {
     "job.list_open": Irregular(("kind", "state", "limit"), rows_of="job"),
     "job.list_ended": Irregular(("outcome", "kind", "limit"), rows_of="job"),
     "job.counts": Irregular((), results=("kind", "jobs")),
-    "checkpoint.prune": Irregular(("trajectory_id", "keep")),
+    "checkpoint.prune": Irregular(("trajectory_id", "keep", "before")),
 }
 
 _LACKING = ("ordinal", "owner_id", "head", "content")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from caliber.schema.relation import Column, ColumnType
+from caliber.schema.relation import ORDINAL, Column
 from caliber.schema.relations import BY_NAME
 from caliber.schema.views import Shown, View
 from caliber.storage.compile.spelling import quote
 
 MARK: Final = "For people only: no code reads this view."
 """Prefix of the comment of every view that CALIBER creates; a view without it belongs to somebody else."""
-
-_ORDINAL: Final = Column("ordinal", ColumnType.INT)
 
 
 class ViewSpelling(Protocol):
@@ -44,7 +42,7 @@ def select_of(view: View, spelling: ViewSpelling, limit: int) -> str:
     relation = BY_NAME[view.relation]
     parts = []
     for shown in view.columns:
-        column = _ORDINAL if shown.column == "ordinal" else relation.column(shown.column)
+        column = ORDINAL if shown.column == "ordinal" else relation.column(shown.column)
         expression = f"t.{quote(shown.column)}"
         spell = spelling.value if shown.shown is Shown.VALUE else spelling.size
         parts.append(f"{spell(column, expression)} AS {quote(shown.name)}")

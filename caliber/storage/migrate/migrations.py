@@ -35,6 +35,7 @@ from caliber.storage.migrate.schema_changes import (
     LoosenUniques,
     OpenEnum,
     Relations,
+    ReorderPath,
     SchemaChange,
     changed,
     statements_between,
@@ -123,6 +124,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
             AddPath("event", "list_audit_by_subject"),
             AddRelation("conflict"),
+            ReorderPath("checkpoint", "list_by_trajectory", ("created_at", "ordinal")),
         ),
     ),
 }

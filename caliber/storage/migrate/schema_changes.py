@@ -100,6 +100,24 @@ class AddPath:
 
 
 @dataclass(frozen=True, slots=True)
+class ReorderPath:
+    """Another order of an access path, which was ``before``, and its index."""
+
+    relation: str
+    path: str
+    before: tuple[str, ...]
+
+    def undo(self, relations: Relations) -> Relations:
+        """Return ``relations`` with the order as it was."""
+        after = _find(relations, self.relation)
+        paths = tuple(replace(each, order=self.before) if each.name == self.path else each for each in after.paths)
+        if paths == after.paths:
+            raise InternalError(f"a schema version reorders {self.path}, which {self.relation} has not otherwise")
+        before = replace(after, paths=paths, _by_name={})
+        return tuple(before if relation is after else relation for relation in relations)
+
+
+@dataclass(frozen=True, slots=True)
 class AddEnumMember:
     """A new member of an enum, in every column of it.
 
@@ -160,7 +178,7 @@ class OpenEnum:
         return tuple(before if relation is after else relation for relation in relations)
 
 
-SchemaChange = AddRelation | DropRelation | AddColumn | AddPath | AddEnumMember | LoosenUniques | OpenEnum
+SchemaChange = AddRelation | DropRelation | AddColumn | AddPath | ReorderPath | AddEnumMember | LoosenUniques | OpenEnum
 
 
 def _find(relations: Relations, name: str) -> Relation:

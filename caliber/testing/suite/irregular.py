@@ -199,9 +199,12 @@ def test_pruning_statements_remove_what_they_say(contract_dataset: Filled) -> No
 
     def work(uow: UnitOfWork) -> None:
         run = uow.execute
-        assert run("checkpoint.prune", T1.bytes, 2) == 1
-        assert left(store, uow, CHECKPOINT) == [82, 83, 84]
-        assert run("checkpoint.prune", T1.bytes, 0) == 2
+        numbers = [row[0] for row in all_rows(store, session_of(uow), CHECKPOINT)]
+        oldest, newest = min(numbers), max(numbers)
+        assert run("checkpoint.prune", T1.bytes, 2, oldest) == 0, "only older ones go"
+        assert run("checkpoint.prune", T1.bytes, 2, newest + 1) == 1
+        assert left(store, uow, CHECKPOINT) == [82, 83, 84], "the first one, whatever the clock said"
+        assert run("checkpoint.prune", T1.bytes, 0, newest + 1) == 2
         assert run("event.prune", 50) == 1
         assert left(store, uow, EVENT) == [72, 73], "audit stays"
         assert run("embedding_cache.prune", 50) == 1

@@ -23,9 +23,13 @@ class Ordinals:
         self._reserved: dict[str, deque[int]] = {}
         self._step: dict[str, int] = {}
         self.plans: dict[str, Plan] = {}
+        self.in_order: frozenset[str] = frozenset()
+        """The relations of which none are reserved, so that they tell the order of rows."""
 
     def take(self, connection: StatementSession, relation: str) -> int:
         """Return an ordinal for a row of ``relation``; more are reserved each time they run out, up to a limit."""
+        if relation in self.in_order:
+            return int(connection.run(self.plans[relation], (1,))[0][0])
         while True:
             with self._lock:
                 reserved = self._reserved.setdefault(relation, deque())

@@ -33,7 +33,7 @@ from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, Cop
 from caliber.model.errors import CaliberError, Conflict
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.relation import ORDINAL, Column, ColumnType, Relation
 from caliber.schema.relations import BY_NAME, CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.bulk import arrow
@@ -47,7 +47,6 @@ Connection = psycopg.Connection[Any]
 
 _CHUNK_BYTES: Final = 1 << 18
 _MARK: Final = "caliber move "
-_ORDINAL: Final = Column("ordinal", ColumnType.INT)
 _TEXTUAL: Final = frozenset({ColumnType.TEXT, ColumnType.ENUM})
 
 
@@ -67,7 +66,7 @@ def _key_values(relation: Relation, key: Key) -> list[Any]:
 
 
 def _columns(relation: Relation) -> list[Column]:
-    return [_ORDINAL, *relation.columns] if relation.ordinal else list(relation.columns)
+    return [ORDINAL, *relation.columns] if relation.ordinal else list(relation.columns)
 
 
 class _Reading:
