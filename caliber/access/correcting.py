@@ -68,12 +68,17 @@ class RecordCorrections(ABC, Generic[R]):
     changed: ClassVar[EventType]
 
     def __init__(
-        self, engine: Engine, principal: Principal, vectors: Vectorizer, user: str | EntityRef | None = None
+        self,
+        engine: Engine,
+        principal: Principal,
+        vectors: Vectorizer,
+        user: str | EntityRef | None = None,
+        rights: Principal | None = None,
     ) -> None:
         self._engine = engine
         self._principal = principal
         self._vectors = vectors
-        self._corrections = Corrections(engine, principal, user)
+        self._corrections = Corrections(engine, principal, user, rights=rights)
 
     @classmethod
     def checked(cls, fields: Mapping[str, Any]) -> dict[str, Any]:

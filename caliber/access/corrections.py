@@ -12,10 +12,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from caliber.access.owners import TaskOwners, may_change
+from caliber.access.owners import (
+    TaskOwners,
+    may_change,
+    may_correct_as_user,
+    require_own_readers,
+    require_own_trust,
+)
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.events import event_log
@@ -68,14 +74,27 @@ class CorrectionListeners:
 
 
 class Corrections:
-    """The corrections that one principal makes, for ``user`` if one is given."""
+    """The corrections that one principal makes, for ``user`` if one is given.
 
-    def __init__(self, engine: Engine, principal: Principal, user: str | EntityRef | None = None) -> None:
+    ``rights`` is the principal whose rights decide, if others than those of the one whose corrections they are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        principal: Principal,
+        user: str | EntityRef | None = None,
+        *,
+        rights: Principal | None = None,
+    ) -> None:
         self._engine = engine
         self._principal = principal
+        self._rights = rights = rights or principal
         self._listeners = engine.part(CorrectionListeners)
-        readers = Readers(engine.part(TaskOwners), principal)
+        readers = Readers(engine.part(TaskOwners), rights)
         self._readers = readers if user is None else readers.seeing_for(user)
+        self._as_user = rights.is_user or (rights.serves and user is not None)
+        """True where a user corrects, or the application or an administrator for one: as that user might."""
 
     def read(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID, action: str) -> Any:
         """Return a record to correct, locked against other writers.
@@ -98,6 +117,17 @@ class Corrections:
         if not self._corrects(relation, record):
             resource = f"{relation.name} {key_of(relation, record)}"
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+
+    def require_own(self, relation: Relation, record: Any, changes: Mapping[str, Any]) -> None:
+        """Raise PermissionDenied where a user names other readers of a record, or trusts it too much."""
+        if not self._as_user:
+            return
+        label, limit = self._principal.label, self._engine.config.trust.notes
+        if relation.readers is not None and relation.readers in changes:
+            known = getattr(record, relation.readers)
+            require_own_readers(label, self._user_names(), changes[relation.readers], known)
+        if "trust" in changes:
+            require_own_trust(label, changes["trust"], limit)
 
     def may_correct(self, relation: Relation, record: Any) -> bool:
         """Return whether the principal may see a record and correct it."""
@@ -195,9 +225,21 @@ class Corrections:
         return self.write(uow, relation, record, changed, CorrectionAction.UNDO, undone=str(event.event_id))
 
     def _corrects(self, relation: Relation, record: Any) -> bool:
-        ownership = self._engine.config.access.ownership
-        author = relation.author
-        return author is None or may_change(getattr(record, author), self._principal, ownership=ownership)
+        if relation.author is None:
+            return True
+        author, ownership = getattr(record, relation.author), self._engine.config.access.ownership
+        if self._as_user:
+            readers = None if relation.readers is None else getattr(record, relation.readers)
+            if may_correct_as_user(author, readers, self._user_names()):
+                return True
+            if not self._rights.is_user:
+                return False
+        return may_change(author, self._rights, ownership=ownership)
+
+    def _user_names(self) -> frozenset[str]:
+        """Return the names of the user whose rights decide."""
+        names = self._readers.sight().names
+        return names if self._principal.is_user else names - {self._principal.label}
 
     def _event(self, relation: Relation, record: Any, action: str, payload: dict[str, Any]) -> Event:
         role = None if self._principal.role is None else self._principal.role.value

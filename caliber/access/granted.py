@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from caliber.engine.write_behind import Deferred
 from caliber.model.grants import Grant, Right
 from caliber.model.references import EntityType
-from caliber.model.time import to_us
+from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Session
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relations import GRANT, SESSION
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 NEVER: Final = 2**63 - 1
 
@@ -23,6 +26,8 @@ class Granted(NamedTuple):
 
     keys: frozenset[bytes]
     until_us: int
+    ended: tuple[bytes, ...] = ()
+    """The ids of grants that ended by themselves, and that are not marked so yet."""
 
 
 NOTHING: Final = Granted(frozenset(), NEVER)
@@ -31,6 +36,17 @@ NOTHING: Final = Granted(frozenset(), NEVER)
 def is_active(grant: Grant, now_us: int) -> bool:
     """Return whether a grant gives its right at an instant: until it ends or is revoked."""
     return grant.revoked_at is None and (grant.until is None or to_us(grant.until) > now_us)
+
+
+class EndedGrants(Deferred):
+    """Marks grants that were seen to have ended by themselves: a clock that goes back revives none of them."""
+
+    def write(self, uow: UnitOfWork, items: Iterable[Any]) -> None:
+        for key in items:
+            uow.lock(GRANT, key)
+            grant: Grant | None = uow.find(GRANT, key)
+            if grant is not None and grant.revoked_at is None and grant.until is not None:
+                uow.update(GRANT, dataclasses.replace(grant, revoked_at=grant.until, updated_at=from_us(uow.now_us)))
 
 
 Owners = Mapping[bytes, tuple[bytes, ...] | None]
@@ -49,11 +65,13 @@ def granted_to(
 ) -> Granted:
     """Return the rights that grants give the entities ``ids`` at an instant; with ``writing`` only those to write."""
     keys: set[bytes] = set()
-    until_us = NEVER
+    until_us, ended = NEVER, list[bytes]()
     decode, to = codec_of(GRANT).decode, grants.interned_codes("to_id")
     for code in [to[key] for key in ids if key in to]:
         for row in np.flatnonzero((grants.column("to_id") == code) & grants.live_mask).tolist():
             grant: Grant = decode(grants.packed(row))
+            if grant.revoked_at is None and not is_active(grant, now_us):
+                ended.append(grant.grant_id.bytes)
             if not is_active(grant, now_us) or (writing and grant.right is not Right.WRITE):
                 continue
             keys.add(grant.on.id.bytes)
@@ -63,7 +81,7 @@ def granted_to(
         keys |= _of_session(sessions, tasks, owners, key)
     for key in tuple(keys):
         keys |= _below(tasks, owners, key)
-    return Granted(frozenset(keys), until_us)
+    return Granted(frozenset(keys), until_us, tuple(ended))
 
 
 def _under(tasks: RelationSnapshot, column: str, key: bytes) -> set[bytes]:

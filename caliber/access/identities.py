@@ -165,13 +165,20 @@ class Identities:
 
         ``kind`` is ``user`` or ``agent``; ``namespace`` tells names of one source from those of another, such as
         ``auth0``. Of a reference, return what it stands for by now. Names are compared in Unicode form NFC, without
-        white space around them: ``maria`` and ``Maria`` are two users.
+        white space around them: ``maria`` and ``Maria`` are two users. A user resolves own names alone.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; PermissionDenied for a user, for any name that is not known as that user's.
         """
         with bounded(deadline_ms):
             self._engine.check_open()
-            return entity_of(self._engine, name, _kind(kind), field="name", namespace=_namespace(namespace))
+            wanted, within = _kind(kind), _namespace(namespace)
+            if not self._principal.is_user:
+                return entity_of(self._engine, name, wanted, field="name", namespace=within)
+            own = entity_of(self._engine, self._principal.id, EntityType.USER, field="name")
+            found = entity_of(self._engine, name, wanted, field="name", namespace=within, register=False)
+            if found != own:
+                raise PermissionDenied(agent_id=self._principal.label, action="resolve", resource="a name of others")
+            return own
 
     def add(
         self,

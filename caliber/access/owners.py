@@ -15,10 +15,12 @@ import numpy as np
 
 from caliber.access.identities import MERGED, OWN_KIND
 from caliber.config.access.rights import AccessConfig
-from caliber.model.access import Principal, PrincipalKind
+from caliber.model.access import ADMIN, Principal, PrincipalKind
+from caliber.model.errors import PermissionDenied
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory
+from caliber.model.trust import TrustLabel, least_trusted
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.schema.catalog import Catalog
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from caliber.access.rights import RightRules, Rights
 
 _PRINCIPALS: Final = {kind: principal for principal, kind in OWN_KIND.items()}
-OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:")
+OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:", f"{ADMIN}:")
 """The beginnings of names of persons in lists of readers."""
 
 
@@ -126,6 +128,8 @@ class TaskOwners:
         """The rules of agents' rights by kind of record; None without any."""
         self.workers: dict[bytes, tuple[bytes, ...]] = {}
         """By task: the agents that started it or work on it, where there are rules."""
+        self.on_ended: Callable[[Sequence[bytes]], object] = lambda _: None
+        """Called with the ids of grants that were seen to have ended by themselves."""
         self._clock_us = clock_us
         self._latest_us = 0
         self._lock = threading.Lock()
@@ -209,6 +213,32 @@ def may_change(created_by: str | None, principal: Principal, *, ownership: str) 
     if ownership == "role" and principal.role is not None:
         return role == principal.role.value
     return author == principal.label
+
+
+def may_correct_as_user(created_by: str | None, readers: Sequence[str] | None, names: Collection[str]) -> bool:
+    """Return whether the user of these names may correct a record: its author, or the only person who reads it."""
+    people = people_in(readers)
+    return (bool(people) and people.issubset(names)) or (created_by or "").rpartition("@")[0] in names
+
+
+def require_own_readers(
+    label: str, names: Collection[str], readers: Sequence[str] | None, known: Sequence[str] | None = ()
+) -> None:
+    """Raise PermissionDenied where a user lets others read a note than the note's readers until now, ``known``."""
+    if readers == known or (readers is not None and set(readers) <= {*names, *(known or ())}):
+        return
+    message = (
+        f"{label} may not name other readers in visible_to: leave it out, and share the note with "
+        "memory.access.grant(to=..., on=note_id)"
+    )
+    raise PermissionDenied(message, agent_id=label, action="name other readers of", resource="a note")
+
+
+def require_own_trust(label: str, trust: TrustLabel, limit: TrustLabel) -> None:
+    """Raise PermissionDenied where a user trusts a record more than the limit, ``trust.notes``."""
+    if least_trusted(trust, limit) is not trust:
+        message = f"{label} may not label a record {trust}: at most {limit}, which trust.notes sets; leave trust out"
+        raise PermissionDenied(message, agent_id=label, action=f"label {trust}", resource="a record")
 
 
 def author_of(principal: Principal) -> str:

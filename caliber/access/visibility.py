@@ -157,6 +157,8 @@ class Readers:
             if ids and grants.length:
                 sessions, only_writable = relations[SESSION.name], self._writing is self
                 granted = granted_to(grants, sessions, tasks, owners.of, ids, owners.now_us(), writing=only_writable)
+                if granted.ended:
+                    owners.on_ended(granted.ended)
             sight = seen.sight
             rights = None if self._kinds is None else self._kinds.now(identities)
             if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):

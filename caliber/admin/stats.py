@@ -26,7 +26,7 @@ _PAGE = 1_000
 
 
 def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
-    """Return figures about a tenant, as a principal may know them."""
+    """Return figures about a tenant, as a principal may know them: a user or agent only its numbers of records."""
     engine.check_open()
     snapshot = engine.memory.snapshot
     records = {name: relation.count() for name, relation in snapshot.relations.items()}
@@ -34,6 +34,8 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
         for relation in engine.store.catalog.relations:
             if relation.name not in records:
                 records[relation.name] = session.run(engine.store.plans[relation.name].count, ())[0][0]
+    if not principal.serves:
+        return {"records": visible_records(engine, records, principal)}
     behind, jobs = engine.behind, engine.part(JobQueue)
     windows = engine.part(WindowLog)
     resident = engine.memory.stats

@@ -7,6 +7,7 @@ from typing import Any
 
 from caliber.access.corrections import CorrectionListener, CorrectionListeners
 from caliber.access.event_filter import event_filter
+from caliber.access.granted import EndedGrants
 from caliber.access.grants import Access
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
@@ -133,7 +134,10 @@ def add_parts(engine: Engine) -> None:
     """
     jobs = JobQueue(engine)
     engine.add(jobs)
-    engine.add(TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog))
+    owners = TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog)
+    ended = EndedGrants()
+    owners.on_ended = lambda keys: engine.behind.offer(*((ended, key, key) for key in keys))
+    engine.add(owners)
     listeners = CorrectionListeners()
     engine.add(listeners)
     listeners.add(lambda: _conflict_sides(engine))

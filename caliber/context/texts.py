@@ -59,7 +59,8 @@ class TurnText:
             label += f" {self.name}"
         if self.call_id:
             label += f" [{self.call_id}]"
-        return label + ": "
+        # A name begins no line of its own, whatever characters it has.
+        return (label if label.isprintable() else " ".join(label.splitlines())) + ": "
 
     @property
     def text(self) -> str:
@@ -191,27 +192,34 @@ def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: 
     return TurnText(role, shown(content), name, parsed, call_id)
 
 
-def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
+def render_columns(relation: Relation, columns: Sequence[Sequence[Any]], *, flat: bool = True) -> list[str]:
     """Return the texts of some records, by the template of their relation.
 
-    ``columns`` has the values of each column that windows show, as drivers keep them.
+    ``columns`` has the values of each column that windows show, as drivers keep them. The text of a template of one
+    line is one line, so that no value begins another record or section. Without ``flat`` texts are as windows had them
+    before.
     """
     window = relation.in_windows
     if window.template is None:
-        return [_listed(relation, values) for values in zip(*columns, strict=True)]
+        return [_listed(relation, values, flat=flat) for values in zip(*columns, strict=True)]
     form, texts = (
         window.form.format,
         [[value if type(value) is str else shown(value) for value in values] for values in columns],
     )
+    if flat and window.is_line:
+        return [
+            text if (text := form(*values)).isprintable() else " ".join(text.splitlines())
+            for values in zip(*texts, strict=True)
+        ]
     return [form(*values) for values in zip(*texts, strict=True)]
 
 
-def _listed(relation: Relation, values: Sequence[Any]) -> str:
-    """Return a record as a list item: its fields with values."""
+def _listed(relation: Relation, values: Sequence[Any], *, flat: bool) -> str:
+    """Return a record as a list item: its fields with values, of which further lines are indented."""
     rendered = [
-        (column, _plain(column, value))
+        (column, text if text.isprintable() or not flat else "\n    ".join(text.splitlines()))
         for column, value in zip(map(relation.column, relation.in_windows.shown), values, strict=True)
-        if value is not None
+        for text in ([] if value is None else [_plain(column, value)])
     ]
     if len(rendered) == 1 and rendered[0][0].residence is Residence.TEXT:
         return f"- {rendered[0][1]}"
@@ -244,9 +252,9 @@ def passage_lead(line: str, speaker: str, day: int) -> str:
     return f"[{speaker}, {day_text(day)}] {line[len(speaker) + 2 :]}"
 
 
-def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
+def text_of_content(relation: Relation, content: Mapping[str, Any], *, flat: bool = True) -> str:
     """Return the text of a record from its content columns; a field that no longer exists is left out."""
-    return render_columns(relation, [[content.get(name)] for name in relation.in_windows.shown])[0]
+    return render_columns(relation, [[content.get(name)] for name in relation.in_windows.shown], flat=flat)[0]
 
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:

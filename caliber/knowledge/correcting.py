@@ -18,17 +18,19 @@ from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge.notes import NewNote, add_note, check_validity
 from caliber.model import arguments
-from caliber.model.access import Principal
+from caliber.model.access import ADMIN, Principal, PrincipalKind
 from caliber.model.agents import AgentRole
 from caliber.model.errors import InvalidValue
 from caliber.model.events import EventType
 from caliber.model.knowledge import Note, NoteType
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import NOTE
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+_READERS: Final = (*(kind.value for kind in PrincipalKind), ADMIN, EntityType.USER.value)
+"""The beginnings of principals and entities in lists of readers."""
 _ROLES: Final = tuple(role.value for role in AgentRole)
 
 
@@ -41,7 +43,19 @@ def as_readers(value: Any, field: str) -> tuple[str, ...]:
         if ":" not in name and name not in _ROLES:
             reason = f"{name!r} is no role; give one of {', '.join(_ROLES)}, or a principal such as agent:planner"
             raise InvalidValue(field=field, reason=reason)
+        kind, _, who = name.partition(":")
+        if kind != name and (kind not in _READERS or not who.strip() or (kind == EntityType.USER and not _is_id(who))):
+            person = f"human:{who}" if kind == EntityType.USER and who.strip() else "human:maria"
+            reason = f"{name!r} is nobody; give a principal such as {person} or agent:planner, or user:<id>"
+            raise InvalidValue(field=field, reason=reason)
     return names
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 REQUIRED: Final[dict[str, Check]] = {
@@ -72,14 +86,22 @@ class NoteCorrections(RecordCorrections[Note]):
     added = EventType.NOTE_CREATE
     changed = EventType.NOTE_UPDATE
 
-    def __init__(self, engine: Engine, principal: Principal, user: str | EntityRef | None = None) -> None:
-        super().__init__(engine, principal, engine.part(Embeddings), user)
+    def __init__(
+        self,
+        engine: Engine,
+        principal: Principal,
+        user: str | EntityRef | None = None,
+        *,
+        rights: Principal | None = None,
+    ) -> None:
+        super().__init__(engine, principal, engine.part(Embeddings), user, rights)
 
     def text_of(self, record: Note) -> str:
         return embedded_text(record.entity, record.content)
 
     def revised(self, uow: UnitOfWork, record: Note, changes: Mapping[str, Any]) -> Note:  # noqa: ARG002
         """Return a note with changed fields; other content is trusted no more than ``trust.notes``, unless stated."""
+        self._corrections.require_own(NOTE, record, changes)
         changed = dataclasses.replace(record, **changes)
         check_validity(changed.valid_from, changed.valid_until)
         if changed.content == record.content or "trust" in changes:
@@ -100,6 +122,7 @@ class NoteCorrections(RecordCorrections[Note]):
         idempotency_key: str | None,
         sources: tuple[uuid.UUID, ...],
     ) -> tuple[Note, bool]:
+        self._corrections.require_own(NOTE, old, changes)
         until = old.valid_until if old.valid_until is not None and old.valid_until > start else None
         kept = {name: getattr(old, name) for name in (*REQUIRED, *OPTIONAL)}
         values = {

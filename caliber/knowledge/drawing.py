@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from caliber.access.owners import author_of, default_readers, may_change, people_in, user_of
+from caliber.access.owners import TaskOwners, author_of, default_readers, may_change, people_in, private_to, user_of
+from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -64,6 +65,7 @@ class NoteMaker:
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
         self._principal = principal
+        self._readers = Readers(engine.part(TaskOwners), principal)
         self._search = engine.part(SearchEngine)
         self._embeddings = engine.part(Embeddings)
 
@@ -122,7 +124,7 @@ class NoteMaker:
         changed: dict[uuid.UUID, PreparedNote],
     ) -> PreparedNote:
         config = self._engine.config
-        readers = default_readers(self._principal, config.access, user_of(trajectory))
+        readers = self._readers_of(trajectory)
         known = self._mergeable(snapshot, made, trust, readers)
         if known is not None:
             content, confidence = known.content, known.confidence
@@ -145,6 +147,18 @@ class NoteMaker:
         )
         return PreparedNote(new, None, 0, made.content, new.confidence, None)
 
+    def _readers_of(self, trajectory: Trajectory) -> tuple[str, ...] | None:
+        """Return the readers of a note about a task: one of a user's task is that user's, and its own agent's.
+
+        A principal that was granted the task reads no note of its user, nor corrects it once the grant has ended.
+        """
+        user = user_of(trajectory)
+        if user is not None and not self._principal.serves:
+            ids = self._readers.sight().ids
+            if ids.isdisjoint(key.bytes for key in (user.id, trajectory.agent_id) if key is not None):
+                return (private_to(user),)
+        return default_readers(self._principal, self._engine.config.access, user)
+
     def _mergeable(
         self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel, readers: tuple[str, ...] | None
     ) -> Note | None:
@@ -161,8 +175,10 @@ class NoteMaker:
         ownership = self._engine.config.access.ownership
         for row in np.flatnonzero(found).tolist():
             note: Note = self._engine.memory.entity(notes, row)
-            if people_in(note.visible_to) == people_in(readers) and may_change(
-                note.created_by, self._principal, ownership=ownership
+            if (
+                people_in(note.visible_to) == people_in(readers)
+                and may_change(note.created_by, self._principal, ownership=ownership)
+                and self._readers.allows(notes, row)
             ):
                 return note
         return None

@@ -7,13 +7,13 @@ from datetime import datetime
 from types import EllipsisType
 
 from caliber.access.identities import user_for
-from caliber.access.owners import author_of, default_readers
+from caliber.access.owners import author_of, default_readers, require_own_readers, require_own_trust
 from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
-from caliber.knowledge.correcting import NoteCorrections
+from caliber.knowledge.correcting import NoteCorrections, as_readers
 from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -68,9 +68,11 @@ class NoteMethods:
         A note for ``user``, the person by the name that the application has for them, is read by that user alone;
         ``visible_to`` lists readers otherwise: roles, and principals such as ``agent:planner``. Without either, the
         notes of a user are their own, those of an agent its role's, and those of an administrator everybody's. The
-        application's are everybody's too, but with ``source_trajectory_ids`` of a user's task that user's.
+        application's are everybody's too, but with ``source_trajectory_ids`` of a user's task that user's. A user names
+        no other readers, and no label above ``trust.notes``: ``access.grant`` shares a note.
 
-        Raises: InputError kinds, Conflict (the idempotency key came with another note or label), LockExpired.
+        Raises: InputError kinds, PermissionDenied, Conflict (the idempotency key came with another note or label),
+            LockExpired.
         """
         engine = self._engine
         if user is not None and visible_to is not None:
@@ -82,6 +84,9 @@ class NoteMethods:
             require(engine, self._searching.readers, TRAJECTORY, source)
         if self._principal.is_application and whose is None and visible_to is None:
             whose = self._searching.readers.user_of_tasks(sources)
+        if self._principal.is_user and visible_to is not None:
+            names = self._searching.readers.sight().names
+            require_own_readers(self._principal.label, names, as_readers(visible_to, "visible_to"))
         readers = default_readers(self._principal, engine.config.access, whose)
         values = NoteCorrections.checked(
             {
@@ -108,6 +113,8 @@ class NoteMethods:
             idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
             labelled=trust is not None,
         )
+        if self._principal.is_user:
+            require_own_trust(self._principal.label, new.trust, engine.config.trust.notes)
         note_ops.check_validity(new.valid_from, new.valid_until)
         text = embedded_text(new.entity, new.content)
 
@@ -155,9 +162,10 @@ class NoteMethods:
         trusted no more than ``trust.notes``. Windows that were assembled before can still be replayed. ``user`` is whom
         the call is for: the application corrects a user's notes with it, and shared notes without.
 
-        Raises: InputError kinds; NotFound; PermissionDenied for a note of another author, or for another user; Conflict
-            when ``version`` is no longer that of the note, when another note in use says the same, or when the note
-            would hold while one that it superseded, or that superseded it, holds; LockExpired.
+        Raises: InputError kinds; NotFound; PermissionDenied for a note of another author, or for another user, and to a
+            user for other readers, or a label above ``trust.notes``; Conflict when ``version`` is no longer that of the
+            note, when another note in use says the same, or when the note would hold while one that it superseded, or
+            that superseded it, holds; LockExpired.
         """
         fields = {
             "entity": entity,

@@ -106,7 +106,7 @@ def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
         start=start,
         end=end,
         note_type=NoteType.PREFERENCE if fact.attribute in _TASTES else NoteType.FACT,
-        person=None if own else Person("", fact.person.strip()),
+        person=None if own else Person("", "".join(filter(str.isprintable, fact.person)).strip()),
     )
 
 

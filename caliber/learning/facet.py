@@ -88,7 +88,7 @@ class LearningMethods(TaskMethods):
                 return Learned(None, trajectory_id, tuple(turn.turn_id for turn in every), JobState.DONE)
             if wait:
                 learner.finish(job_id_or_none)
-            return results.get(job_id_or_none, every)
+            return results.get(job_id_or_none, every, lambda whose: whose == owner.id)
 
     def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
         """Return the user who talks, and the task that the messages belong to."""
@@ -222,7 +222,8 @@ class Learning:
     def _own(self, key: uuid.UUID) -> Learned:
         """Return the result of a call, in a task that the principal may see. Raises: NotFound."""
         self._readers.require_kind(TURN, NOTE, read=True)
-        found, readers = Results(self._engine).get(key), self._readers
+        readers, ids = self._readers, self._readers.sight().ids
+        found = Results(self._engine).get(key, reads=lambda whose: whose.bytes in ids or not self._principal.is_user)
         if not readers.serves_tasks and not readers.sees_task(found.trajectory_id.bytes):
             raise NotFound(entity_type=KIND, id=key)
         return found

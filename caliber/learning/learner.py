@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, entity_of
-from caliber.access.owners import author_of
+from caliber.access.owners import TaskOwners, author_of
+from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -41,10 +42,11 @@ from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonFact
 from caliber.model.references import EntityRef, EntityType
+from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us
-from caliber.model.trajectory import Turn, TurnRole
+from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
-from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TURN
+from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.waiting import apart
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -146,6 +148,7 @@ class Learner:
         kind, key = payload["owner"]
         owner = owner_of(self._engine, current(self._engine, EntityRef(EntityType(kind), uuid.UUID(key))))
         turns = self._turns(uuid.UUID(each) for each in payload["turns"])
+        turns = [turn for turn in turns if self._may_teach(owner, turn.trajectory_id)]
         asking = self._asking()
         statements, refusals = self._read(turns, owner, asking)
         people = _people(statements)
@@ -189,6 +192,16 @@ class Learner:
             rows = [row for key in keys for row in session.run(plans.get, (key.bytes,))]
         turns: Iterable[Turn] = map(plans.codec.decode, rows)
         return [turn for turn in turns if turn.rolled_back_at is None and self._teaches(turn)]
+
+    def _may_teach(self, owner: Owner, task: uuid.UUID) -> bool:
+        """Return whether a user may still write to the task of the turns: not once a grant of it has ended."""
+        rows = self._engine.snapshot(ReadConsistency.LATEST)[TRAJECTORY.name]
+        number = rows.find(task.bytes)
+        found: Trajectory | None = None if number < 0 else self._engine.memory.entity(rows, number)
+        if found is None or found.initiator.entity_type is not EntityType.USER:
+            return True
+        readers = Readers(self._engine.part(TaskOwners), Principal.application(), owner.entity)
+        return readers.sees_task(task.bytes) and readers.writes_task(task.bytes)
 
     def _read(
         self, turns: Sequence[Turn], owner: Owner, asking: Asking | None
@@ -317,8 +330,8 @@ class _Writer:
         self._engine = engine
         self._owner = owner
         self._steps = steps
-        self._notes = NoteCorrections(engine, owner.learner)
-        self._corrections = Corrections(engine, owner.learner)
+        self._notes = NoteCorrections(engine, owner.author, rights=owner.learner)
+        self._corrections = Corrections(engine, owner.author, rights=owner.learner)
         embeddings = engine.part(Embeddings)
         self._vectors: dict[int, Vectors | None] = {}
         self._prepared: dict[int, Correction[Note]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from caliber.engine.engine import Engine
@@ -39,8 +39,13 @@ class Results:
         made = next((each for each in found if each.event_type == EventType.LEARN), None)
         return made, any(each.event_type == EventType.LEARN_UNDO for each in found)
 
-    def get(self, learned_id: uuid.UUID, turns: Sequence[Turn] = ()) -> Learned:
-        """Return a result; ``turns`` are those of the call, by default those that taught. Raises: NotFound."""
+    def get(
+        self, learned_id: uuid.UUID, turns: Sequence[Turn] = (), reads: Callable[[uuid.UUID], bool] = lambda _: True
+    ) -> Learned:
+        """Return a result; ``turns`` are those of the call, by default those that taught.
+
+        It has no decisions where ``reads`` is false for the id of the user whose facts they are. Raises: NotFound.
+        """
         event, undone = self.events(learned_id)
         job = self._jobs.find(learned_id)
         if event is None and (job is None or job.kind != KIND):
@@ -52,7 +57,8 @@ class Results:
             payload, task, state = job.payload, job.trajectory_id, job.state
         assert task is not None
         keys = tuple(turn.turn_id for turn in turns) or tuple(TurnId(uuid.UUID(each)) for each in payload["turns"])
-        decisions = tuple(self._decision(each) for each in payload.get("decisions", ()))
+        decided = payload.get("decisions", ()) if reads(uuid.UUID(payload["owner"][1])) else ()
+        decisions = tuple(self._decision(each) for each in decided)
         return Learned(learned_id, task, keys, state, decisions, undone)
 
     def of_turns(self, trajectory_id: TrajectoryId, turns: Sequence[Turn]) -> uuid.UUID | None:

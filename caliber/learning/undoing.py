@@ -132,8 +132,8 @@ def _undone(engine: Engine, principal: Principal, event: Event, uow: UnitOfWork,
 
 class _Undoing:
     def __init__(self, engine: Engine, owner: Owner, learned_id: uuid.UUID) -> None:
-        self._notes = NoteCorrections(engine, owner.learner)
-        self._corrections = Corrections(engine, owner.learner)
+        self._notes = NoteCorrections(engine, owner.author, rights=owner.learner)
+        self._corrections = Corrections(engine, owner.author, rights=owner.learner)
         self._learned_id = learned_id
 
     def undo(self, uow: UnitOfWork, decision: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from caliber.access.owners import author_of
+from caliber.access.owners import author_of, require_own_trust
 from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
 from caliber.kernels import uuid7
@@ -168,6 +168,7 @@ class Records(RecordReader):
         }
         present = {name: value for name, value in values.items() if value is not None}
         record = self._derived(relation.entity(**{**blank, **system, **present}))
+        self._check_label(record)
         return _New(record, labelled, KEY in present, self._text(record))
 
     def _derived(self, record: Any) -> Any:
@@ -336,6 +337,8 @@ class Records(RecordReader):
             def work(uow: UnitOfWork) -> Any:
                 uow.guard(guard)
                 record = self._read(uow, key, expected)
+                if "trust" in values:
+                    self._check_label(dataclasses.replace(record, trust=values["trust"]))
                 changed = self._derived(self._relabelled(record, dataclasses.replace(record, **values), values))
                 if changed == record:
                     return record
@@ -346,6 +349,11 @@ class Records(RecordReader):
                 return stored
 
             return self._engine.write(work)
+
+    def _check_label(self, record: Any) -> None:
+        """Raise PermissionDenied where a user labels a record as more trusted than ``trust.notes``."""
+        if self._principal.is_user:
+            require_own_trust(self._principal.label, record.trust, self._engine.config.trust.notes)
 
     def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
         """Return a changed record; a new text without a stated label is trusted no more than new records."""

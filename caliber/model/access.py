@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from caliber.model.agents import AgentRole
 from caliber.model.errors import PermissionDenied
@@ -14,6 +15,10 @@ class PrincipalKind(StrEnum):
     AGENT = "agent"
     SYSTEM = "system"
     APPLICATION = "application"
+
+
+ADMIN: Final = "admin"
+"""The beginning of the label of every administrator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,19 @@ class Principal:
 
     @property
     def label(self) -> str:
-        """The name of this principal in audit records, such as ``agent:planner``."""
-        return f"{self.kind.value}:{self.id}"
+        """The name of this principal in audit records, such as ``agent:planner`` or ``admin:owner``.
+
+        No administrator has the label of a user or an agent of the same name.
+        """
+        kind = self.kind.value
+        if self.is_admin:
+            kind = ADMIN if self.kind is PrincipalKind.HUMAN else f"{ADMIN}:{kind}"
+        return f"{kind}:{self.id}"
+
+    @property
+    def is_user(self) -> bool:
+        """True for a person without the rights of an administrator: that person's calls are for no other user."""
+        return self.kind is PrincipalKind.HUMAN and not self.is_admin
 
     @property
     def is_user(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 import uuid
 from enum import StrEnum
@@ -52,6 +53,8 @@ def kind_named(name: str) -> EntityType | str:
     return _KINDS.get(name, name)
 
 
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 NAMESPACES: Final = {
     EntityType.USER: uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42"),
     EntityType.AGENT: uuid.UUID("0f5d6f0b-7a4e-5b1c-8f0d-2b7e9c3a1d64"),
@@ -101,11 +104,14 @@ class EntityRef:
     def plain_name(name: str) -> str:
         """Return a name as names are compared: in Unicode form NFC, without white space around it.
 
-        Raises: DTypeError; InvalidValue for an empty name.
+        Raises: DTypeError; InvalidValue for an empty name, or one with control characters, also those that turn the
+            direction of a text: it would read as another name.
         """
         if not isinstance(name, str):
             raise DTypeError(field="name", expected="str", got=type(name).__name__)
         plain = unicodedata.normalize("NFC", name).strip()
         if not plain:
             raise InvalidValue(field="name", reason="must not be empty")
+        if not plain.isprintable() and (sign := _CONTROL.search(plain)) is not None:
+            raise InvalidValue(field="name", reason=f"must not have a control character, such as U+{ord(sign[0]):04X}")
         return plain

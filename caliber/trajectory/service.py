@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
 from caliber.access.identities import keeping
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
@@ -431,14 +433,17 @@ class Tasks(Generic[P]):
         alive = [child for child in children if not states.TRAJECTORY.is_terminal(child.status)]
         if not alive:
             return
+        # A hidden task goes on alone: neither its being there nor its end is up to who does not see it.
+        readers = Readers(self._engine.part(TaskOwners), self._principal)
+        own = [child for child in alive if readers.allows_change(TRAJECTORY, child)]
         rule = self._engine.config.trajectory.children_on_complete
-        if rule == "reject":
+        if rule == "reject" and own:
             raise ConstraintViolation(
                 constraint="children_ended",
-                reason=f"{len(alive)} sub-trajectories are still active; complete them first",
+                reason=f"{len(own)} sub-trajectories are still active; complete them first",
             )
         for child in alive:
-            if rule == "cascade_fail":
+            if rule == "cascade_fail" and child in own and readers.writes_task(child.trajectory_id.bytes):
                 self.complete(
                     child.trajectory_id,
                     status=OutcomeStatus.FAILURE,

@@ -54,7 +54,7 @@ def test_replay_reveals_no_source_that_was_hidden_since(backend: Backend, mode: 
     memory, hidden = harbour.memory, harbour.notes[0]
     assert harbour.ids() == {str(note) for note in harbour.notes}
     before = harbour.ben.explain(harbour.window.window_id)
-    memory.update_note(hidden, visible_to=["user:nobody"])
+    memory.update_note(hidden, visible_to=["human:nobody"])
     error = harbour.refused()
     shown = f"{error} {error.context} {error.__cause__} {error.__context__}"
     assert str(hidden) not in shown
@@ -80,7 +80,7 @@ def test_hidden_sources_are_told_like_forgotten_ones(backend: Backend) -> None:
     memory.forget(entity=EntityRef(EntityType.NOTE, gone))
     forgotten, ids = harbour.refused(), harbour.ids()
     assert harbour.verdict(0) == "unknown"
-    memory.update_note(hidden, visible_to=["user:nobody"])
+    memory.update_note(hidden, visible_to=["human:nobody"])
     both = harbour.refused()
     assert (str(both), both.context) == (str(forgotten), forgotten.context)
     assert harbour.ids() == ids - {str(hidden)}
@@ -96,7 +96,7 @@ def test_hidden_candidates_have_no_id_in_a_trace(backend: Backend) -> None:
     included = {str(source.id) for section in harbour.window.sections for source in section.sources}
     (out, *_) = (note for note in harbour.notes if str(note) not in included)
     assert out in {each.target_id for each in harbour.window.assembly_trace}
-    harbour.memory.update_note(out, visible_to=["user:nobody"])
+    harbour.memory.update_note(out, visible_to=["human:nobody"])
     replayed = harbour.ben.replay(harbour.window.window_id)
     assert replayed.text == harbour.window.text
     assert out not in {each.target_id for each in replayed.assembly_trace}

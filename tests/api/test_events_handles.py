@@ -43,7 +43,7 @@ def test_every_step_is_an_event_in_the_log(agent: Any) -> None:
     assert kinds[-1] in ("trajectory_complete", "caliber_trajectory_complete")
     assembled = next(event for event in trace if event.event_type == "context_assemble")
     assert assembled.subject_id == window.window_id
-    assert assembled.principal == "human:owner"
+    assert assembled.principal == "admin:owner"
     assert [event.event_type for event in memory.trace(agent.trajectory_id, limit=1)] == kinds[-1:]
     assert {event.event_type for event in memory.trace(agent.trajectory_id, event_type="scope_open")} == {"scope_open"}
     assert memory.trace(agent.trajectory_id, event_type=EventType.SCOPE_OPEN)

@@ -313,7 +313,8 @@ def test_a_declared_memory_is_a_source_of_windows(backend: Any, start: Any) -> N
     decisions.archive(gone.record_id)
     window = memory.assemble_context(task)
     assert [(section.name, section.section_type) for section in window.sections] == [("decision", "custom")]
-    assert window.text == "# decision\n- title: Use make\n  status: open\n  weight: 0.5\n  body: It is there.\nAlways."
+    fields = ["- title: Use make", "  status: open", "  weight: 0.5", "  body: It is there.", "    Always."]
+    assert window.text.splitlines() == ["# decision", *fields]
     (source,) = window.sections[0].sources
     assert (source.id, source.source_type) == (made.record_id, "memory")
     told = memory.explain(window.window_id, exclusion=done.record_id)

@@ -41,7 +41,7 @@ def test_note_comes_back_with_everything(backend: Any, start: Any) -> None:
     assert note.content_hash == hashlib.sha256("likes tea \U0001f375".encode()).digest()
     assert (note.importance, note.base_importance, note.namespace, note.tags) == (7.0, 7.0, "home", ("a", "b"))
     assert note.created_at == note.updated_at == from_us(clock.now_us())
-    assert note.created_by == "human:owner@"
+    assert note.created_by == "admin:owner@"
     assert note.active
     storage = agent.memory.storage.notes
     assert storage.find_by_entity("Ann", "person") == [note]

@@ -71,7 +71,7 @@ def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130
     assert isinstance(made, facts.Record)
     assert (made.subject, made.kind, made.score, made.count, made.certain) == ("Ada", "claim", 0.5, -(2**63) + 1, True)
     assert made.about == {"a": [1, None, [True]], "é": -0.5}
-    assert (made.seen_at, made.occurred_at, made.version, made.created_by) == (MAY, MAY, 1, "human:owner@")
+    assert (made.seen_at, made.occurred_at, made.version, made.created_by) == (MAY, MAY, 1, "admin:owner@")
     assert made.token_count >= 5
     assert made.fact_id == made.record_id
     assert facts.get(made.record_id) == kept.get(str(made.record_id)) == made

@@ -89,16 +89,16 @@ def test_bad_principals_are_mistakes_in_the_call(shop: CaliberConfig, wrong: str
 
 def test_a_configured_principal_stays(shop: CaliberConfig, tmp_path: Path) -> None:
     summary = caliber("check").stdout
-    assert "principal      application:app  (commands act for human:owner)" in summary
+    assert "principal      application:app  (commands act for admin:owner)" in summary
     shown = caliber_json("check")
     assert (shown["principal"], shown["administers"], shown["commands_act_for"]) == (
         "application:app",
         False,
-        "human:owner",
+        "admin:owner",
     )
     for knobs, seen, who in (
         ({"principal": {"kind": "human", "id": "ben", "admin": False}}, {"ben"}, "human:ben"),
-        ({"principal": {"kind": "human", "id": "me", "admin": True}}, {"ana@example.com", "ben"}, "human:me"),
+        ({"principal": {"kind": "human", "id": "me", "admin": True}}, {"ana@example.com", "ben"}, "admin:me"),
     ):
         (tmp_path / "caliber.toml").write_text(render_toml(shop.with_overrides(**knobs)))
         assert found() == seen

@@ -37,6 +37,8 @@ def values(profile: str, path: str, overrides: Mapping[str, Any]) -> dict[str, A
         budget = overrides.get("token_budget", base["token_budget"] if changed is None else changed.value)
         vectors = base.get("embedding_provider") is not None
         base = override(base, changed_values(changes, budget if isinstance(budget, int) else 1, vectors=vectors))
+    if isinstance(overrides.get("access"), Mapping):  # one of its knobs, such as rights, is stated without the others
+        overrides = {**overrides, "access": merged(base["access"], overrides["access"])}
     made = override(base, {**_following(overrides, base), **overrides})
     if isinstance(made.get("tenancy"), Mapping):
         made["tenancy"] = tenancy_values(made["tenancy"], made["storage"])

@@ -178,6 +178,8 @@ def _number(kind: ColumnType, value: Any, field: str) -> Any:
     flag = kind is ColumnType.BOOL
     if (isinstance(value, bool) and not flag) or not isinstance(value, int | float):
         raise InvalidValue(field=field, reason="must be true or false" if flag else "must be a number or a datetime")
+    if value != value:
+        raise InvalidValue(field=field, reason="must be a number, not NaN")
     with contextlib.suppress(OverflowError, ValueError):  # an infinity, or no number; too large for any
         if kind is ColumnType.FLOAT:
             return float(value) if math.isfinite(value) and float(value) == value else _NOBODYS
