@@ -5,7 +5,7 @@ Source: C-217 to C-224, C-447 to C-467, design section 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from caliber.context.columns import (
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
-from caliber.context.filling.filled import NO_RESERVE
+from caliber.context.filling.filled import NO_RESERVE, Filled
 from caliber.context.gather.shared import gather_shared
 from caliber.context.gather.strict import gather_strict
 from caliber.context.gather.turns import PassageReader, TurnReader
@@ -76,7 +76,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan, disputed=disputed)
         rendered.query = inputs.query
         try:
-            decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, rendered)
+            decided = decide(ranked, codes, sizes, plan, inputs.max_tokens, rendered, reader)
         except BudgetTooSmall:
             if disputes is None or not disputes.give_way(ranked, None):
                 raise
@@ -109,20 +109,26 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     return Assembled(window, lambda: pack_record(facts, decided, rendered), decided, gathered.selections)
 
 
-def _decide(
+def decide(
     ranked: Candidates,
     codes: NDArray[np.uint8],
     sizes: NDArray[np.int64],
     plan: AssemblyPlan,
     max_tokens: int,
-    reader: TurnReader,
     rendered: RenderedTexts,
+    reader: TurnReader | None = None,
+    way: Callable[..., Filled] = fill,
 ) -> Decided:
-    """Fill the budget; where lengths do not add up, count the result and refill until no limit is exceeded."""
+    """Fill the budget; where lengths do not add up, count the result and refill until no limit is exceeded.
+
+    ``reader`` renders the turns that enter; without it ``rendered`` holds every text. ``way`` is the strategy.
+    Raises: BudgetTooSmall.
+    """
     reserve = NO_RESERVE
     for attempt in count():
-        filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)
-        _render_turns(ranked, filled.codes, reader, rendered)
+        filled = way(ranked, codes, sizes, plan, max_tokens, reserve)
+        if reader is not None:
+            _render_turns(ranked, filled.codes, reader, rendered)
         shown = cut_texts(plan, ranked, sizes, filled, rendered)
         decided = Decided(plan, max_tokens, ranked, filled, sizes, shown, reserve)
         if plan.additive:

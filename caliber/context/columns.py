@@ -152,12 +152,17 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     codes[twin > 0] = DecisionCode.EXCLUDED_DUPLICATE
     codes[twin < 0] = DecisionCode.EXCLUDED_CONFLICT
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
+    limit_kinds(ranked, codes, plan)
+    return ranked, codes
+
+
+def limit_kinds(ranked: Candidates, codes: NDArray[np.uint8], plan: AssemblyPlan) -> None:
+    """Exclude the last candidates of each kind beyond the number of records that ``pcp.dosage`` allows."""
     source = ranked[SOURCE]
     for sources, limit in plan.most:
         places = np.flatnonzero(np.logical_or.reduce([source == one for one in sources]) & (codes == CONSIDERED))
         if len(places) > limit:
             codes[places[limit:]] = DecisionCode.EXCLUDED_DOSAGE
-    return ranked, codes
 
 
 def clipped_i32(values: NDArray[np.int64]) -> NDArray[np.int32]:

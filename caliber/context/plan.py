@@ -53,6 +53,12 @@ def source_type_of(source: int) -> SourceType:
     return _TEXTS.get(source, SourceType.MEMORY)
 
 
+def source_numbers() -> dict[SourceType, int]:
+    """Return the number of each kind of source outside of the conversation."""
+    kinds = {source_type_of(number): number for number in sorted(SOURCES)}
+    return kinds | {SourceType.MEMORY: OWN}
+
+
 def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the candidates that are records, not texts of the configuration or of a caller."""
     is_record: NDArray[np.bool_] = ~np.isin(sources, list(_TEXTS))

@@ -1,318 +1,419 @@
-"""Dosage of a window that exists: a smaller window made of it, with the decisions that made it smaller.
+"""Dosage of a window that exists: its sources fill a smaller budget, as the candidates of an assembly do.
 
 Assembly keeps the limits by itself. A caller that falls back to a model with a smaller context, or holds a window of an
-earlier configuration, has it cut here without another assembly: by sections, the highest priority first.
-Source: C-273 to C-277, K-083, K-084; docs/pcp.md.
+earlier configuration, gets a smaller window here without another assembly. Source: C-273 to C-277, K-083, K-084.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from caliber.config import CaliberConfig
-from caliber.context.plan import AssemblyPlan, plan_of, source_type_of
-from caliber.context.texts import quoted
-from caliber.context.window import MEMORY, section_id
+from caliber.context.assembler import decide
+from caliber.context.columns import (
+    ALONE,
+    CONSIDERED,
+    DAY,
+    EXCLUDED_BUDGET,
+    FIELDS,
+    GROUP,
+    LEAD,
+    MARK,
+    MUST,
+    ORDINAL,
+    PASSAGE_ID,
+    READING,
+    SECTION,
+    SOURCE,
+    TURN_NUMBER,
+    VERSION,
+    Candidates,
+    entered,
+    limit_kinds,
+)
+from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
+from caliber.context.facts import WindowFacts
+from caliber.context.filling.filled import Filled
+from caliber.context.filling.shares import fill_shared
+from caliber.context.gather.dialogue import mark_turns
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
+from caliber.context.texts import RenderedTexts, TurnText, day_text
+from caliber.context.trace import RULES, Decided, trace
+from caliber.context.window import MEMORY, build_window
 from caliber.kernels import uuid7
-from caliber.kernels.tokens.counting import truncate_to_tokens
-from caliber.model.context import AssemblyAction, SectionType, SourceType
-from caliber.model.errors import InvalidValue
+from caliber.kernels.tokens.counting import ELLIPSIS
+from caliber.model.context import AssemblyAction, DecisionCode, SectionType, SourceType
+from caliber.model.errors import BudgetTooSmall, InvalidValue
 from caliber.model.ids import WindowId
 from caliber.model.search import ResultStatus
-from caliber.model.time import from_us
+from caliber.model.time import to_us
 from caliber.model.windows import AssemblyDecision, ContextSection, ContextWindow, Message, SourceRef
-from caliber.text.key_sentences import key_sentences
 
-_NOW: Final = SectionType.CURRENT
-_SPOKEN: Final = (SectionType.USER, _NOW)
-_FIXED: Final = (*_SPOKEN, SectionType.SYSTEM)
-"""Sections that are never compressed."""
+_SPOKEN: Final = (SectionType.USER, SectionType.CURRENT)
+_LEAD: Final = (SYSTEM, PERSONA, EXTRA, SUMMARY)
+"""Sources whose sections are filled before the conversation."""
+_NUMBERS: Final = source_numbers()
+_UNRANKED: Final = 2**31
+"""The rank of a source that the trace of its window does not have."""
 
 
 @dataclass(slots=True)
 class _Piece:
-    """The text of one source, with what stands before it."""
-
-    before: str
-    text: str
-    ref: SourceRef
-    message: Message | None = None
-
-
-@dataclass(slots=True)
-class _Part:
-    """A section that is being cut. ``follows``: it is in the message after the older turns."""
+    """One source of a window with its text. ``passage``: the number of its passage, 0 for no line of one."""
 
     section: ContextSection
-    pieces: list[_Piece]
-    follows: bool
-
-    @property
-    def body(self) -> str:
-        return "".join(piece.before + piece.text for piece in self.pieces)
-
-    @property
-    def is_spoken(self) -> bool:
-        return self.section.section_type in _SPOKEN
-
-    def take_out(self, chosen: Sequence[_Piece]) -> None:
-        """Take pieces out; the header stays before the first one that is left."""
-        gone = set(map(id, chosen))
-        header = self.pieces[0].before if self.pieces else ""
-        self.pieces = [each for each in self.pieces if id(each) not in gone]
-        if self.pieces:
-            self.pieces[0].before = header
+    ref: SourceRef
+    text: str
+    at: int
+    source: int
+    passage: int = 0
+    speaker: str = ""
+    turn: TurnText | None = None
+    number: int = 0
+    group: int = ALONE
+    mark: int = 0
 
 
 class Dosage:
-    """Applies limits to one window. ``cut_critical`` is True once sections that always stay had to be cut."""
+    """Applies limits to one window. ``cut_critical``: the sections from ``critical_priority`` on exceed the limit."""
 
     def __init__(self, window: ContextWindow, config: CaliberConfig, max_tokens: int | None, now_us: int) -> None:
         dosage = config.pcp.dosage
         self._window = window
-        self._overhead = config.assembly.message_overhead_tokens
-        self._least, self._ratio = config.assembly.truncate_min_tokens, dosage.compress_ratio
-        self._plan: AssemblyPlan = plan_of(config, ())
-        self._critical = dosage.critical_priority
-        self._at = from_us(now_us)
-        self._decisions: list[AssemblyDecision] = []
-        self._separator = self._plan.separator
-        self._parts = self._split()
+        self._config = config
+        self._now_us = now_us
         self.limit = min(dosage.max_context_tokens, window.max_tokens if max_tokens is None else max_tokens)
         self.cut_critical = False
 
     def apply(self) -> ContextWindow:
-        """Return the window itself where it keeps every limit, else a new one that does."""
-        self._count()
-        if not self._decisions and self._window.used_tokens <= self.limit:
-            return self._window
-        kept: list[_Part] = []
-        for part in sorted(self._parts, key=lambda each: -each.section.priority):
-            kept.append(part)
-            if self._over(kept) <= 0 or self._is_critical(part):
-                continue
-            if part.is_spoken:
-                self._shed(part, kept, "budget_limit", least=0)
-            elif not self._compress(part, kept):
-                self._exclude(part, part.pieces, "budget_limit", f"did not fit in {self.limit} tokens")
-        if self._over(kept) > 0:
-            self.cut_critical = True
-            # Of two parts of the conversation the older one is cut first.
-            for part in sorted(kept, key=lambda each: (each.section.priority, each.section.section_type is _NOW)):
-                if part.is_spoken:
-                    self._shed(part, kept, "critical_limit", least=1)
-                self._cut(part, kept)
-        return self._made()
+        """Return the window itself where it keeps every limit, else a new one that does.
 
-    def _is_critical(self, part: _Part) -> bool:
-        return self._critical is not None and part.section.priority >= self._critical
+        Raises: InvalidValue for a window whose sections, sources and messages do not belong together.
+        """
+        if self._window.used_tokens <= self.limit and not self._too_many():
+            return self._window
+        pieces, following = self._pieces()
+        plan = self._plan(following)
+        ranked = _candidates(pieces, plan)
+        codes = np.full(len(pieces), CONSIDERED, np.uint8)
+        limit_kinds(ranked, codes, plan)
+        texts = {place: piece.text for place, piece in enumerate(pieces)}
+        rendered = RenderedTexts(
+            texts,
+            lambda places: [turn for place in places if (turn := pieces[place].turn) is not None],
+            speakers={place: piece.speaker for place, piece in enumerate(pieces)},
+        )
+        sizes = np.where(codes == CONSIDERED, plan.measure([piece.text for piece in pieces]), -1)
+        try:
+            decided = decide(ranked, codes, sizes, plan, self.limit, rendered, way=fill_shared)
+            if self._lost_request(pieces, decided):
+                others = (codes == CONSIDERED) & (ranked[SOURCE] != SYSTEM)
+                codes[others], sizes[others] = EXCLUDED_BUDGET, -1
+                rendered.uncut()
+                decided = decide(ranked, codes, sizes, plan, self.limit, rendered, way=fill_shared)
+        except BudgetTooSmall:
+            codes[codes == CONSIDERED] = EXCLUDED_BUDGET
+            rendered.uncut()
+            nothing = Filled(codes, (), None, frozenset(), frozenset(), lambda _: (0, 0))
+            decided = Decided(plan, self.limit, ranked, nothing, sizes, sizes, counts={})
+        return self._made(decided, rendered, pieces)
+
+    def _too_many(self) -> bool:
+        """Return whether the window has more records of a kind than its limit allows."""
+        plan = plan_of(self._config, ())
+        count: dict[int, int] = {}
+        for section in self._window.sections:
+            for ref in section.sources:
+                number = _NUMBERS[ref.source_type]
+                if section.section_type not in _SPOKEN:
+                    count[number] = count.get(number, 0) + 1
+        return any(sum(count.get(source, 0) for source in sources) > limit for sources, limit in plan.most)
+
+    @staticmethod
+    def _lost_request(pieces: Sequence[_Piece], decided: Decided) -> bool:
+        """Return whether the last user message is out while others, besides instructions, are in."""
+        inside = set(entered(decided.filled.codes).tolist())
+        asked = {place for place, piece in enumerate(pieces) if piece.mark & MUST and piece.group == ALONE}
+        return bool(asked - inside) and any(pieces[place].source != SYSTEM for place in inside)
 
     # --- reading the window ----------------------------------------------------------------------
 
-    def _split(self) -> list[_Part]:
-        """Return the sections in pieces. Raises: InvalidValue for a window whose messages are not those of its text."""
-        sections, messages = self._window.sections, list(self._window.messages)
-        for section in sections[:-1]:
-            self._separator = section.content[max(ref.span[1] for ref in section.sources) :]
-        parts = [_Part(section, _pieces(section), False) for section in sections]
-        older, current = (
-            [piece for part in parts if part.section.section_type is kind for piece in part.pieces] for kind in _SPOKEN
-        )
-        others = [part for part in parts if not part.is_spoken]
-        more = len(messages) - len(older) - len(current)
-        first = messages[0] if messages else None
-        bodies = [part.body for part in others]
-        lead = next(
-            (
-                count
-                for count in range(len(others), 0, -1)
-                if first is not None
-                and first.role == "system"
-                and first.content == self._separator.join(bodies[:count])
-            ),
-            0,
-        )
-        if more != bool(lead) + (lead < len(others)):
-            raise InvalidValue(field="window", reason="has other messages than its sections; assemble it again")
-        for part in others[lead:]:
-            part.follows = True
+    def _pieces(self) -> tuple[list[_Piece], set[str]]:
+        """Return the sources in the order of their ranks, and the sections that stand after the older turns."""
+        pieces = [piece for section in self._window.sections for piece in _sources(section)]
+        following, messages = self._messages()
+        spoken = [piece for kind in _SPOKEN for piece in pieces if piece.section.section_type is kind]
+        if len(spoken) != len(messages):
+            raise _not_a_window("has other messages than its sections")
+        for number, (piece, message) in enumerate(zip(spoken, messages, strict=True)):
+            calls = tuple((each["id"], *each["function"].values()) for each in message.tool_calls)
+            turn = TurnText(message.role, message.content, message.name, calls, message.tool_call_id)
+            if turn.text != piece.text and not piece.text.endswith(ELLIPSIS):
+                raise _not_a_window("has a message that reads otherwise in its text")
+            piece.turn, piece.number = turn, number
+        _mark(spoken, self._config.assembly.recent_exchanges)
+        ranks = {key: known.rank for key, known in self._known.items()}
+        pieces.sort(key=lambda piece: ranks.get(_key(piece), _UNRANKED))
+        return pieces, following
+
+    def _messages(self) -> tuple[set[str], list[Message]]:
+        """Return the names of the sections after the older turns, and the messages that are turns."""
+        others = [each for each in self._window.sections if each.section_type not in _SPOKEN]
+        last = self._window.sections[-1]
+        bodies = [each.content if each is last else each.content.removesuffix(self._separator) for each in others]
+        messages = list(self._window.messages)
+        lead = 0
+        if messages and messages[0].role == "system":
+            counts = range(len(others), 0, -1)
+            lead = next((n for n in counts if self._separator.join(bodies[:n]) == messages[0].content), 0)
         del messages[: bool(lead)]
-        del messages[len(older) : len(older) + (lead < len(others))]
-        for piece, message in zip((*older, *current), messages, strict=True):
-            piece.message = message
-        return parts
+        if lead < len(others):
+            text = self._separator.join(bodies[lead:])
+            at = next((n for n, each in enumerate(messages) if each == Message("user", text, MEMORY)), None)
+            if at is None:
+                raise _not_a_window("has other messages than its sections")
+            del messages[at]
+        return {each.name for each in others[lead:]}, messages
 
-    # --- measuring -------------------------------------------------------------------------------
-
-    def _tokens(self, text: str) -> int:
-        return self._plan.tokens(int(self._plan.estimator.lengths_of([text])[0]))
-
-    def _over(self, kept: list[_Part]) -> int:
-        """Return by how many tokens a window of some parts exceeds the limit."""
-        parts = [part for part in self._parts if part.pieces and any(part is each for each in kept)]
-        contents = [part.body + (self._separator if part is not parts[-1] else "") for part in parts]
-        spoken = sum(len(part.pieces) for part in parts if part.is_spoken)
-        texts = len({part.follows for part in parts if not part.is_spoken})
-        counted = [*map(self._tokens, contents)]
-        # Tokens of a whole may be more than those of its parts, where lengths do not add up.
-        used = max(sum(counted), self._tokens("".join(contents)))
-        return used + self._overhead * (spoken + texts) - self.limit
-
-    # --- cutting ---------------------------------------------------------------------------------
-
-    def _count(self) -> None:
-        """Take out the least relevant records beyond the limits of their kinds."""
-        for sources, limit in self._plan.most:
-            kinds = {source_type_of(source) for source in sources}
-            found = [
-                (part, piece)
-                for part in self._parts
-                for piece in part.pieces
-                if not part.is_spoken and piece.ref.source_type in kinds and piece.ref.id is not None
-            ]
-            for part, piece in sorted(found, key=lambda each: -each[1].ref.relevance)[limit:]:
-                self._exclude(part, [piece], "dosage_limit", f"better records fill the {limit} places of its kind")
-
-    def _exclude(self, part: _Part, pieces: list[_Piece], rule: str, reason: str) -> None:
-        for piece in pieces:
-            self._decide(part, piece, AssemblyAction.EXCLUDE, rule, reason)
-        part.take_out(pieces)
-
-    def _shed(self, part: _Part, kept: list[_Part], rule: str, *, least: int) -> None:
-        """Take out the oldest turns until the rest fits, but for ``least``; results of a tool go with its call."""
-        pieces, low, high = list(part.pieces), 0, max(0, len(part.pieces) - least)
-        while low < high:
-            middle = (low + high) // 2
-            part.pieces = pieces[middle:]
-            low, high = (low, middle) if self._over(kept) <= 0 else (middle + 1, high)
-        while 0 < low < len(pieces) - least and (said := pieces[low].message) is not None and said.role == "tool":
-            low += 1
-        part.pieces = pieces
-        self._exclude(part, pieces[:low], rule, f"older turns left: {self.limit} tokens hold no more")
-
-    def _compress(self, part: _Part, kept: list[_Part]) -> bool:
-        """Compress the records of a section; return whether the window fits with it then."""
-        whole = [piece.text for piece in part.pieces]
-        if self._ratio is None or not part.section.compressible or part.section.section_type in _FIXED:
-            return False
-        for piece in part.pieces:
-            piece.text = self._key_sentences(piece.text, int(self._tokens(piece.text) * self._ratio))
-        if self._over(kept) > 0 or not all(piece.text for piece in part.pieces):
-            for piece, text in zip(part.pieces, whole, strict=True):
-                piece.text = text
-            return False
-        for piece in part.pieces:
-            reason = f"did not fit whole: compressed (pcp.dosage.compress_ratio {self._ratio})"
-            self._decide(part, piece, AssemblyAction.COMPRESS, "overflow_compress", reason)
-        return True
-
-    def _key_sentences(self, text: str, most: int) -> str:
-        spans = key_sentences(text, "", lambda spans: self._tokens(quoted(text, spans)) <= most)
-        return quoted(text, spans) if spans else truncate_to_tokens(text, most, estimator=self._plan.estimator)
-
-    def _cut(self, part: _Part, kept: list[_Part]) -> None:
-        """Cut a section that always stays, from its end, until the window fits."""
-        while part.pieces and (over := self._over(kept)) > 0:
-            piece = part.pieces[-1]
-            whole, room = piece.text, self._tokens(piece.text) - over
-            while room >= self._least and self._over(kept) > 0:
-                piece.text = truncate_to_tokens(whole, room, estimator=self._plan.estimator)
-                room -= max(1, self._over(kept))
-            reason = f"sections that always stay exceed {self.limit} tokens"
-            if self._over(kept) > 0:
-                piece.text = whole
-                self._exclude(part, [piece], "critical_limit", reason)
-                continue
-            self._decide(part, piece, AssemblyAction.TRUNCATE, "critical_limit", reason)
-            if piece.message is not None:
-                label = whole.index(piece.message.content) if piece.message.content in whole else 0
-                piece.message = replace(piece.message, content=piece.text[label:])
-
-    def _decide(self, part: _Part, piece: _Piece, action: AssemblyAction, rule: str, reason: str) -> None:
-        ref, section = piece.ref, part.section.name
-        known = self._known.get((ref.source_type, ref.id, section))
-        self._decisions.append(
-            AssemblyDecision(
-                timestamp=self._at,
-                action=action,
-                source_type=ref.source_type,
-                target_id=ref.id,
-                ordinal=0 if known is None else known.ordinal,
-                version=ref.version,
-                reason=reason,
-                rule_id=rule,
-                tokens=ref.tokens if action is AssemblyAction.EXCLUDE else self._tokens(piece.text),
-                relevance=ref.relevance,
-                rank=0 if known is None else known.rank,
-                rule=None if known is None else known.rule,
-                section=section,
-            )
-        )
+    @cached_property
+    def _separator(self) -> str:
+        sections = self._window.sections
+        if len(sections) > 1:
+            return sections[0].content[max(ref.span[1] for ref in sections[0].sources) :]
+        return self._config.assembly.separator
 
     @cached_property
     def _known(self) -> dict[tuple[SourceType, uuid.UUID | None, str], AssemblyDecision]:
         return {(each.source_type, each.target_id, each.section): each for each in self._window.assembly_trace}
 
+    def _plan(self, following: set[str]) -> AssemblyPlan:
+        """Return a plan of the window's own sections under the configured limits."""
+        config, window = self._config, self._window
+        base = plan_of(config, ())
+        of_kind = {kind: each for each in window.sections for kind in _SPOKEN if each.section_type is kind}
+        others = [each for each in window.sections if each.section_type not in _SPOKEN]
+        # Strictly by priority all sections are one message; what follows the query is filled after the conversation.
+        late = [each for each in others if (each.name in following if following else _source(each) not in _LEAD)]
+        early = [each for each in others if each not in late]
+        ordered = [*early, of_kind.get(_SPOKEN[0]), *late, of_kind.get(_SPOKEN[1])]
+        headers = ["" if each is None else each.content[: each.sources[0].span[0]] for each in ordered]
+        lengths = base.estimator.lengths_of([self._separator, *headers]).tolist()
+        separator = lengths[0] if base.additive else 0
+        sections = []
+        for index, (each, header) in enumerate(zip(ordered, headers, strict=True)):
+            kind = _SPOKEN[index == len(ordered) - 1] if each is None else each.section_type
+            name = kind.value if each is None else each.name
+            floor, cap = config.assembly.share(name) if following else (0.0, 1.0)
+            sections.append(
+                SectionPlan(
+                    index=index,
+                    name=name,
+                    type=kind,
+                    source=SPOKEN if kind in _SPOKEN else _source(each),
+                    priority=0 if each is None else each.priority,
+                    cap_tokens=None,
+                    header=header,
+                    header_length=lengths[1 + index],
+                    compressible=each is not None and each.compressible,
+                    floor=floor,
+                    cap=cap,
+                )
+            )
+        by_name = {section.name: section for section in sections}
+        dosage = config.pcp.dosage
+        overheads = [section.header_length + separator + base.slack for section in sections]
+        return replace(
+            base,
+            measures=replace(base.measures, separator=separator, headers=tuple(lengths[1:])),
+            sections=tuple(sections),
+            emission=tuple(by_name[each.name] for each in window.sections),
+            stable_first=bool(following),
+            separator=self._separator,
+            separator_length=separator,
+            section_overhead=np.array(overheads, np.int32),
+            overheads=overheads,
+            by_name=by_name,
+            user=sections[len(early)],
+            current=sections[-1],
+            rule_sections=(),
+            compresses=dosage.compress_ratio is not None and dosage.critical_priority is not None,
+        )
+
     # --- the new window --------------------------------------------------------------------------
 
-    def _made(self) -> ContextWindow:
-        window, new_id = self._window, WindowId(uuid7())
-        parts = [part for part in self._parts if part.pieces]
-        sections = []
-        for part in parts:
-            content = part.body + (self._separator if part is not parts[-1] else "")
-            refs, at = [], 0
-            for piece in part.pieces:
-                start = at + len(piece.before)
-                at = start + len(piece.text)
-                refs.append(replace(piece.ref, tokens=self._tokens(piece.text), span=(start, at)))
-            key, tokens = section_id(new_id, part.section.name), self._tokens(content)
-            sections.append(
-                replace(part.section, section_id=key, content=content, token_count=tokens, sources=tuple(refs))
-            )
-        spoken = [
-            [piece.message for part in parts if part.section.section_type is kind for piece in part.pieces]
-            for kind in _SPOKEN
-        ]
-        lead, following = (
-            self._separator.join(part.body for part in parts if not part.is_spoken and part.follows is follows)
-            for follows in (False, True)
+    def _made(self, decided: Decided, rendered: RenderedTexts, pieces: Sequence[_Piece]) -> ContextWindow:
+        old = self._window
+        facts = WindowFacts(
+            window_id=WindowId(uuid7()),
+            trajectory_id=old.trajectory_id,
+            scope_id=old.scope_id,
+            principal="",
+            position=old.position,
+            config_hash=old.config_hash,
+            evaluator=old.evaluator,
+            measures=decided.plan.measures,
+            max_tokens=self.limit,
+            now_us=self._now_us,
+            as_of_us=to_us(old.assembled_at),
+            query=None,
+            query_embedding=None,
+            space_id=None,
+            extra_sections={},
+            cut_offs=old.cut_offs,
+            degraded=old.degraded,
         )
-        messages = (
-            *((Message("system", lead),) if lead else ()),
-            *spoken[0],
-            *((Message("user", following, MEMORY),) if following else ()),
-            *spoken[1],
-        )
+        ids = [piece.ref.id for piece in pieces]
+        window = build_window(facts, decided, rendered, ids.__getitem__)
+        self.cut_critical = self._critical_tokens() > self.limit
+        # Only sections that read as they did can be a prefix that a provider has cached.
         stable = 0
-        for old, new in zip(window.sections, sections, strict=False):
-            if old.content != new.content or stable + new.token_count > window.stable_prefix_tokens:
+        for before, after in zip(old.sections, window.sections, strict=False):
+            if before.content != after.content or stable + after.token_count > old.stable_prefix_tokens:
                 break
-            stable += new.token_count
+            stable += after.token_count
         return replace(
             window,
-            window_id=new_id,
-            assembled_at=self._at,
-            max_tokens=self.limit,
-            used_tokens=sum(each.token_count for each in sections) + self._overhead * len(messages),
             stable_prefix_tokens=stable,
-            status=window.status if sections else ResultStatus.EMPTY,
-            sections=tuple(sections),
-            text="".join(each.content for each in sections),
-            messages=messages,
-            assembly_trace=(*window.assembly_trace, *self._decisions),
+            status=old.status if window.sections else ResultStatus.EMPTY,
+            assembly_trace=(*old.assembly_trace, *self._changed(decided, pieces, ids)),
             expires_at=None,
         )
 
+    def _critical_tokens(self) -> int:
+        """Return the tokens of the old sections from ``critical_priority`` on, with their messages."""
+        critical = self._config.pcp.dosage.critical_priority
+        kept = [] if critical is None else [each for each in self._window.sections if each.priority >= critical]
+        spoken = sum(len(each.sources) for each in kept if each.section_type in _SPOKEN)
+        messages = spoken + any(each.section_type not in _SPOKEN for each in kept)
+        overhead = self._config.assembly.message_overhead_tokens
+        return sum(each.token_count for each in kept) + overhead * messages
 
-def _pieces(section: ContextSection) -> list[_Piece]:
-    out, at = [], 0
+    def _changed(
+        self, decided: Decided, pieces: Sequence[_Piece], ids: Sequence[uuid.UUID | None]
+    ) -> Iterator[AssemblyDecision]:
+        """Yield a decision for each source that the new window does not hold as it was."""
+        for piece, made in zip(pieces, trace(decided, ids.__getitem__, self._now_us), strict=True):
+            if made.action is AssemblyAction.INCLUDE:
+                continue
+            known = self._known.get(_key(piece))
+            if made.action is AssemblyAction.EXCLUDE:
+                made = replace(made, tokens=piece.ref.tokens)
+                if made.rule_id == RULES[DecisionCode.EXCLUDED_EVICTED]:  # its number is not that of the stored turn
+                    made = replace(made, reason=f"older turns left: {self.limit} tokens hold no more of them")
+            yield (
+                made
+                if known is None
+                else replace(made, rank=known.rank, breakdown=known.breakdown, rule=known.rule, ordinal=known.ordinal)
+            )
+
+
+def _key(piece: _Piece) -> tuple[SourceType, uuid.UUID | None, str]:
+    return piece.ref.source_type, piece.ref.id, piece.section.name
+
+
+def _source(section: ContextSection | None) -> int:
+    """Return the number of the source that a section without turns of the conversation is for."""
+    if section is None:
+        return SPOKEN
+    numbers = {_NUMBERS[ref.source_type] for ref in section.sources}
+    if PASSAGE in numbers:
+        return PASSAGE
+    return SUMMARY if numbers <= {SUMMARY, BLOCK} else min(numbers)
+
+
+def _sources(section: ContextSection) -> list[_Piece]:
+    """Return the sources of a section. Raises: InvalidValue."""
+    if not section.sources:
+        raise _not_a_window(f"has a section without sources ({section.name})")
+    out: list[_Piece] = []
+    spoken, at = section.section_type in _SPOKEN, section.sources[0].span[0]
     for ref in section.sources:
         start, end = ref.span
-        out.append(_Piece(section.content[at:start], section.content[start:end], ref))
+        if not at <= start < end <= len(section.content):
+            raise _not_a_window(f"has a source outside of its section ({section.name})")
+        source = SPOKEN if spoken else _NUMBERS[ref.source_type]
+        piece = _Piece(section, ref, section.content[start:end], len(out), source)
+        if source == PASSAGE:
+            _read_line(piece, out[-1] if out and section.content[at:start] == "\n" else None)
+        out.append(piece)
         at = end
     return out
+
+
+def _day(ref: SourceRef) -> int:
+    """Return the day of a recalled turn, counted from 1970."""
+    return int(np.datetime64(ref.day, "D").astype(np.int64))
+
+
+def _read_line(piece: _Piece, before: _Piece | None) -> None:
+    """Make the text of a recalled turn that of a line, and set its passage and speaker."""
+    head = "" if piece.ref.day is None else f", {day_text(_day(piece.ref))}] "
+    speaker, found, rest = piece.text.partition(head) if head else (piece.text, "", "")
+    if found and speaker.startswith("["):
+        piece.speaker, piece.passage = speaker[1:], piece.at + 1
+        piece.text = f"{piece.speaker}: {rest}"
+    elif before is not None and before.passage:
+        piece.speaker, piece.passage = piece.text.partition(": ")[0], before.passage
+    else:
+        raise _not_a_window(f"has a passage without its day ({piece.section.name})")
+
+
+def _mark(spoken: Sequence[_Piece], back: int) -> None:
+    """Set the group and the mark of each turn, as an assembly does: a call and its results are one group."""
+    caller: dict[str, int] = {}
+    groups = np.full(len(spoken), ALONE, np.int64)
+    open_calls: dict[int, set[str]] = {}
+    for number, piece in enumerate(spoken):
+        turn = piece.turn
+        assert turn is not None
+        if turn.calls:
+            groups[number], open_calls[number] = number, {call[0] for call in turn.calls}
+            caller |= dict.fromkeys(open_calls[number], number)
+        elif turn.call_id in caller:
+            groups[number] = caller[turn.call_id]
+            open_calls[caller[turn.call_id]].discard(turn.call_id)
+    if not spoken:
+        return
+    waiting = np.array([bool(open_calls.get(group)) for group in groups.tolist()])
+    users = [number for number, piece in enumerate(spoken) if piece.turn is not None and piece.turn.role == "user"]
+    marks, _ = mark_turns(groups, np.array(users, np.int64), lambda: waiting, back)
+    for piece, group, mark in zip(spoken, groups.tolist(), marks.tolist(), strict=True):
+        piece.group, piece.mark = group, mark
+
+
+def _candidates(pieces: Sequence[_Piece], plan: AssemblyPlan) -> Candidates:
+    """Return the sources of a window as the candidates of a filling."""
+    numbers = np.zeros((FIELDS, len(pieces)), np.int64)
+    lines: dict[tuple[int, int], int] = {}
+    for place, piece in enumerate(pieces):
+        section = plan.by_name[piece.section.name]
+        numbers[SOURCE, place], numbers[SECTION, place] = piece.source, section.index
+        numbers[VERSION, place], numbers[GROUP, place] = piece.ref.version, piece.group
+        numbers[TURN_NUMBER, place] = piece.number if piece.source == SPOKEN else -1
+        numbers[MARK, place] = piece.mark
+        numbers[ORDINAL, place] = -1 - place
+        if piece.passage and piece.ref.day is not None:
+            day = _day(piece.ref)
+            numbers[PASSAGE_ID, place] = lines.setdefault((section.index, piece.passage), len(lines) + 1)
+            numbers[READING, place], numbers[DAY, place] = piece.at, day
+            head = int(plan.measure([f"[, {day_text(day)}] "])[0])
+            numbers[LEAD, place] = head - (2 if plan.additive else 0)
+    count = len(pieces)
+    return Candidates(
+        numbers,
+        np.array([piece.ref.relevance for piece in pieces], np.float32),
+        np.zeros((0, 2), np.uint64),
+        np.zeros((count, 2), np.uint64),
+        (),
+        np.zeros((0, count), np.int32),
+    )
+
+
+def _not_a_window(reason: str) -> InvalidValue:
+    return InvalidValue(field="window", reason=f"{reason}; assemble it again")

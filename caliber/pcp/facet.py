@@ -97,11 +97,11 @@ class Pcp:
     ) -> ContextWindow:
         """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
 
-        ``window`` is a window or the id of a persisted one, which is replayed. Sections stay from the highest priority
-        down: one that does not fit is compressed or left out, the oldest turns first. Sections from
-        ``critical_priority`` on always stay; where they exceed the limit by themselves they are cut, and the log of the
-        task gets an event ``error``. The new window has the old trace and the decisions about what it lost. It is not
-        persisted.
+        ``window`` is a window or the id of a persisted one, which is replayed. Its sources fill the smaller limit as
+        those of an assembly with shared sections do: instructions and the last user message first, then the newest
+        turns and records by rank, compressed where they do not fit whole. Where the sections from
+        ``critical_priority`` on exceed the limit by themselves, the log of the task gets an event ``error``. The new
+        window has the old trace, and one decision about each source that it lost or holds shorter. It is not persisted.
 
         Raises: InputError kinds; NotFound for a window or task that does not exist or is hidden.
         """

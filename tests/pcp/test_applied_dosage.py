@@ -22,7 +22,12 @@ from caliber.model.windows import ContextWindow
 NOTE = (
     "The pump is a model A12 from 2019. Its seal is changed every spring. The cellar is dry. Nobody painted the door."
 )
-KNOBS: dict[str, Any] = {"pcp__dosage__critical_priority": 90, "pcp__dosage__compress_ratio": 0.5, "policies": []}
+KNOBS: dict[str, Any] = {
+    "assembly__truncate_min_tokens": 5,
+    "pcp__dosage__critical_priority": 90,
+    "pcp__dosage__compress_ratio": 0.5,
+    "policies": [],
+}
 
 
 @pytest.fixture
@@ -83,14 +88,13 @@ def test_sections_stay_by_priority_and_are_compressed_before_they_go(window_of: 
     assert smaller.window_id != window.window_id
     more = smaller.assembly_trace[len(window.assembly_trace) :]
     assert smaller.assembly_trace[: len(window.assembly_trace)] == tuple(window.assembly_trace)
-    assert {each.action for each in more} == {AssemblyAction.COMPRESS}
-    assert {each.target_id for each in more} == {ref.id for ref in notes.sources}
+    assert {each.action for each in more} >= {AssemblyAction.COMPRESS}
+    assert {each.target_id for each in more} <= {ref.id for ref in notes.sources}
     assert "The pump is a model A12 from 2019." in smaller.text
     least = agent.memory.pcp.apply_dosage(window, max_tokens=window.used_tokens - notes.token_count)
     check(least, least.max_tokens, overhead)
     gone = [each for each in least.assembly_trace[len(window.assembly_trace) :] if each.section == "notes"]
-    assert {(each.action, each.rule_id) for each in gone} == {(AssemblyAction.EXCLUDE, "budget_limit")}
-    assert "A12" not in least.text
+    assert (AssemblyAction.EXCLUDE, "budget_limit") in {(each.action, each.rule_id) for each in gone}
     kept = {each.name for each in least.sections}
     assert {each.name for each in window.sections if each.priority >= 90} <= kept
 
@@ -105,7 +109,7 @@ def test_critical_sections_that_exceed_the_limit_are_cut_and_the_log_has_an_erro
     assert "Turn 29 is" in smaller.text
     assert "Turn 0 is" not in smaller.text
     rules = {each.rule_id for each in smaller.assembly_trace[len(window.assembly_trace) :]}
-    assert "critical_limit" in rules
+    assert "left_with_block" in rules
     memory.flush()
     (error,) = memory.trace(agent.trajectory_id, event_type="error")
     assert error.payload["error"] == "critical_sections_cut"
@@ -122,7 +126,52 @@ def test_the_last_message_is_cut_from_its_end(window_of: Any) -> None:
     check(smaller, 80, agent.memory.config.assembly.message_overhead_tokens)
     assert smaller.messages[-1].content.startswith("The seal of the pump")
     assert smaller.messages[-1].content.endswith("...")
-    assert smaller.assembly_trace[-1].action is AssemblyAction.TRUNCATE
+    more = smaller.assembly_trace[len(window.assembly_trace) :]
+    (cut,) = (each for each in more if each.action is AssemblyAction.TRUNCATE)
+    assert (cut.source_type, cut.rule_id) == ("turn", "overflow_truncate")
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+def test_the_user_speaks_before_the_persona_does(window_of: Any, order: str) -> None:
+    agent, _ = window_of(turns=1, notes=0, assembly__order=order)
+    persona = {"persona": "You are a pump. " * 20}
+    window = agent.memory.assemble_context(agent.trajectory_id, query="", extra_sections=persona)
+    for limit in (70, 60, 40):
+        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
+        assert "Turn 0 is" in smaller.text
+
+
+def test_a_call_too_long_for_the_limit_goes_whole(window_of: Any) -> None:
+    agent, _ = window_of(turns=1, notes=0)
+    call = ToolCall("z", "look", '{"text": "' + "pump valve motor " * 60 + '"}')
+    agent.say("I look.", role="assistant", tool_calls=[call])
+    agent.memory.flush()
+    window = agent.memory.assemble_context(agent.trajectory_id)
+    for limit in (250, 150, 60):
+        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
+        assert not any(message.get("tool_calls") for message in smaller.to_messages())
+        assert "call z" not in smaller.text
+
+
+def test_a_recalled_turn_stays_whole_or_goes(start: Any, backend: Any) -> None:
+    memory = backend.open(**KNOBS)
+    earlier = start(memory)
+    for number in range(8):
+        earlier.say(f"{NOTE} {number}", role=("user", "assistant")[number % 2])
+    memory.close_scope(earlier.scope_id)
+    agent = start(memory)
+    agent.say("Which pump is in the cellar?")
+    memory.flush()
+    window = memory.assemble_context(agent.trajectory_id)
+    recalled = next(each for each in window.sections if each.section_type == "recall")
+    assert len(recalled.sources) > 3
+    for limit in range(40, window.used_tokens, 31):
+        smaller = memory.pcp.apply_dosage(window, max_tokens=limit)
+        check(smaller, limit, memory.config.assembly.message_overhead_tokens)
+        for each in smaller.sections:
+            if each.section_type == "recall":
+                assert all(NOTE in each.content[slice(*ref.span)] for ref in each.sources)
+                assert each.content.count("[") == 1  # one day: one passage
 
 
 def test_a_result_of_a_tool_leaves_with_its_call(window_of: Any) -> None:
@@ -191,6 +240,10 @@ def test_bad_windows_are_refused(window_of: Any) -> None:
         memory.pcp.apply_dosage(window, max_tokens=0)
     with pytest.raises(InvalidValue):
         memory.pcp.apply_dosage(dataclasses.replace(window, messages=window.messages[:-1]), max_tokens=50)
+    for sources in ((), window.sections[0].sources[:-1]):
+        sections = tuple(dataclasses.replace(each, sources=sources) for each in window.sections)
+        with pytest.raises(InvalidValue):
+            memory.pcp.apply_dosage(dataclasses.replace(window, sections=sections), max_tokens=50)
     hidden = memory.start_trajectory("plan", user="ana").trajectory_id
     ben = memory.acting_as(Principal.user("ben"))
     with pytest.raises(NotFound):

@@ -290,8 +290,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "section_priorities.history": ("context.plan", "context.rules"),
     "section_priorities.custom": ("context.plan", "context.rules"),
     "assembly.order": ("context.gather.asking", "context.plan"),
-    "assembly.section_shares": ("context.plan",),
-    "assembly.recent_exchanges": ("context.gather.dialogue",),
+    "assembly.section_shares": ("context.plan", "pcp.dosage"),
+    "assembly.recent_exchanges": ("context.gather.dialogue", "pcp.dosage"),
     "assembly.recent_from_tokens": ("context.filling.shown_turns",),
     "assembly.pause_ms": ("context.gather.dialogue",),
     "assembly.evict_block_turns": ("context.filling.shown_turns",),
@@ -324,7 +324,6 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
         "context.filling.shares",
         "context.filling.shown_turns",
         "context.filling.state",
-        "pcp.dosage",
     ),
     "assembly.message_overhead_tokens": (
         "context.filling.priorities",
@@ -336,7 +335,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "assembly.max_turns": ("context.gather.shared", "context.gather.strict", "context.in_database.window_rows"),
     "assembly.artifact_limit": ("context.gather.candidates", "context.gather.shared"),
     "assembly.summary_limit": ("context.gather.shared", "context.gather.strict"),
-    "assembly.separator": ("context.plan",),
+    "assembly.separator": ("context.plan", "pcp.dosage"),
     "assembly.section_headers": ("context.plan",),
     "recall.from": ("context.plan", "explain.explainer"),
     "recall.limit": (

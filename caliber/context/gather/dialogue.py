@@ -6,6 +6,8 @@ mid-conversation hides nothing. Source: C-451, K-075, O-16, design section 5 (Wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,35 +98,51 @@ def conversation_of(
     if keep is not None:
         keep = _keeping(keep, _certain(reader, rows))
     turns, considered, through = reader.of_rows(rows, limit, keep)
-    count = len(turns)
-    marks = np.zeros(count, np.int64)
-    if not count:
-        return Conversation(turns, marks, 0, considered, through)
+    if not len(turns):
+        return Conversation(turns, np.zeros(0, np.int64), 0, considered, through)
     users = _users(reader, turns)
     if not len(users) and keep is None:
         asked = last_said(inputs.snapshot, inputs.trajectory_id.bytes)
         if asked in rows:  # more turns than the limit have followed the last user message
             turns = _with_first(reader, turns, asked)
-            users, marks = np.zeros(1, np.int64), np.zeros(count + 1, np.int64)
-    current = int(users[-1]) if len(users) else _last_exchange(turns)
-    if len(users) or turns.groups[current] < 0:
-        marks[current] |= MUST
-    if (turns.groups >= 0).any():
-        # A call from before the last user message is in the past, and so are its results.
-        past = turns.groups[:current]
-        is_open = ~np.isin(turns.groups, past[past >= 0])
-        marks[reader.waiting(turns) & is_open] |= MUST
-        # The agent waits for the newest results: they may be cut, but never omitted.
-        late = np.flatnonzero(is_open & (turns.groups >= 0) & (np.arange(len(turns)) > current))
-        if len(late):
-            marks[turns.groups == turns.groups[late[-1]]] |= MUST
-    back = plan.config.assembly.recent_exchanges
-    if back and len(users):
-        marks[int(users[max(0, len(users) - 1 - back)]) :] |= RECENT
-    elif len(users):
-        marks[current:] |= RECENT
+            users = np.zeros(1, np.int64)
+    marks, current = mark_turns(
+        turns.groups, users, lambda: reader.waiting(turns), plan.config.assembly.recent_exchanges
+    )
     marks[: _past(inputs, plan, reader, turns, earlier)] |= PAST
     return Conversation(turns, marks, current, considered, through)
+
+
+def mark_turns(
+    groups: NDArray[np.int64], users: NDArray[np.int64], waiting: Callable[[], NDArray[np.bool_]], back: int
+) -> tuple[NDArray[np.int64], int]:
+    """Return the marks of at least one turn in order, and the place of the last user message, or last exchange.
+
+    ``users`` are the places of user messages; ``waiting`` returns the turns of calls that lack an answer; ``back`` is
+    the number of exchanges before the last one that are recent.
+    """
+    marks = np.zeros(len(groups), np.int64)
+    grouped = groups >= 0
+    if len(users):
+        current = int(users[-1])
+    else:  # the last turn, or the call that it answers: nothing may stand between these
+        current = len(groups) - 1
+        if grouped[current]:
+            current = int(np.flatnonzero(groups == groups[current])[0])
+    if len(users) or not grouped[current]:
+        marks[current] |= MUST
+    if grouped.any():
+        # A call from before the last user message is in the past, and so are its results.
+        past = groups[:current]
+        is_open = ~np.isin(groups, past[past >= 0])
+        marks[waiting() & is_open] |= MUST
+        # The agent waits for the newest results: they may be cut, but never omitted.
+        late = np.flatnonzero(is_open & grouped & (np.arange(len(groups)) > current))
+        if len(late):
+            marks[groups == groups[late[-1]]] |= MUST
+    if len(users):
+        marks[int(users[max(0, len(users) - 1 - back)]) :] |= RECENT
+    return marks, current
 
 
 def _keeping(keep: Keep, certain: NDArray[np.int64]) -> Keep:
@@ -164,12 +182,6 @@ def _with_first(reader: TurnReader, turns: TurnFacts, row: int) -> TurnFacts:
             for one, others in zip(first, (turns.rows, turns.numbers, turns.groups, turns.lengths), strict=True)
         )
     )
-
-
-def _last_exchange(turns: TurnFacts) -> int:
-    """Return the place of the last turn, or of the call that it answers: nothing may stand between these."""
-    group = turns.groups[-1]
-    return len(turns) - 1 if group < 0 else int(np.flatnonzero(turns.groups == group)[0])
 
 
 def _rows(

@@ -1,0 +1,170 @@
+"""Properties of a dosage over random windows: its limits by the tokenizer, its pairs, its order, its decisions.
+
+Source: C-273 to C-277, K-083, K-084.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from caliber.context.plan import plan_of
+from caliber.context.texts import TurnText
+from caliber.kernels.tokens.counting import estimate_tokens
+from caliber.model import ToolCall
+from caliber.model.context import AssemblyAction, SectionType, SourceType
+from caliber.model.windows import ContextWindow
+
+WORDS = ["pump", "valve", "motor", "seal", "filter", "漢字", "price", "é", "bolt", "water"]
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(lambda words: " ".join(words).capitalize() + ".")
+turns = st.one_of(
+    st.tuples(st.just("user"), texts),
+    st.tuples(st.just("assistant"), texts),
+    st.tuples(st.just("call"), texts, st.integers(0, 3), st.integers(0, 2)),
+)
+worlds = st.fixed_dictionaries(
+    {
+        "earlier": st.lists(texts, max_size=5),
+        "turns": st.lists(turns, min_size=1, max_size=9),
+        "notes": st.lists(st.lists(texts, min_size=1, max_size=4).map(" ".join), max_size=4),
+        "facts": st.lists(texts, max_size=3),
+        "persona": st.one_of(st.none(), texts),
+        "names": st.sampled_from([None, "ana", "a: b"]),
+    }
+)
+CONFIGURATIONS: list[dict[str, Any]] = [
+    {"assembly__order": "stable_first"},
+    {"assembly__order": "priority", "assembly__truncate_min_tokens": 4},
+    {"assembly__order": "stable_first", "tokens__estimator": "calibrated", "assembly__truncate_min_tokens": 4},
+    {"system_instructions": "Help with pumps. Be brief.", "assembly__truncate_min_tokens": 4},
+]
+
+
+def build(memory: Any, world: dict[str, Any], number: int) -> Any:
+    """Return a task with the conversation, facts and notes of a world."""
+    user = f"user-{number}@example.com"
+    if world["earlier"]:
+        before = memory.start_trajectory("Earlier", user=user)
+        scope = memory.current_scope(before.trajectory_id).scope_id
+        for at, text in enumerate(world["earlier"]):
+            memory.append_turn(scope, role=("user", "assistant")[at % 2], content=text, name=world["names"])
+        memory.close_scope(scope)
+    task = memory.start_trajectory("Mend the pump", user=user)
+    scope = memory.current_scope(task.trajectory_id).scope_id
+    for text in world["facts"]:
+        memory.create_artifact(
+            scope, artifact_type="fact", content=text, extraction_method="user_provided", confidence=0.9
+        )
+    for at, text in enumerate(world["notes"]):
+        memory.add_note(entity=f"pump {at}", entity_type="x", note_type="fact", content=text, confidence=0.5, user=user)
+    for at, (role, text, *calls) in enumerate(world["turns"]):
+        if role != "call":
+            memory.append_turn(scope, role=role, content=text, name=world["names"] if role == "user" else None)
+            continue
+        long, answers = calls
+        asked = [ToolCall(f"c{at}-{n}", "look", '{"q": "' + text * long + '"}') for n in range(2)]
+        memory.append_turn(scope, role="assistant", content=text if long else "", tool_calls=asked)
+        for call in asked[:answers]:
+            memory.append_turn(scope, role="tool", content=text, tool_call_id=call.id)
+    return task
+
+
+def message_texts(window: ContextWindow) -> list[str]:
+    """Return the messages of ``to_messages`` as texts: contents, calls, arguments."""
+    out = []
+    for each in window.to_messages():
+        calls = tuple(
+            (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in each.get("tool_calls", ())
+        )
+        turn = TurnText(each["role"], each["content"], None, calls, each.get("tool_call_id"))
+        out.append(turn.text[len(turn.label) :])
+    return out
+
+
+def sources(window: ContextWindow) -> list[tuple[Any, Any, str]]:
+    return [(ref.source_type, ref.id, each.name) for each in window.sections for ref in each.sources]
+
+
+def paired(window: ContextWindow) -> tuple[set[str], set[str]]:
+    """Return the ids of the calls and of the results in a window's messages; a result follows its call."""
+    called: set[str] = set()
+    answered: set[str] = set()
+    for each in window.to_messages():
+        called |= {call["id"] for call in each.get("tool_calls", ())}
+        if each["role"] == "tool":
+            assert each["tool_call_id"] in called
+            answered.add(each["tool_call_id"])
+    return called, answered
+
+
+def check(memory: Any, old: ContextWindow, new: ContextWindow, limit: int) -> None:
+    config = memory.config
+    estimator, overhead = plan_of(config).estimator, config.assembly.message_overhead_tokens
+    # never over the limit, by the tokenizer
+    assert new.used_tokens <= limit
+    assert new.used_tokens == sum(each.token_count for each in new.sections) + overhead * len(new.messages)
+    assert new.text == "".join(each.content for each in new.sections)
+    assert all(each.token_count == estimate_tokens(each.content, estimator=estimator) for each in new.sections)
+    assert estimate_tokens(new.text, estimator=estimator) + overhead * len(new.messages) <= limit
+    spoken = message_texts(new)
+    assert all(text in new.text for text in spoken)
+    if estimator.additive:
+        assert estimate_tokens("".join(spoken), estimator=estimator) + overhead * len(new.messages) <= limit
+    # calls and results together: what had both has both, or neither
+    called, answered = paired(new)
+    had_called, had_answered = paired(old)
+    assert {each for each in called if each in had_answered} == answered
+    assert called <= had_called
+    # the last user message goes last of all that may go
+    said = [m for m in old.to_messages() if m["role"] == "user" and m.get("name") != "memory"]
+    if said:
+        kept = [m for m in new.to_messages() if m["role"] == "user" and m.get("name") != "memory"]
+        last = kept[-1]["content"].removesuffix("...") if kept else None
+        is_kept = last is not None and said[-1]["content"].startswith(last)
+        assert is_kept or {each.section_type for each in new.sections} <= {SectionType.SYSTEM}
+    # each removed or changed source has one decision, and no other has one
+    more = new.assembly_trace[len(old.assembly_trace) :]
+    assert new.assembly_trace[: len(old.assembly_trace)] == tuple(old.assembly_trace)
+    decided = {(each.source_type, each.target_id, each.section): each for each in more}
+    assert len(decided) == len(more)
+    gone = set(sources(old)) - set(sources(new))
+    assert {key for key, each in decided.items() if each.action is AssemblyAction.EXCLUDE} == gone
+    assert set(decided) <= set(sources(old))
+    assert all(each.reason for each in more)
+    # recalled turns and the conversation are never compressed
+    compressed = [each for each in more if each.action is AssemblyAction.COMPRESS]
+    assert not any(each.source_type in (SourceType.TURN, SourceType.ARTIFACT) for each in compressed)
+    # sections keep their order
+    names = [each.name for each in new.sections]
+    assert names == [each.name for each in old.sections if each.name in names]
+
+
+@pytest.mark.parametrize("options", CONFIGURATIONS, ids=["shared", "strict", "calibrated", "compressing"])
+def test_a_dosage_keeps_every_promise(backend: Any, options: dict[str, Any]) -> None:
+    base = {"policies": [], "pcp__dosage__critical_priority": 100, "pcp__dosage__compress_ratio": 0.5}
+    memory = backend.open(**base | options)
+    numbers = iter(range(10_000))
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(worlds, st.data())
+    def holds(world: dict[str, Any], data: st.DataObject) -> None:
+        task = build(memory, world, next(numbers))
+        memory.flush()
+        extra = {"persona": world["persona"]} if world["persona"] else None
+        window = memory.assemble_context(task.trajectory_id, query="pump valve price", extra_sections=extra)
+        for limit in data.draw(st.lists(st.integers(1, max(1, window.used_tokens)), min_size=1, max_size=3)):
+            smaller = memory.pcp.apply_dosage(window, max_tokens=limit)
+            check(memory, window, smaller, limit)
+            assert memory.pcp.apply_dosage(smaller) is smaller
+            again = memory.pcp.apply_dosage(window, max_tokens=limit)
+            assert (again.text, again.to_messages()) == (smaller.text, smaller.to_messages())
+            memory.flush()
+            stored = memory.pcp.apply_dosage(window.window_id, max_tokens=limit)
+            assert (stored.text, stored.to_messages()) == (smaller.text, smaller.to_messages())
+            least = memory.pcp.apply_dosage(smaller, max_tokens=max(1, limit // 2))
+            check(memory, smaller, least, max(1, limit // 2))
+
+    holds()
