@@ -89,10 +89,16 @@ class WriteLint:
     def check(self, new: NewArtifact) -> tuple[LintIssue, ...]:
         """Return the issues of a new artifact. Raises: ConstraintViolation for one that is to be refused."""
         issues = tuple(_of_content((), new, self._knobs))
-        if issues and self._knobs.on_write == "refuse":
-            reason = "; ".join(f"{issue.message}: {issue.action}" for issue in issues)
+        refused = [issue for issue in issues if not _is_guess(issue)]
+        if refused and self._knobs.on_write == "refuse":
+            reason = "; ".join(f"{issue.message}: {issue.action}" for issue in refused)
             raise ConstraintViolation(constraint="pcp.anti_sprawl.on_write", reason=reason)
         return issues
+
+
+def _is_guess(issue: LintIssue) -> bool:
+    """Return whether an issue is about a format that nothing declares: such a guess refuses no write."""
+    return issue.issue_type is LintIssueType.MALFORMED_CONTENT and issue.severity is Severity.WARNING
 
 
 def _of_content(
@@ -110,7 +116,9 @@ def _of_content(
         return
     fault = fault_of(text, artifact.schema_version)
     if fault is not None:
-        yield LintIssue(Severity.ERROR, LintIssueType.MALFORMED_CONTENT, fault, own, "mend the content, or its format")
+        severity = Severity.WARNING if fault.guessed else Severity.ERROR
+        action = "mend the content, or declare its format" if fault.guessed else "mend the content, or its format"
+        yield LintIssue(severity, LintIssueType.MALFORMED_CONTENT, fault.reason, own, action)
     if knobs.vocabulary_enforcement:
         known = {word.casefold() for word in knobs.vocabulary}
         unknown = [tag for tag in dict.fromkeys(tags_of(text)) if tag.casefold() not in known]

@@ -79,7 +79,13 @@ def test_near_duplicates_are_named_nearest_first(agent: Any) -> None:
         ("def f(:\n", {"artifact_type": "code_patch", "schema_version": "python/3"}, False),
         ("(" * 10_000, {"artifact_type": "code_patch", "schema_version": "python"}, False),
         (DIFF, {"artifact_type": "code_patch"}, True),
-        (DIFF[:-8], {"artifact_type": "code_patch"}, False),
+        (DIFF[:-8], {"artifact_type": "code_patch", "schema_version": "diff-1"}, False),
+        ('{"a": 1}\n{"a": 2}\n', {"schema_version": "jsonl"}, True),
+        ('{"a": "\u2028"}\r\n\r\n[2]', {"schema_version": "json-lines/1"}, True),
+        ('{"a": 1}\n{"a": \n', {"schema_version": "application/x-ndjson"}, False),
+        ('{"a": 1}\n{"a": 2}\n', {"schema_version": "json"}, False),
+        ("[" + "9" * 5_000 + "]", {"schema_version": "json"}, True),
+        ("no report in json", {"schema_version": "my-json-report"}, True),
         (DIFF.replace("-1,2", "-1,9"), {"artifact_type": "code_patch", "schema_version": "diff"}, False),
         ("no hunk at all", {"artifact_type": "code_patch", "schema_version": "diff"}, False),
     ],
@@ -90,6 +96,60 @@ def test_content_of_its_declared_format(agent: Any, content: Any, options: dict[
     found = (Severity.ERROR, LintIssueType.MALFORMED_CONTENT) in kinds(result)
     assert found is not is_sound
     assert result.valid is is_sound
+
+
+GIT = {
+    "rename": "diff --git a/f b/h\nsimilarity index 100%\nrename from f\nrename to h\n",
+    "mode": "diff --git a/g b/g\nold mode 100644\nnew mode 100755\n",
+    "empty file": "diff --git a/e b/e\nnew file mode 100644\nindex 0000000..e69de29\n",
+    "binary": "diff --git a/b b/b\nindex 0b66f..19de2 100644\nBinary files a/b and b/b differ\n",
+    "binary patch": "diff --git a/b b/b\nGIT binary patch\nliteral 3\nKcmZQzWC8#H0001Q\n\n",
+    "no newline": DIFF.removesuffix("\n") + "\n\\ No newline at end of file\n",
+    "old without newline": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+b\n",
+    "combined": "diff --cc h\n--- a/h\n+++ b/h\n@@@ -1,3 -1,3 +1,3 @@@\n -a\n +A\n- b\n+ B\n -c\n +C\n",
+    "form feed": "--- a/g\n+++ b/g\n@@ -1,2 +1,2 @@\n-x\x0cy\n+x\x0cy2\u2028 z\x0b\x1c\x85\n z\n",
+    "carriage returns": DIFF.replace("\n", "\r\n"),
+    "mail": "From ba031e4a Mon Sep 17 00:00:00 2001\nSubject: [PATCH] two: a\n\n- list\n---\n x.py | 2 +-\n\n"
+    + DIFF
+    + "-- \n2.40.1\n\n",
+    "subversion": "Index: x.py\n" + "=" * 67 + "\n" + DIFF,
+    "context": "*** a/x\n--- b/x\n***************\n*** 1 ****\n! a\n--- 1 ----\n! b\n",
+    "normal": "1c1\n< a\n---\n> b\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GIT)
+def test_sound_patches_have_no_fault(name: str) -> None:
+    assert fault_of(GIT[name], "diff") is None
+    assert fault_of(GIT[name], "1.0") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Index: of terms\nA, B",
+        "--- a title ---\nand a text",
+        "--- ",
+        "---\ntitle: front matter\n---\n",
+        "diff --git is a command",
+    ],
+)
+def test_texts_that_only_begin_as_a_patch_are_written(backend: Any, start: Any, text: str) -> None:
+    agent = start(backend.open(pcp__anti_sprawl={**RULES, "on_write": "refuse"}, policies=[]))
+    artifact = agent.keep(text)
+    agent.memory.flush()
+    assert agent.memory.pcp.lint(artifact.artifact_id).valid
+
+
+def test_a_guessed_format_is_reported_and_not_refused(backend: Any, start: Any) -> None:
+    agent = start(backend.open(pcp__anti_sprawl={**RULES, "on_write": "refuse"}, policies=[]))
+    artifact = agent.keep(DIFF[:-8], artifact_type="code_patch")
+    agent.memory.flush()
+    result = agent.memory.pcp.lint(artifact.artifact_id)
+    assert kinds(result) == [(Severity.WARNING, LintIssueType.MALFORMED_CONTENT)]
+    assert result.valid
+    with pytest.raises(ConstraintViolation, match="last hunk is cut off"):
+        agent.keep(DIFF[:-8], artifact_type="code_patch", schema_version="diff")
 
 
 def test_tags_are_of_the_vocabulary(agent: Any) -> None:
@@ -128,7 +188,8 @@ def test_only_visible_artifacts_are_linted_and_named(agent: Any) -> None:
 
 @given(st.text(max_size=200), st.sampled_from(["json", "python", "diff", "1"]))
 def test_any_text_is_judged(text: str, declared: str) -> None:
-    assert fault_of(text, declared) is None or isinstance(fault_of(text, declared), str)
+    fault = fault_of(text, declared)
+    assert fault is None or (fault.reason and fault.guessed is (declared == "1"))
     assert all(isinstance(tag, str) for tag in tags_of(text))
 
 
