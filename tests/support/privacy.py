@@ -494,20 +494,24 @@ def check(open_store: Callable[[], World], reads: int, rng: random.Random, plan:
     whole = fill(open_store(), plan[:done], None)
     others: dict[frozenset[Principal], World] = {}
     asked: dict[str, int] = {}
-    for at in range(reads):
-        if at % 5 == 4 and done < len(plan):
-            more = done + max(1, 10 * len(plan) // reads)
-            for viewers, world in [(None, whole), *others.items()]:
-                fill(world, plan[done:more], viewers)
-            done = min(more, len(plan))
-        if rng.random() < 0.02:
-            inspect(whole.memory).resident.compact()
-        one = question(rng, plan[:done])
-        other = others.get(one.viewers)
-        if other is None:
-            other = others[one.viewers] = fill(open_store(), plan[:done], one.viewers)
-        asked[one.what] = asked.get(one.what, 0) + 1
-        compare(one, whole, other)
+    try:
+        for at in range(reads):
+            if at % 5 == 4 and done < len(plan):
+                more = done + max(1, 10 * len(plan) // reads)
+                for viewers, world in [(None, whole), *others.items()]:
+                    fill(world, plan[done:more], viewers)
+                done = min(more, len(plan))
+            if rng.random() < 0.02:
+                inspect(whole.memory).resident.compact()
+            one = question(rng, plan[:done])
+            other = others.get(one.viewers)
+            if other is None:
+                other = others[one.viewers] = fill(open_store(), plan[:done], one.viewers)
+            asked[one.what] = asked.get(one.what, 0) + 1
+            compare(one, whole, other)
+    finally:
+        for world in [whole, *others.values()]:
+            world.handles[APPLICATION].close()
     return asked
 
 
