@@ -75,7 +75,11 @@ class LearningMethods(TaskMethods):
             def also(uow: UnitOfWork, turns: list[Turn]) -> None:
                 added[:] = [job for job in [learner.enqueue(uow, turns, owner, self._principal, now=wait)] if job]
 
-            turns = self._append(self._scope(trajectory_id), fresh, None, also) if fresh else []
+            turns = (
+                self._append(self._scope(trajectory_id), fresh, None, also, None if user is None else owner)
+                if fresh
+                else []
+            )
             results = Results(self._engine)
             if added:
                 job_id, claim = added[0]

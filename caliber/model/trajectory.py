@@ -171,7 +171,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message in a scope. ``turn_number`` counts through the whole trajectory (K-022)."""
+    """One message in a scope. ``turn_number`` counts through the whole trajectory (K-022).
+
+    ``author_id`` is the id of the user or agent that wrote it, if that is neither the task's user nor its agent.
+    """
 
     turn_id: TurnId
     trajectory_id: TrajectoryId
@@ -190,6 +193,7 @@ class Turn:
     idempotency_key: str | None = None
     trust: TrustLabel = TrustLabel.WEB
     rolled_back_at: datetime | None = None
+    author_id: uuid.UUID | None = None
     version: int = 1
 
     @property

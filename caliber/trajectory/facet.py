@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
 from caliber.access.visibility import require
@@ -40,6 +40,7 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.search.service import Searching
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -49,6 +50,9 @@ from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import TurnSummarizer
 
 T = TypeVar("T")
+
+_TASK: Final = codec_of(SCOPE).index("trajectory_id")
+_OWNERS: Final = tuple(codec_of(TRAJECTORY).index(name) for name in ("initiator_id", "user_id", "agent_id"))
 
 
 class TaskMethods:
@@ -300,11 +304,14 @@ class TaskMethods:
         new: list[turn_ops.NewTurn],
         guard: LockToken | None,
         also: Callable[[UnitOfWork, list[Turn]], None] | None = None,
+        user: EntityRef | None = None,
     ) -> list[Turn]:
-        """Append turns; ``also`` is called in their transaction if one of them is new."""
+        """Append turns of a ``user``, or of the principal; ``also`` is called in their transaction if one is new."""
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id, below=TURN)
+        kind = None if self._principal.is_admin else OWN_KIND.get(self._principal.kind)
+        author_id = None if kind is None and user is None else self._author(scope_id, user, kind)
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
@@ -313,7 +320,7 @@ class TaskMethods:
 
         def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Callable[[], None]]]]:
             uow.guard(guard)
-            stored = yield from turn_ops.append_turns(uow, scope_id, new)
+            stored = yield from turn_ops.append_turns(uow, scope_id, new, author_id)
             appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
@@ -333,6 +340,22 @@ class TaskMethods:
         if after_commit:
             self._tasks.after_append(after_commit)
         return stored
+
+    def _author(self, scope_id: uuid.UUID, user: EntityRef | None, kind: EntityType | None) -> uuid.UUID | None:
+        """Return the id of a user, or of the principal, in a task of others; None in a task of its own."""
+        snapshot, own = self._engine.snapshot(), set()
+        scopes, tasks = snapshot[SCOPE.name], snapshot[TRAJECTORY.name]
+        number = scopes.find(scope_id.bytes)
+        number = -1 if number < 0 else tasks.find(scopes.packed(number)[_TASK])
+        if number >= 0:
+            row = tasks.packed(number)
+            own = {row[at] for at in _OWNERS}
+        if user is None:
+            assert kind is not None
+            if not own.isdisjoint(self._searching.readers.sight().ids):
+                return None
+            user = entity_of(self._engine, self._principal.id, kind)
+        return None if user.id.bytes in own else user.id
 
     # --- artifacts ---------------------------------------------------------------------------------
 

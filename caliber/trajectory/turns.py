@@ -140,10 +140,13 @@ _KEYWORDS = {
 }
 
 
-def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> Pipelined[list[Turn]]:
+def append_turns(
+    uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn], author_id: uuid.UUID | None = None
+) -> Pipelined[list[Turn]]:
     """Append turns to an open scope, in order, all or none; return them as stored.
 
-    A turn whose idempotency key was seen before is returned as it is.
+    ``author_id`` is who wrote them, if not the user or agent of the task. A turn whose idempotency key was seen before
+    is returned as it is.
 
     Raises: NotFound, ConstraintViolation for a closed scope or a trajectory that is not active,
         Conflict when a key comes again with other content, or with another label.
@@ -197,6 +200,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
                 model_id=turn.model_id,
                 idempotency_key=turn.idempotency_key,
                 trust=trust,
+                author_id=author_id,
             )
             uow.insert(TURN, stored, trust_handled=True)  # the answer above has the scope's
             out.append(stored)

@@ -120,6 +120,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_writer_version=7,
         changes=(
             AddColumn("turn", "rolled_back_at"),
+            AddColumn("turn", "author_id"),
             AddColumn("scope", "rolled_back_at"),
             *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
             AddPath("event", "list_audit_by_subject"),
