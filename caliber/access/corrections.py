@@ -234,7 +234,7 @@ class Corrections:
                 return True
             if not self._rights.is_user:
                 return False
-        return may_change(author, self._rights, ownership=ownership)
+        return may_change(author, self._rights, self._engine.memory, ownership=ownership)
 
     def _user_names(self) -> frozenset[str]:
         """Return the names of the user whose rights decide."""

@@ -196,7 +196,8 @@ class Access:
             assert relation.author is not None
             people = people_in(getattr(record, relation.readers))
             ownership = self._engine.config.access.ownership
-            if may_change(getattr(record, relation.author), self._principal, ownership=ownership):
+            author, memory = getattr(record, relation.author), self._engine.memory
+            if may_change(author, self._principal, memory, ownership=ownership):
                 return True
             return bool(people) and people <= sight.names
         user = getattr(record, "user_id", None)

@@ -200,10 +200,15 @@ class TaskOwners:
             yield row[place], started if agent is None else (*started, agent)
 
 
-def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
+def own_names(identities: RelationSnapshot, principal: Principal) -> frozenset[str]:
+    """Return the labels under which a principal wrote records: that of each of its names."""
+    return names_of_reader(identities, principal, None)[1]
+
+
+def may_change(created_by: str | None, principal: Principal, memory: ResidentMemory, *, ownership: str) -> bool:
     """Return whether ``principal`` may change or remove a record that it sees: its author, an admin, the application.
 
-    Source: M-130, M-137.
+    The author is the one person under any of its names. Source: M-130, M-137.
     """
     if principal.serves:
         return True
@@ -212,7 +217,7 @@ def may_change(created_by: str | None, principal: Principal, *, ownership: str) 
     author, _, role = created_by.rpartition("@")
     if ownership == "role" and principal.role is not None:
         return role == principal.role.value
-    return author == principal.label
+    return author == principal.label or author in own_names(memory.snapshot.relations[IDENTITY.name], principal)
 
 
 def may_correct_as_user(created_by: str | None, readers: Sequence[str] | None, names: Collection[str]) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.event_filter import event_filter
+from caliber.access.owners import own_names
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
@@ -46,7 +47,7 @@ from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
+from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW, IDENTITY
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import ReadCheck, SearchEngine
 from caliber.search.request import Asked
@@ -314,10 +315,15 @@ class Reader:
         if readers.everything:
             return window, config, StoredContents(self._engine)
         serves = self._principal.serves
-        own = readers.reads_window(task, label) if serves else label == self._label and readers.sees_task(task.bytes)
+        own = readers.reads_window(task, label) if serves else self._wrote(label) and readers.sees_task(task.bytes)
         if not own:
             raise self._no_window(window_id)
         return window, config, StoredContents(self._engine, readers.acting_for(task))
+
+    def _wrote(self, label: str) -> bool:
+        """Return whether a label is one of the principal's, by any of its names."""
+        identities = self._engine.memory.snapshot.relations[IDENTITY.name]
+        return label == self._label or label in own_names(identities, self._principal)
 
     # --- the event log ---------------------------------------------------------------------------
 

@@ -177,7 +177,7 @@ class NoteMaker:
             note: Note = self._engine.memory.entity(notes, row)
             if (
                 people_in(note.visible_to) == people_in(readers)
-                and may_change(note.created_by, self._principal, ownership=ownership)
+                and may_change(note.created_by, self._principal, self._engine.memory, ownership=ownership)
                 and self._readers.allows(notes, row)
             ):
                 return note
