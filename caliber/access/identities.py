@@ -124,21 +124,22 @@ def keeping(engine: Engine, reference: EntityRef) -> Callable[[UnitOfWork], Enti
 
 def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
     """Return the names of an entity, the oldest first."""
-    return [each for each in _identities_of(engine, entity) if each.namespace != MERGED]
+    return [each for each in identities_of(engine, entity) if each.namespace != MERGED]
 
 
-def names_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:
-    """Return the names of an entity as a transaction has them, the oldest first."""
+def identities_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:
+    """Return the names and merged ids of an entity as a transaction has them, the oldest first."""
     found: list[Identity] = uow.select_path(IDENTITY, "list_by_entity", entity.id.bytes)
-    return [each for each in found if each.namespace != MERGED and each.entity == entity]
+    return [each for each in found if each.entity == entity]
 
 
 def merged_into(engine: Engine, entity: EntityRef) -> list[uuid.UUID]:
     """Return the ids of the entities that were merged into an entity."""
-    return [uuid.UUID(each.name) for each in _identities_of(engine, entity) if each.namespace == MERGED]
+    return [uuid.UUID(each.name) for each in identities_of(engine, entity) if each.namespace == MERGED]
 
 
-def _identities_of(engine: Engine, entity: EntityRef) -> list[Identity]:
+def identities_of(engine: Engine, entity: EntityRef) -> list[Identity]:
+    """Return the names of an entity, and the ids of those that were merged into it, in namespace ``MERGED``."""
     plans = engine.store.plans[IDENTITY.name]
     with engine.store.read() as session:
         rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
-from caliber.access.identities import current, entity_of
+from caliber.access.identities import current
 from caliber.access.owners import TaskOwners, author_of
 from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
@@ -32,6 +32,7 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import Decider, Held, Statement, Step
 from caliber.learning.owner import Owner, owner_of
+from caliber.learning.people import FactsOf, People
 from caliber.learning.rules.candidates import Candidate, Refused, comparable
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
@@ -150,9 +151,9 @@ class Learner:
         turns = self._turns(uuid.UUID(each) for each in payload["turns"])
         turns = [turn for turn in turns if self._may_teach(owner, turn.trajectory_id)]
         asking = self._asking()
-        statements, refusals = self._read(turns, owner, asking)
-        people = _people(statements)
-        held = self._held(owner, people)
+        people = People(self._engine, owner)
+        statements, refusals = self._read(turns, people, asking)
+        held = people.held(statements, self._facts(owner))
         stored = _stamps(held)
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
         writer = _Writer(self._engine, owner, steps)
@@ -160,7 +161,7 @@ class Learner:
         def work(uow: UnitOfWork) -> int:
             check_erasures(uow, erased, claim.ack(uow))
             uow.serialize(f"learning {owner.entity.id}")
-            if _stamps(_held_in(uow, owner, people)) != stored:
+            if _stamps(people.held(statements, _facts_in(uow, owner))) != stored:
                 raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")
             decisions = writer.write(uow)
             decisions += [_refusal(each, owner) for each in refusals]
@@ -204,22 +205,22 @@ class Learner:
         return readers.sees_task(task.bytes) and readers.writes_task(task.bytes)
 
     def _read(
-        self, turns: Sequence[Turn], owner: Owner, asking: Asking | None
+        self, turns: Sequence[Turn], people: People, asking: Asking | None
     ) -> tuple[list[Statement], list[_Refusal]]:
         """Return the statements of turns, and those that teach nothing: at most as many as one call may teach."""
         statements: list[Statement] = []
         refusals: list[_Refusal] = []
         now = from_us(self._engine.clock.now_us())
-        for turn, found in self._by_rule(turns) if asking is None else asking.read(owner.name, turns):
+        _, user = people.user()
+        for turn, found in self._by_rule(turns) if asking is None else asking.read(user, turns):
             if isinstance(found, Refused):
                 refusals.append(_Refusal(found, turn))
             elif len(statements) == self._config.max_facts:
                 refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
             else:
                 stated_at = min(turn.occurred_at or turn.created_at, now)
-                statements.append(
-                    Statement(found, turn, *self._person(found, owner), stated_at, self._unnamed(found, owner))
-                )
+                named, unnamed = people.named(found.person), people.unnamed(found.person)
+                statements.append(Statement(found, turn, *named, stated_at, unnamed))
         return statements, refusals[: self._config.max_facts]
 
     def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
@@ -242,70 +243,34 @@ class Learner:
             rows = session.run(self._engine.store.statements["turn.block"], block)
         return [self._engine.store.plans[TURN.name].codec.decode(row) for row in rows]
 
-    def _person(self, candidate: Candidate, owner: Owner) -> tuple[EntityRef, str]:
-        person = candidate.person
-        if person is None:
-            return owner.entity, owner.name
-        from caliber.learning.rules.subjects import is_relative  # late: its patterns take long to compile
-
-        if (person.name and is_relative(person.role)) or not person.role:
-            return entity_of(self._engine, person.name, register=False), person.name
-        name = f"{owner.name}'s {person.role}" + (f" {person.name}" if person.name else "")
-        return entity_of(self._engine, name, register=False), name
-
-    def _unnamed(self, candidate: Candidate, owner: Owner) -> EntityRef | None:
-        """Return the entity of a named relative as far as the talk had no name for that person."""
-        person = candidate.person
-        if person is None or not (person.role and person.name):
-            return None
-        return entity_of(self._engine, f"{owner.name}'s {person.role}", register=False)
-
-    def _held(self, owner: Owner, people: set[EntityRef]) -> list[Held]:
-        """Return the facts about people that hold, among those that this owner taught."""
+    def _facts(self, owner: Owner) -> FactsOf:
+        """Return the reader of the facts that hold, of those that this owner taught."""
         links, notes = self._engine.store.plans[PERSON_FACT.name], self._engine.store.plans[NOTE.name]
         now = from_us(self._engine.clock.now_us())
-        found = []
-        with self._engine.store.read() as session:
-            for person in sorted(people, key=str):
+
+        def facts_of(person: EntityRef) -> Iterator[tuple[PersonFact, Note]]:
+            with self._engine.store.read() as session:
                 rows = session.run(links.lists["list_by_owner"], (owner.entity.id.bytes, person.id.bytes))
                 for fact in map(links.codec.decode, rows):
                     stored = [notes.codec.decode(row) for row in session.run(notes.get, (fact.note_id.bytes,))]
-                    found += [(fact, note) for note in stored if _holds(note, now)]
-        return _as_held(found)
+                    yield from ((fact, note) for note in stored if _holds(note, now))
+
+        return facts_of
 
 
-def _held_in(uow: UnitOfWork, owner: Owner, people: set[EntityRef]) -> list[Held]:
-    """Return the facts that hold as ``Learner._held`` does, as a transaction has them."""
-    found: list[tuple[PersonFact, Note]] = []
-    for person in sorted(people, key=str):
+def _facts_in(uow: UnitOfWork, owner: Owner) -> FactsOf:
+    """Return the reader that ``Learner._facts`` is, as a transaction has the facts."""
+
+    def facts_of(person: EntityRef) -> Iterator[tuple[PersonFact, Note]]:
         facts: list[PersonFact] = uow.select_path(PERSON_FACT, "list_by_owner", owner.entity.id.bytes, person.id.bytes)
         pairs = [(fact, uow.find(NOTE, fact.note_id.bytes)) for fact in facts]
-        found += [(fact, note) for fact, note in pairs if note is not None and _holds(note, from_us(uow.now_us))]
-    return _as_held(found)
+        yield from ((fact, note) for fact, note in pairs if note is not None and _holds(note, from_us(uow.now_us)))
 
-
-def _people(statements: Sequence[Statement]) -> set[EntityRef]:
-    return {person for each in statements for person in (each.person, each.unnamed) if person is not None}
+    return facts_of
 
 
 def _holds(note: Note, now: Any) -> bool:
     return note.active and (note.valid_until is None or note.valid_until > now)
-
-
-def _as_held(found: Sequence[tuple[PersonFact, Note]]) -> list[Held]:
-    return [
-        Held(
-            fact.person,
-            fact.attribute,
-            fact.slot,
-            fact.value,
-            fact.stated_at if note.valid_from is None else max(fact.stated_at, note.valid_from),
-            note.content,
-            note.note_type,
-            (fact, note),
-        )
-        for fact, note in found
-    ]
 
 
 def _stamps(held: Sequence[Held]) -> list[tuple[uuid.UUID, int, int]]:

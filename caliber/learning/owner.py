@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from caliber.access.identities import names_in, names_of
+import uuid
+
+from caliber.access.identities import MERGED, identities_in, identities_of
 from caliber.access.owners import private_to
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal, PrincipalKind
@@ -19,6 +21,8 @@ class Owner:
     entity: EntityRef
     name: str
     principals: tuple[str, ...]
+    ids: tuple[uuid.UUID, ...]
+    """The id of the entity, and those of the users that were merged into it."""
 
     @property
     def readers(self) -> tuple[str, ...]:
@@ -38,15 +42,16 @@ class Owner:
 
 def owner_of(engine: Engine, entity: EntityRef) -> Owner:
     """Return the owner of what a user's messages teach; a user without a name is called by the id."""
-    return _owner(entity, names_of(engine, entity))
+    return _owner(entity, identities_of(engine, entity))
 
 
 def owner_in(uow: UnitOfWork, entity: EntityRef) -> Owner:
     """Return the owner of what a user's messages teach, as a transaction has it; see ``owner_of``."""
-    return _owner(entity, names_in(uow, entity))
+    return _owner(entity, identities_in(uow, entity))
 
 
 def _owner(entity: EntityRef, identities: list[Identity]) -> Owner:
     # A name within a namespace may be that of another person outside of it.
     names = [each.name for each in identities if not each.namespace] or [str(entity.id)]
-    return Owner(entity, names[0], tuple(Principal.user(name).label for name in names))
+    merged = (uuid.UUID(each.name) for each in identities if each.namespace == MERGED)
+    return Owner(entity, names[0], tuple(Principal.user(name).label for name in names), (entity.id, *merged))

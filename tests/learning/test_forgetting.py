@@ -19,7 +19,7 @@ def contents(memory: caliber.Caliber) -> set[str]:
     """Return the contents of every note that is stored, in force or not."""
     return {
         note.content
-        for person in ("maria@example.com", "bob", "Anna", "bob's sister")
+        for person in ("maria@example.com", "bob", "Anna", "bob's sister", "Ben Miller")
         for note in memory.storage.notes.find_by_entity(person, "person")
     }
 
@@ -51,11 +51,57 @@ def test_facts_that_others_taught_about_a_person_go_too(backend: Any) -> None:
     assert contents(memory) == {"likes jazz"}
 
 
-def test_a_relative_by_name_is_forgotten_by_that_name(memory: caliber.Caliber) -> None:
+def test_a_relative_of_another_user_stays_and_goes_with_that_user(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Lima."), user="Anna")
     memory.remember(said("My sister Anna lives in Porto. I live in Rome."), user="bob")
-    memory.forget(entity=caliber.EntityRef.user("Anna"))
+    report = memory.forget(user="Anna")
+    assert contents(memory) == {"lives in Rome", "lives in Porto", "sister is called Anna"}
+    assert not report.proven, "Anna is still named: a sister of bob"
+    assert "may name somebody else" in report.remaining[0]
+    memory.forget(user="bob")
+    assert contents(memory) == set()
+
+
+def test_relatives_of_two_users_are_two_persons(memory: caliber.Caliber) -> None:
+    for user in ("bob", "maria@example.com"):
+        memory.remember(said("My sister Anna lives in Porto."), user=user)
+    people = {fact.person for fact in memory.storage.person_facts.all() if fact.value == "porto"}
+    assert len(people) == 2
+    assert caliber.EntityRef.user("Anna") not in people
+
+
+def test_a_relative_is_forgotten_alone_by_reference(memory: caliber.Caliber) -> None:
+    memory.remember(said("My sister Anna lives in Porto. I live in Rome."), user="bob")
+    (anna,) = {fact.person for fact in memory.storage.person_facts.all() if fact.value == "porto"}
+    memory.forget(entity=anna)
     assert "lives in Porto" not in contents(memory)
     assert "lives in Rome" in contents(memory)
+
+
+def test_a_relative_whom_the_application_merged_goes_with_the_user(memory: caliber.Caliber) -> None:
+    memory.remember(said("My sister Anna lives in Porto."), user="bob")
+    (anna,) = {fact.person for fact in memory.storage.person_facts.all() if fact.value == "porto"}
+    admin = memory.acting_as(caliber.Principal.admin())
+    admin.identities.merge(anna, "anna@example.com")
+    memory.remember(said("My sister Anna moved to Lisbon."), user="bob")
+    assert {fact.person for fact in memory.storage.person_facts.all() if fact.value in ("porto", "lisbon")} == {
+        admin.identities.resolve("anna@example.com")
+    }
+    memory.forget(user="anna@example.com")
+    assert contents(memory).isdisjoint({"lives in Porto", "lives in Lisbon"})
+
+
+def test_relatives_of_merged_users_are_one_person(memory: caliber.Caliber) -> None:
+    memory.remember(said("My sister Anna lives in Porto."), user="bobby-old")
+    memory.acting_as(caliber.Principal.admin()).identities.merge("bobby-old", "bob")
+    learned = memory.remember(said("My sister Anna moved to Lisbon."), user="bob")
+    assert [decision.action.value for decision in learned.decisions] == ["nothing", "update"]
+
+
+def test_a_full_name_in_the_chat_of_another_goes(memory: caliber.Caliber) -> None:
+    memory.identities.add("Ben Miller", "ben@example.com")
+    memory.remember(said("My brother Ben Miller lives in Prague."), user="ana@example.com")
+    assert memory.forget(user="ben@example.com").proven
 
 
 def test_a_job_that_waits_is_forgotten_with_the_user(backend: Any) -> None:
