@@ -143,7 +143,8 @@ class Walk:
             naming += any(self._subject.mentioned(getattr(entity, name) or "") for name in (*erase.names, *texts))
             for name in (getattr(entity, name) for name in erase.names):
                 if name is not None and self._subject.named(name):
-                    kinds.setdefault(" ".join(name.casefold().split()), set()).add(getattr(entity, erase.kind or ""))
+                    kind = getattr(entity, erase.kind or "")
+                    kinds.setdefault(" ".join(name.casefold().split()), set()).add("" if kind in erase.people else kind)
         shared = max((len(types) for types in kinds.values()), default=0)
         if shared > 1:
             raise AmbiguousSubject(
@@ -207,9 +208,16 @@ class Walk:
         readers = None if relation.readers is None else place(relation.readers)
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
         made_from = [made for made in erase.made_from if made.empties is None]
+        doubtful = self._subject.doubtful if erase.people else None
+        kind = place(erase.kind) if erase.people and erase.kind is not None else 0
         sources = None if erase.sources is None else place(erase.sources)
         digest = None if erase.digest is None else place(erase.digest)
         version = None if erase.version_of is None else [place(name) for name in erase.version_of]
+
+        def is_about_person(row: tuple[Any, ...], doubtful: Subject) -> bool:
+            if row[kind] not in erase.people or not any(doubtful.named(row[at] or "") for at in names):
+                return False
+            return readers is None or not self._is_of_others(json.loads(row[readers] or "[]"))
 
         def goes() -> bool:
             row = self._now
@@ -218,6 +226,7 @@ class Walk:
                 or any(row[at] in ids or row[at] in lost for at in hangs)
                 or any(row[at] is not None and named(row[at]) for at in names)
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
+                or (doubtful is not None and is_about_person(row, doubtful))
                 or (sources is not None and bool(row[sources]) and _split(row[sources]) <= gone)
                 or (digest is not None and row[digest] in self.outcome.hashes)
                 or (version is not None and tuple(row[at] for at in version) in self._touched)
@@ -231,6 +240,12 @@ class Walk:
         people = [name for name in readers if name.startswith(OF_PEOPLE)]
         named = self._subject.named
         return bool(people) and all(named(name) or named(name.partition(":")[2]) for name in people)
+
+    def _is_of_others(self, readers: list[str]) -> bool:
+        """Return whether a list of readers names other persons, and not the subject."""
+        people = [name for name in readers if name.startswith(OF_PEOPLE)]
+        named = self._subject.named
+        return bool(people) and not any(named(name) or named(name.partition(":")[2]) for name in people)
 
     def _is_of_gone(self, relation: Relation, made: MadeFrom) -> bool:
         place = codec_of(relation).index

@@ -8,6 +8,7 @@ collected while records are read, and excused only there when bytes are read.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
@@ -50,6 +51,8 @@ class Proof:
         self._longer: set[bytes] = set()
         self.inside_words = 0
         self.places: list[Searched] = []
+        self.doubtful: Counter[str] = Counter()
+        """By relation: the records that have a name which may be somebody else's."""
 
     def read(self, store: Store, memory: ResidentMemory) -> None:
         """Read records, memory, tables and files."""
@@ -84,17 +87,24 @@ class Proof:
             codec.index(each.name): each.redaction for each in relation.columns if isinstance(each.redaction, Packed)
         }
         # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
-        worded = (Redaction.WORDS, Redaction.ENTRIES)
-        texts = {codec.index(each.name) for each in relation.columns if each.redaction in worded}
+        words = (Redaction.WORDS, Redaction.ENTRIES)
+        texts = {codec.index(each.name) for each in relation.columns if each.redaction in words}
+        doubtful = self._subject.doubtful
         with store.read() as session:
             for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
                 self.hashes -= digests_of(relation, codec.decode(row))
+                worded: list[str | bytes] = []
                 for place, value in enumerate(row):
                     how = packed.get(place)
                     if how is not None and value is not None:
-                        yield from said(how.layout, value)
-                    elif isinstance(value, str) or (isinstance(value, bytes) and place in texts):
+                        worded += said(how.layout, value)
+                    elif isinstance(value, str | bytes) and place in texts:
+                        worded.append(value)
+                    elif isinstance(value, str):
                         yield value
+                yield from worded
+                if doubtful is not None and any(doubtful.mentioned(_as_text(each)) for each in worded):
+                    self.doubtful[relation.plural] += 1
 
     def _in_value(self, value: str | bytes) -> int:
         subject = self._subject
@@ -162,6 +172,10 @@ class Proof:
             at + _DIGEST_BYTES > overlap and piece[at : at + _DIGEST_BYTES] in self.hashes
             for at in _starts(piece, digests)
         )
+
+
+def _as_text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def heads_of(needles: Iterable[bytes]) -> Heads | None:

@@ -34,7 +34,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
-from caliber.model.errors import AmbiguousSubject, InvalidValue, NotFound
+from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import EventFamily, EventType
 from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
@@ -81,18 +81,17 @@ class Forgetting:
         self._check_forgets(entity, user, beyond=even_if_shared or scrub_log)
         if user is not None and entity is not None:
             raise InvalidValue(field="user", reason="is given with entity; one of them says who is forgotten")
+        names: set[str] = set()
         if user is not None:
             entity = entity_of(self._engine, user, register=False)
             names = {each.name for each in names_of(self._engine, entity)}
             names |= set() if isinstance(user, EntityRef) else {EntityRef.plain_name(user)}
-            if not isinstance(texts, str):  # one text by mistake: refused below
-                names |= {Principal.user(name).label for name in names}
-                texts = (*texts, *sorted(filter(_is_unmistakable, names)))
+            names |= {Principal.user(name).label for name in names}
         if entity is not None:
             entity = arguments.as_reference(entity, "entity", self._engine.store.catalog.by_name)
             entity = current(self._engine, entity)
         merged = [] if entity is None else merged_into(self._engine, entity)
-        wanted = Wanted(Subject.of(entity, texts, merged), even_if_shared=even_if_shared)
+        wanted = Wanted(Subject.of(entity, texts, merged, names), even_if_shared=even_if_shared)
         return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
 
     def purge_trajectory(
@@ -168,6 +167,7 @@ class Forgetting:
                 for earlier in unfinished_erasures(engine):
                     if REWRITTEN in earlier.counts:  # it waited for the same log
                         _finish(engine, earlier.erasure_id)
+            remaining += _left_alone(proof)
             return ForgetReport(
                 kind=kind,
                 dry_run=False,
@@ -330,18 +330,18 @@ def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:
     engine.write(work)
 
 
+def _left_alone(proof: Proof) -> list[str]:
+    """Return what still has a name of the subject that may be somebody else's."""
+    if not proof.doubtful:
+        return []
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(proof.doubtful.items()))
+    left = f"a name that may name somebody else, as a plain word does, was left in records of {found}"
+    return [f"{left}: look for it, and forget again with texts=(name,) if it names the user"]
+
+
 def _elsewhere(engine: Engine) -> list[str]:
     behind = engine.config.write_behind.flush_interval_ms
     others = (
         f"what other processes had read and not yet written (windows, events, up to {behind} ms): forget again then"
     )
     return [others, "providers that were asked for vectors or summaries, and whatever was printed, logged or exported"]
-
-
-def _is_unmistakable(name: str) -> bool:
-    """Return whether a name may be redacted everywhere by default: neither a plain word nor a very short text."""
-    try:
-        Subject.of(None, (name,))
-    except AmbiguousSubject:
-        return False
-    return not name.isalnum()

@@ -13,7 +13,7 @@ import re
 import unicodedata
 import urllib.parse
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -55,6 +55,8 @@ _INVISIBLE: Final = frozenset(
 )  # fmt: skip
 """Code points that Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
 _WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
+_PLAIN: Final = re.compile(r"[^\W\d_]+\d{0,3}")
+"""A first name or another word, also with a number of up to three digits."""
 _ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
 _OWN_WORDS: Final = frozenset(
     member.value
@@ -119,12 +121,19 @@ def _spellings(text: str) -> set[str]:
 class Subject:
     """The subject to forget. ``ids`` are searched in columns and texts, ``texts`` in all content.
 
+    ``words`` are names that may be somebody else's: plain words, or too short. Content that has them is left as it is.
+
     Raises: RequiredFieldMissing for an empty subject; AmbiguousSubject for texts that are too general; DTypeError.
     """
 
-    def __init__(self, ids: Sequence[uuid.UUID] = (), texts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, ids: Sequence[uuid.UUID] = (), texts: Sequence[str] = (), words: Sequence[str] = (), *, check: bool = True
+    ) -> None:
         self.ids = frozenset(item.bytes for item in ids)
-        self.texts = tuple(dict.fromkeys(_checked(text) for text in texts))
+        self.texts = tuple(dict.fromkeys(_checked(text) if check else text for text in texts))
+        sure = {folded(text) for text in self.texts}
+        words = [word for word in words if folded(word).strip() and folded(word) not in sure]
+        self.doubtful = Subject((), words, check=False) if words else None
         if not self.ids and not self.texts:
             raise RequiredFieldMissing(field="entity or texts")
         self.names = frozenset(" ".join(folded(text).split()) for text in self.texts) | {
@@ -139,11 +148,20 @@ class Subject:
         self._none_is_ascii = not any(text.isascii() for text in self.spellings)
 
     @classmethod
-    def of(cls, entity: EntityRef | None, texts: Sequence[str], merged: Sequence[uuid.UUID] = ()) -> Subject:
-        """Return the subject that a caller names; ``merged`` are ids that an entity had before."""
+    def of(
+        cls,
+        entity: EntityRef | None,
+        texts: Sequence[str],
+        merged: Sequence[uuid.UUID] = (),
+        names: Iterable[str] = (),
+    ) -> Subject:
+        """Return the subject that a caller names; ``merged`` are ids that an entity had before, ``names`` its own."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise DTypeError(field="texts", expected="a sequence of str", got=type(texts).__name__)
-        return cls(merged if entity is None else (entity.id, *merged), texts)
+        unmistakable = {name: _is_unmistakable(name) for name in sorted(names)}
+        texts = (*texts, *(name for name, is_sure in unmistakable.items() if is_sure))
+        words = [name for name, is_sure in unmistakable.items() if not is_sure]
+        return cls(merged if entity is None else (entity.id, *merged), texts, words)
 
     # --- texts -----------------------------------------------------------------------------------
 
@@ -234,6 +252,14 @@ class Subject:
         for encoding, pattern in patterns.items():
             raw = pattern.sub(MARK.encode(encoding), raw)
         return raw
+
+
+def _is_unmistakable(name: str) -> bool:
+    """Return whether a name is nobody else's: neither a plain word, which may end in a short number, nor very short."""
+    try:
+        return _PLAIN.fullmatch(_checked(name)) is None
+    except AmbiguousSubject:
+        return False
 
 
 def _encodable(text: str, encoding: str) -> bool:

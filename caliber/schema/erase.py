@@ -93,7 +93,8 @@ class Erase:
     Also those whose column of ``names`` is a name of the subject and nothing else; whose ``sources`` all went; which
     were ``made_from`` a record that went; which ``hangs_on`` an id that is the subject's or went, or of a record that
     it ``quotes`` and that was redacted; whose column ``digest`` is that of content that went. Names of more than one
-    ``kind`` are ambiguous.
+    ``kind`` are ambiguous. A name that may be somebody else's finds a record only if its kind is one of ``people``, and
+    if no other person alone may read it.
 
     ``version_of`` names the columns of relation and ordinal: what is kept of a record goes when that is touched.
     ``cache`` is a statement that empties the relation whenever anything is erased. ``refused`` says why what names the
@@ -103,6 +104,7 @@ class Erase:
     names: tuple[str, ...] = ()
     owned: tuple[str, ...] = ()
     kind: str | None = None
+    people: tuple[str, ...] = ()
     sources: str | None = None
     made_from: tuple[MadeFrom, ...] = ()
     hangs_on: tuple[str, ...] = ()

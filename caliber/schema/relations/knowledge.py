@@ -74,6 +74,7 @@ NOTE = Relation(
     erase=Erase(
         names=("entity",),
         kind="entity_type",
+        people=(EntityType.USER.value, "person"),  # a person: as learning calls one
         sources="source_trajectory_ids",
         made_from=(MadeFrom(("note_id",), "person_fact", ("note_id",)),),
     ),
