@@ -39,6 +39,7 @@ from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict
 from caliber.model.events import EventFamily, EventType
+from caliber.model.ids import TurnId
 from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonFact
@@ -61,6 +62,8 @@ PERSON: Final = "person"
 """The ``entity_type`` of notes about people."""
 _CONTEXT: Final = 8
 """The turns before those of a batch that say whom a pronoun stands for."""
+_CONTEXT_BYTES: Final = 4_000
+"""The bytes of the user's earlier turns that are read again with each batch: a long one is a document, not talk."""
 TOO_MANY: Final = "more facts than one call may teach"
 
 
@@ -226,22 +229,33 @@ class Learner:
     def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
         reader = apart(_reader)
         taught = {turn.turn_id for turn in turns}
-        for turn in self._talk(turns):
+        for turn in self._talk(turns, taught):
             if turn.role is TurnRole.ASSISTANT:
                 reader.asked(turn.text)
             elif self._teaches(turn):
                 found = list(reader.read(turn.text))  # also of turns before: to know the people that pronouns stand for
                 yield from ((turn, each) for each in found if turn.turn_id in taught)
 
-    def _talk(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Return these turns and those of the same scope around and just before them, in their order."""
+    def _talk(self, turns: Sequence[Turn], taught: set[TurnId]) -> list[Turn]:
+        """Return these turns and those of the same scope around and just before them, in their order.
+
+        Of the user's other turns only the last ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
+        """
         if not turns:
             return []
         first, last = turns[0], turns[-1]
         block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
         with self._engine.store.read() as session:
             rows = session.run(self._engine.store.statements["turn.block"], block)
-        return [self._engine.store.plans[TURN.name].codec.decode(row) for row in rows]
+        talk: list[Turn] = []
+        left = _CONTEXT_BYTES
+        for turn in map(self._engine.store.plans[TURN.name].codec.decode, reversed(rows)):
+            if turn.turn_id not in taught and turn.role is not TurnRole.ASSISTANT:  # of those the last question is read
+                left -= len(turn.content)
+                if left < 0:
+                    continue
+            talk.append(turn)
+        return talk[::-1]
 
     def _facts(self, owner: Owner) -> FactsOf:
         """Return the reader of the facts that hold, of those that this owner taught."""
