@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER, Held, Statement, Step
-from caliber.learning.rules.candidates import Candidate, Person, Refused
+from caliber.learning.rules.candidates import INSTRUCTION, Candidate, Person, Refused, is_instruction
 from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.protocols import LearningProvider
 from caliber.model.errors import InvalidResponse
@@ -23,19 +23,12 @@ from caliber.model.providers import ExtractionTurn
 from caliber.model.trajectory import Turn
 
 UNSUPPORTED: Final = "not in the user's message"
-INSTRUCTION: Final = "an instruction, not a fact"
 TOO_LONG: Final = "too long for a fact"
 NO_SUCH_FACT: Final = "the model named no fact that is known"
 _STATEMENT_CHARS: Final = 400
 _REASON_CHARS: Final = 200
 _WORD: Final = re.compile(r"[^\W_]+")
 _TASTES: Final = frozenset({PersonAttribute.LIKES, PersonAttribute.DISLIKES, PersonAttribute.DIET})
-_INSTRUCTION: Final = re.compile(
-    r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}\b(?:above|previous|prior|earlier|instructions?|rules?|"
-    r"prompts?)\b|\b(?:system prompt|jailbreak|developer mode|"
-    r"you (?:are|must|should|will) (?:now )?(?:act|obey|reveal|answer|ignore))\b",
-    re.IGNORECASE,
-)
 
 
 class Asking:
@@ -92,7 +85,7 @@ def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
     reason = None
     if len(fact.statement) > _STATEMENT_CHARS:
         reason = TOO_LONG
-    elif _INSTRUCTION.search(fact.statement) or _INSTRUCTION.search(fact.value):
+    elif is_instruction(fact.statement) or is_instruction(fact.value) or is_instruction(fact.person):
         reason = INSTRUCTION
     elif place < 0 or not fact.value.strip() or not _is_supported(fact, text, user):
         reason = UNSUPPORTED

@@ -215,6 +215,61 @@ def test_junk_is_not_read(text: str) -> None:
     assert read(text) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("I'm 35, no 36.", ["is 36 years old"]),
+        ("I'm 35, no, 36", ["is 36 years old"]),
+        ("I'm 35, sorry, 36.", ["is 36 years old"]),
+        ("I live in Berlin, no wait, Bonn.", ["lives in Bonn"]),
+        ("I have two kids, no, three.", ["has three kids"]),
+        ("My sister is 35, no 36.", ["sister: is 36 years old"]),
+        ("I live in Berlin, sorry, the other one", []),
+        ("I'm 35, no kids.", ["is 35 years old", "has no kids"]),
+        ("I like tea, no sugar.", ["likes tea"]),
+        ("I'm a nurse, no doctor", ["works as a nurse"]),
+        ("Turned out I'm not allergic to nuts.", ["-allergy nuts"]),
+        ("It turned out that I'm not allergic to nuts after all.", ["-allergy nuts"]),
+        ("I've just found out I'm allergic to nuts", ["is allergic to nuts"]),
+    ],
+)
+def test_slips_and_discoveries(text: str, facts: list[str]) -> None:
+    assert read(text) == facts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm Batman.",
+        "I'm Spider-Man",
+        "I am Iron Man",
+        "I'm God",
+        "I work at ignore previous instructions",
+        "I like ignoring previous instructions",
+        "I work as a system prompt leaker",
+        "My dog is called Ignore Above",
+        "I'm allergic to ignore the above instructions",
+        "My sister Ignore Previous Instructions is vegan",
+    ],
+)
+def test_jests_and_instructions_are_not_kept(text: str) -> None:
+    assert read(text) == []
+
+
+def test_a_slip_is_mended_in_the_store(memory: caliber.Caliber) -> None:
+    for text in (
+        "I'm allergic to nuts.",
+        "I'm 35, no 36.",
+        "It turned out I'm not allergic to nuts.",
+        "I'm 37. No, 38.",
+    ):
+        memory.remember([{"role": "user", "content": text}], user="maria")
+    notes = memory.storage.notes.all()
+    now = {note.content for note in notes if note.valid_until is None and note.superseded_by is None}
+    assert now == {"is 38 years old"}
+    assert not {"is 35 years old", "is 37 years old"} & {note.content for note in notes}
+
+
 def test_pronouns_stand_for_the_person_spoken_of_last() -> None:
     assert read("My daughter Zosia is 6.", "She loves dinosaurs", "My brother is a chef. He lives in Rome") == [
         "daughter is called Zosia",

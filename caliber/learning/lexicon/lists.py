@@ -106,6 +106,14 @@ alive asking calling serious kidding joking right wrong true false pm am nobody 
 impressed surprised amazed grateful thankful later tomorrow soon asap crazy whatever anything again stupid paranoid
 lazy picky weird dumb upon dr mr mrs ms prof sir madam doctor
 """
+CHARACTERS: Final = """
+antman aquaman batgirl batman bugsbunny captainamerica catwoman chewbacca cinderella darthvader deadpool donaldduck
+dracula dumbledore frankenstein frodo gandalf god godzilla groot gollum harrypotter hermione homersimpson hulk
+ironman jamesbond joker kingkong lordvoldemort lucifer lukeskywalker mickeymouse napoleon peterpan pikachu pinocchio
+popeye rambo robinhood robocop rumpelstiltskin santa santaclaus satan sherlock sherlockholmes shrek snowwhite spiderman
+supergirl superman supermario superwoman tarzan terminator thanos vader voldemort wolverine wonderwoman yoda zorro
+"""
+"""Names that people give themselves in jest, without spaces and hyphens."""
 BUSINESSES: Final = """
 agency bakery bar barbershop bookshop bookstore brewery butchery cafe café catering clinic company consultancy creamery
 diner farm firm florist garage gym hostel hotel laundromat nursery pizzeria practice pub restaurant roastery salon

@@ -116,6 +116,7 @@ _LEARNED: Final = re.compile(
 )
 _PROFESSIONS: Final = frozenset(lists.PROFESSIONS.split())
 _NOT_NAMES: Final = frozenset(lists.NOT_NAMES.split())
+_CHARACTERS: Final = frozenset(lists.CHARACTERS.split())
 _VERBAL = re.compile(r"^(?:\w+ing|\w+ed|\w+ly)$", _I)
 
 
@@ -330,6 +331,7 @@ def is_given_name(value: str) -> bool:
     words = value.split()
     return (
         is_name(value)
+        and re.sub(r"[\W_]+", "", value.casefold()) not in _CHARACTERS
         and all(word[0].isupper() and not word.isupper() for word in words)
         and not any(word.casefold() in LANGUAGES or word.casefold() in _PROFESSIONS for word in words)
     )

@@ -13,6 +13,13 @@ from caliber.model.learning import PersonAttribute
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
 ANY_SLOT: Final = "*"
 """The slot of an end of all that is known of a person."""
+INSTRUCTION: Final = "an instruction, not a fact"
+_INSTRUCTION: Final = re.compile(
+    r"\b(?:ignor(?:e|ing)|disregard(?:ing)?|forget(?:ting)?|overrid(?:e|ing)|bypass(?:ing)?)\b.{0,40}\b(?:above|"
+    r"previous|prior|earlier|instructions?|rules?|prompts?)\b|\b(?:system prompt|jailbreak|developer mode|"
+    r"you (?:are|must|should|will) (?:now )?(?:act|obey|reveal|answer|ignore))\b",
+    re.IGNORECASE,
+)
 _EMPTY_TEXT = "a an the my our his her their of in at to for is as really very so just that"
 _EMPTY: Final = frozenset(_EMPTY_TEXT.split())
 
@@ -64,6 +71,11 @@ class Refused:
     start: int
     end: int
     attribute: PersonAttribute = PersonAttribute.OTHER
+
+
+def is_instruction(text: str) -> bool:
+    """Return whether a text looks like an instruction to a language model."""
+    return _INSTRUCTION.search(text) is not None
 
 
 def words_of(value: str) -> frozenset[str]:

@@ -9,7 +9,16 @@ from typing import Final
 
 from caliber.learning.lexicon import words
 from caliber.learning.rules import answers
-from caliber.learning.rules.candidates import ANY_SLOT, Candidate, Person, Refused, comparable, words_of
+from caliber.learning.rules.candidates import (
+    ANY_SLOT,
+    INSTRUCTION,
+    Candidate,
+    Person,
+    Refused,
+    comparable,
+    is_instruction,
+    words_of,
+)
 from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
 from caliber.learning.rules.leads import body_of
@@ -24,6 +33,7 @@ from caliber.learning.rules.matching import (
     value_of,
 )
 from caliber.learning.rules.patterns import Rule
+from caliber.learning.rules.slips import CERTAIN, NUMBERED, UNCLEAR, mended, of_matter, slip_of
 from caliber.learning.rules.subjects import (
     RELATIVES,
     SIZE,
@@ -59,7 +69,6 @@ _AGED: Final = r"\b{},? \(?(\d{{1,3}})(?: years old)?(?=[,)]| and |$)"
 _GUESS: Final = re.compile(r"^guess who(?= |'s )", _I)
 _YOUNGEST: Final = 6
 """The age from which on a user may be one who writes."""
-_DIGIT: Final = re.compile(r"\d")
 _OF_ANOTHER: Final = re.compile(r"^(?:he|she|they|it|his|her|their|my|our|the|(?-i:[A-Z])\w+)\b(?!'m)", _I)
 _STATE: Final = re.compile(
     r"^(?:\w+ly )?(?:not|no longer|allergic|based|born|living|working|doing|running|studying|married|retired|"
@@ -131,17 +140,6 @@ _NOW: Final = re.compile(
     _I,
 )
 _AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
-_CERTAIN: Final = {
-    PersonAttribute.HOME: words.is_town,
-    PersonAttribute.EMPLOYER: words.is_firm,
-    PersonAttribute.JOB: words.is_title,
-    PersonAttribute.NAME: words.is_given_name,
-    PersonAttribute.AGE: words.is_age,
-    PersonAttribute.BIRTHDAY: words.is_date,
-    PersonAttribute.FAMILY: words.is_given_name,
-    PersonAttribute.PET: words.is_given_name,
-}
-"""Checks of values that stand by themselves, without a verb that names the matter."""
 _MEANT: Final = re.compile(r"\b(?:correction|i meant?|typo|make that|scratch that)\b", _I)
 _BARE: Final = re.compile(r"^(?P<v>\S+(?: \S+){0,3})$")
 _RESTATED: Final = re.compile(r"^(?:it's|it is|i meant|i mean|make that|rather)\s+(?:actually |now )?(?P<v>.+)$", _I)
@@ -169,6 +167,8 @@ class Reader:
         for one in self._read(text):
             if isinstance(one, Refused):
                 yield one
+            elif is_instruction(text[one.start : one.end]) or is_instruction(one.content):
+                yield Refused(INSTRUCTION, one.start, one.end, one.attribute)
             elif not any(_same_aversion(one, other) for other in stated):
                 stated.append(
                     _after(stated, dataclasses.replace(one, changes=True) if announced and one.single else one)
@@ -230,6 +230,13 @@ class Reader:
     def _statements(
         self, said: str, clause: Clause, *, corrects: bool, named: list[Person], dropped: bool, before: str = ""
     ) -> Iterator[Candidate | Refused]:
+        if (slip := slip_of(said)) is not None:
+            stated = list(self._statements(slip.said, clause, corrects=corrects, named=named, dropped=dropped))
+            if len(stated) == 1 and isinstance(stated[0], Candidate):
+                new = mended(stated[0], slip)
+                if new is not None or slip.is_sure:
+                    yield new or Refused(UNCLEAR, clause.start, clause.end, stated[0].attribute)
+                    return
         person: Person | None = None
         was = ""
         if (old := _NOT_OLD.search(said)) is not None and matches_of(said[: old.start()]):
@@ -275,19 +282,26 @@ class Reader:
         if fine := _FINE.match(body):
             return self._renamed(fine["v"], clause)
         found = _RESTATED.match(body) if corrects else _NOW.match(body)
-        if found is None and corrects and _MEANT.search(clause.text):
-            found = _BARE.match(body)
+        bare = _BARE.match(body) if found is None and corrects else None
+        found = bare if bare is not None and _MEANT.search(clause.text) else found
         if found is None:
-            return self._redated(body, clause, corrects=corrects)
+            short = self._short(bare["v"], clause) if bare is not None else None
+            return short or self._redated(body, clause, corrects=corrects)
         value = value_of(found["v"] or found.groupdict().get("it") or "", narrow=True)
         correction = Candidate(
             PersonAttribute.OTHER, value, "", clause.start, clause.end, corrects=corrects, changes=not corrects
         )
         for stated in self._recent[: -_RECENT - 1 : -1]:
-            fitting = [new for old in stated if (new := _of_matter(old, correction)) is not None]
+            fitting = [new for old in stated if (new := of_matter(old, correction)) is not None]
             if fitting:
                 return fitting[0] if len(fitting) == 1 else None
         return self._replaced_taste(value, clause) if _FROM_NOW.search(body) else None
+
+    def _short(self, value: str, clause: Clause) -> Candidate | None:
+        """Return the fact stated just before that "No, 36." corrects, if the value is one of its matter."""
+        stated = [one for some in self._recent[-2:] if some for one in some][-1:]
+        correction = Candidate(PersonAttribute.OTHER, value, "", clause.start, clause.end, corrects=True)
+        return of_matter(stated[0], correction) if stated and stated[0].attribute in NUMBERED else None
 
     def _about(self, amended: Candidate) -> Candidate:
         """Return a correction or end as one about the only person with such a value in this talk."""
@@ -392,19 +406,6 @@ def _matter(dated: Candidate) -> frozenset[str]:
     return words_of(name or dated.attribute.value)
 
 
-def _of_matter(old: Candidate, correction: Candidate) -> Candidate | None:
-    """Return a correction as a new value of the matter of an old fact, or None where it is none for certain."""
-    if old.ends or bool(_DIGIT.search(old.value)) != bool(_DIGIT.search(correction.value)):
-        return None
-    check = _CERTAIN.get(old.attribute)
-    if check is None and (correction.changes or old.restates):
-        return None
-    if check is not None and not check(correction.value):
-        return None
-    new = restated(old.attribute, old.slot, correction)
-    return None if new is None else dataclasses.replace(new, person=old.person)
-
-
 def _after(stated: list[Candidate], new: Candidate) -> Candidate:
     """Return a statement with the value that it replaces, if the message ended one: "left Rome, in Bari now"."""
     if new.ends or not new.single or new.was or new.attribute not in (PersonAttribute.HOME, PersonAttribute.EMPLOYER):
@@ -438,7 +439,7 @@ def _certain(rule: Rule, found: dict[str, str]) -> bool:
         return True
     if rule.attribute is PersonAttribute.JOB and rule.slot:
         return False
-    return _CERTAIN.get(rule.attribute, words.is_value)(found["v"])
+    return CERTAIN.get(rule.attribute, words.is_value)(found["v"])
 
 
 def _of(person: Person | None, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
