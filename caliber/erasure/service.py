@@ -331,7 +331,7 @@ def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:
 
 
 def _left_alone(proof: Proof) -> list[str]:
-    """Return what still has a name of the subject that may be somebody else's."""
+    """Return the lines about records with a name of the subject that may name other people."""
     if not proof.doubtful:
         return []
     found = ", ".join(f"{name} ({count})" for name, count in sorted(proof.doubtful.items()))

@@ -32,7 +32,6 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import Decider, Held, Statement, Step
 from caliber.learning.owner import Owner, owner_of
-from caliber.learning.people import FactsOf, People
 from caliber.learning.rules.candidates import Candidate, Refused, comparable
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
@@ -54,6 +53,7 @@ from caliber.storage.waiting import apart
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
+    from caliber.learning.people import FactsOf, People
     from caliber.learning.rules.reading import Reader
 
 KIND: Final = "learning"
@@ -154,6 +154,8 @@ class Learner:
         turns = self._turns(uuid.UUID(each) for each in payload["turns"])
         turns = [turn for turn in turns if self._may_teach(owner, turn.trajectory_id)]
         asking = self._asking()
+        from caliber.learning.people import People  # late: opening a store needs none
+
         people = People(self._engine, owner)
         statements, refusals = self._read(turns, people, asking)
         held = people.held(statements, self._facts(owner))

@@ -170,6 +170,7 @@ _allow(
 )
 _allow(
     METHOD,
+    learning__learner="_CONTEXT_BYTES",
     learning__rules__answers="question_of",
     learning__rules__reading="_YOUNGEST",
     text__contradiction__clauses="ClauseBuilder.plain _AMPM",

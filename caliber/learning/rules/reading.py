@@ -231,10 +231,10 @@ class Reader:
         self, said: str, clause: Clause, *, corrects: bool, named: list[Person], dropped: bool, before: str = ""
     ) -> Iterator[Candidate | Refused]:
         if (slip := slip_of(said)) is not None:
-            stated = list(self._statements(slip.said, clause, corrects=corrects, named=named, dropped=dropped))
+            stated = list(self._statements(slip.statement, clause, corrects=corrects, named=named, dropped=dropped))
             if len(stated) == 1 and isinstance(stated[0], Candidate):
                 new = mended(stated[0], slip)
-                if new is not None or slip.is_sure:
+                if new is not None or slip.denies:
                     yield new or Refused(UNCLEAR, clause.start, clause.end, stated[0].attribute)
                     return
         person: Person | None = None

@@ -17,8 +17,9 @@ _MARK: Final = (
     r"(?:no|nope|nah|sorry|wait|hold on|oops|er+|erm|uh|i mean|i meant|make that|rather|scratch that|actually)"
 )
 _SLIP: Final = re.compile(
-    rf"^(?P<said>\w.{{3,200}}?)(?:,| [-–—]+) (?P<marks>{_MARK}(?:,? {_MARK})*)(?P<comma>,)? "
-    r"(?:it's |i'm |in |at |to )?(?P<v>[^\s,]+(?: [^\s,]+){0,2})$",
+    rf"^(?P<statement>\w.{{3,200}}?)(?:,| [-–—]+) (?P<marks>{_MARK}(?:,? {_MARK})*)(?P<comma>,)? "
+    r"(?:it's |i'm |in |at |to )?(?P<v>[^\s,]+(?: [^\s,]+){0,2}?)"
+    r"(?: (?:since|now|from|as of|then|actually|today|these days)\b.*)?$",
     _I,
 )
 _COUNT: Final = re.compile(r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\d{1,2})\b", _I)
@@ -37,18 +38,21 @@ CERTAIN: Final = {
     PersonAttribute.PET: words.is_given_name,
 }
 """Checks of values that stand by themselves, without a verb that names the matter."""
+_DENIES: Final = re.compile(r"\b(?:no|nope|nah|i meant?|make that|scratch that|rather)\b", _I)
 _DIGIT: Final = re.compile(r"\d")
 
 
 class Slip(NamedTuple):
-    """A clause without the correction at its end: what was said, and the value that was meant.
+    """A clause without the correction at its end, and the value that was meant.
 
-    ``is_sure`` unless the words may go on with another matter: "I like tea, no sugar".
+    ``is_sure`` unless the words may go on with another matter: "I like tea, no sugar". ``denies`` if, whatever was
+    meant, it was not what the clause states: so with "no, ", but not with "sorry mum".
     """
 
-    said: str
+    statement: str
     value: str
     is_sure: bool
+    denies: bool
 
 
 def slip_of(clause: str) -> Slip | None:
@@ -56,7 +60,9 @@ def slip_of(clause: str) -> Slip | None:
     found = _SLIP.match(clause)
     if found is None:
         return None
-    return Slip(found["said"], found["v"], found["comma"] is not None or found["marks"].casefold() != "no")
+    is_sure = found["comma"] is not None or found["marks"].casefold() != "no"
+    denies = is_sure and _DENIES.search(found["marks"]) is not None
+    return Slip(found["statement"], found["v"], is_sure, denies)
 
 
 def of_matter(old: Candidate, correction: Candidate) -> Candidate | None:

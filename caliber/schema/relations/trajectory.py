@@ -419,10 +419,7 @@ ARTIFACT = Relation(
     exported=Exported.RECORDS,
     evicted=1,
     memory=Memory(
-        "artifact",
-        names=(("id", "artifact_id"),),
-        vectors=("content_embedding",),
-        parents=("scope", "trajectory"),
+        "artifact", names=(("id", "artifact_id"),), vectors=("content_embedding",), parents=("scope", "trajectory")
     ),
     key=("artifact_id",),
     composites=(Composite("ttl", TTL, (("kind", "ttl_kind"), ("duration_ms", "ttl_ms"))),),
