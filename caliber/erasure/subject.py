@@ -255,7 +255,7 @@ class Subject:
 
 
 def _is_unmistakable(name: str) -> bool:
-    """Return whether a name is nobody else's: neither a plain word, which may end in a short number, nor very short."""
+    """Return whether a name names one user alone: no plain word, also with a short number behind it, and not short."""
     try:
         return _PLAIN.fullmatch(_checked(name)) is None
     except AmbiguousSubject:
