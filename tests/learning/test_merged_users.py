@@ -79,9 +79,8 @@ def test_grants_to_one_name_hold_for_the_other(
 
 
 def test_a_stranger_corrects_nothing(memory: caliber.Caliber, handles: dict[str, caliber.Caliber]) -> None:
-    note: Any = handles[OLD].add_note(
-        entity="z", entity_type="thing", content="open", confidence=0.9, visible_to=[f"human:{OLD}", "human:eve"]
-    )
+    note: Any = handles[OLD].add_note(entity="z", entity_type="thing", content="open", confidence=0.9)
+    handles[NEW].access.grant(to="eve", on=note.note_id)
     eve = memory.acting_as(Principal.user("eve"))
     with pytest.raises(caliber.model.errors.PermissionDenied):
         eve.update_note(note.note_id, content="mine")
