@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
+from caliber.context.columns import entered
 from caliber.context.conversation import TASKS
 from caliber.context.gather.asking import DefaultQuery, default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
@@ -262,8 +263,7 @@ class Reader:
         if claim.rules:
             asked = [{"memory": rule.memory, "rule": rule.origin} for rule in claim.rules]
             engine.publish_later(functools.partial(event, EventType.CONTEXT_INJECT, payload={"asked": asked}), erased)
-        used = {"used_tokens": window.used_tokens, "max_tokens": window.max_tokens}
-        engine.publish_later(functools.partial(event, EventType.CONTEXT_ASSEMBLE, payload=used), erased)
+        engine.publish_later(functools.partial(_assembled, event, assembled), erased)
         return True
 
     def stored_window(self, window_id: uuid.UUID) -> StoredWindow:
@@ -354,6 +354,19 @@ class Reader:
             if len(events) >= count or len(rows) < asked:
                 return events[:count]
             asked *= _MORE  # events that the principal may not see do not count
+
+
+def _assembled(event: Callable[..., Event], assembled: Assembled) -> Event:
+    """Return the event of an assembly: its tokens, and how many candidates it let in and left out."""
+    window, codes = assembled.window, assembled.decided.filled.codes
+    included = len(entered(codes))
+    payload = {
+        "used_tokens": window.used_tokens,
+        "max_tokens": window.max_tokens,
+        "included": included,
+        "excluded": len(codes) - included,
+    }
+    return event(EventType.CONTEXT_ASSEMBLE, payload=payload)
 
 
 def open_windows(engine: Engine) -> None:

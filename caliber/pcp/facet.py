@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from caliber.access.visibility import require
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InputError, InvalidValue
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
@@ -138,7 +138,7 @@ class Pcp:
         self,
         conflict: Id,
         *,
-        keep: Id | None = None,
+        keep: Id | Literal["both"] | None = None,
         strategy: ConflictResolution | str | None = None,
         reason: str | None = None,
         user: str | EntityRef | None = None,
@@ -158,7 +158,10 @@ class Pcp:
         key = arguments.as_uuid(conflict, "conflict")
         kept: Keep | None = None
         if keep is not None:
-            kept = "both" if keep == "both" else arguments.as_uuid(keep, "keep")
+            try:
+                kept = "both" if keep == "both" else arguments.as_uuid(keep, "keep")
+            except InputError:
+                raise InvalidValue(field="keep", reason='must be the id of a side, or "both"') from None
         by = None if strategy is None else arguments.as_enum(strategy, ConflictResolution, "strategy")
         why = None if reason is None else arguments.as_text(reason, "reason", limit=arguments.MAX_NAME_CHARS)
         if kept is not None and by is not None:

@@ -119,6 +119,17 @@ def test_spans_nest(memory: caliber.Caliber, collected: Collected) -> None:
     assert embeddings.attributes["gen_ai.request.model"] == memory.admin.stats()["providers"]["embedding"]
 
 
+def test_calls_of_tables_have_spans(memory: caliber.Caliber, collected: Collected) -> None:
+    task, _ = conversation(memory)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    collected.exporter.clear()
+    turns = memory.storage.turns.list_by_scope(scope.scope_id)
+    memory.storage.turns.get(turns[0].turn_id)
+    assert collected.named("caliber list_by_scope").attributes is not None
+    assert collected.named("caliber get").attributes is not None
+
+
 def test_storage_follows_the_conventions_for_databases(
     backend: Any, memory: caliber.Caliber, collected: Collected
 ) -> None:

@@ -9,9 +9,11 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 
 import caliber as package
+from caliber.cli.observing.trace import _words
 from caliber.config import CaliberConfig
 from caliber.config.manual.render import render_toml
 from caliber.model import Principal
+from caliber.model.events import EventType
 
 
 @pytest.fixture
@@ -56,6 +58,28 @@ def test_a_conflict_is_listed_and_resolved(homes: tuple[CaliberConfig, list[str]
     assert "resolved" in again.stderr
     with package.open(config, principal=Principal.admin()) as memory:
         assert memory.get(uuid.UUID(notes[0])).valid_until is not None
+
+
+def test_conflicts_of_the_latest_task_are_listed(homes: tuple[CaliberConfig, list[str]]) -> None:
+    (found,) = caliber_json("--as", "admin", "conflicts", "list", "--task", "latest")["conflicts"]
+    assert {found["item_a"], found["item_b"]} == {f"note:{each}" for each in homes[1]}
+
+
+@pytest.mark.parametrize(("kind", "words"), [("detect", "a conflict is found"), ("resolve", "a conflict is resolved")])
+def test_a_trace_has_words_for_conflicts(kind: str, words: str) -> None:
+    assert (
+        _words({"what": EventType(f"conflict_{kind}"), "details": {"strategy": "newest"}})
+        == f"{words} (strategy newest)"
+    )
+
+
+def test_a_side_is_an_id_or_both(homes: tuple[CaliberConfig, list[str]]) -> None:
+    (found,) = caliber_json("--as", "admin", "conflicts", "list")["conflicts"]
+    key = found["conflict_id"]
+    refused = caliber("--as", "admin", "conflicts", "resolve", key, "--keep", "newest", "--yes", code=2)
+    assert 'must be the id of a side, or "both"' in refused.stderr
+    done = caliber_json("--as", "admin", "conflicts", "resolve", key, "--keep", "both", "--yes")["conflict"]
+    assert (done["status"], done["kept"], done["ended"]) == ("resolved", None, None)
 
 
 def test_a_conflict_that_nobody_knows_is_an_error(homes: tuple[CaliberConfig, list[str]]) -> None:

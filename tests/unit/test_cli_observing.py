@@ -74,6 +74,27 @@ def test_trace_as_json(task: str) -> None:
     assert "violet" not in str(found)
 
 
+def test_trace_takes_the_latest_task(task: str) -> None:
+    assert caliber_json("trace", "latest")["trajectory_id"] == task
+
+
+def test_trace_explains_no_window(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the events of assemblies hold how many candidates are in and out
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("the events hold the counts")
+
+    monkeypatch.setattr(engine.Caliber, "explain", refused)
+    (window,) = [step for step in caliber_json("trace", task)["steps"] if step["what"] == "context_assemble"]
+    assert window["details"]["excluded"] >= 0
+    assert f"{window['details']['included']} in" in caliber("trace", task).stdout
+
+
+def test_a_page_needs_a_file_not_a_directory(task: str) -> None:
+    refused = caliber("explain", "latest", "--html", ".", code=2)
+    assert "is a directory" in refused.stderr
+    assert "window.html" in refused.stderr
+
+
 def test_trace_of_an_unknown_task_is_an_error(task: str) -> None:
     failed = caliber("trace", "0190f3c2-7c00-7000-8000-000000000000", code=2)
     assert "was not found" in failed.stderr or "not found" in failed.stderr

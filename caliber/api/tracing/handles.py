@@ -74,7 +74,16 @@ def _property(name: str, doc: str | None) -> property:
 def _named(self: Any, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    return _part(getattr(self._untraced, name), self._tracing)
+    value = getattr(self._untraced, name)
+    if not isinstance(value, FunctionType):
+        return _part(value, self._tracing)
+    tracing = self._tracing
+
+    @functools.wraps(value)
+    def call(*args: Any, **options: Any) -> Any:
+        return tracing.run(SpanKind.OPERATION, name, {}, value, args, options)
+
+    return call
 
 
 def _method(name: str, function: FunctionType) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from caliber.cli.failures import UsageError
+from caliber.cli.memory.query import trajectory_id_of
 from caliber.cli.settings import Settings, with_store
 from caliber.model.pcp import ConflictResolution, ConflictStatus
 
@@ -22,7 +23,7 @@ def conflicts() -> None:
 
 
 @conflicts.command("list")
-@click.option("--task", help="Only conflicts of records of this task.")
+@click.option("--task", help="Only conflicts of records of this task: its id, or `latest`.")
 @click.option("--user", help="Also those of notes of this user, by name.")
 @click.option("--status", type=click.Choice([each.value for each in ConflictStatus]), help="Instead of the open ones.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most conflicts to list.")
@@ -33,13 +34,14 @@ def list_(
 ) -> None:
     """List open conflicts, the oldest first."""
     with settings.memory(note=False) as memory:
-        found = memory.pcp.conflicts(task=task, user=user, status=status, limit=limit, after=after)
+        key = None if task is None else trajectory_id_of(memory, task)
+        found = memory.pcp.conflicts(task=key, user=user, status=status, limit=limit, after=after)
     settings.out.result({"conflicts": [_fields(each) for each in found]}, lambda: _print(settings.out, found))
 
 
 @conflicts.command()
 @click.argument("conflict_id")
-@click.option("--keep", help="The id of the side to keep, or both.")
+@click.option("--keep", help="The id of the side to keep, or `both`: then neither ends.")
 @click.option("--strategy", type=click.Choice([each.value for each in ConflictResolution]), help="How to decide.")
 @click.option("--reason", help="The reason, for the record.")
 @click.option("--user", help="The user whose notes the sides are, by name.")

@@ -309,6 +309,8 @@ def explain(settings: Settings, window: str, exclusion: str | None, page: Path |
     """Explain WINDOW (its id, or `latest`): its contents, and what was left out."""
     if page is not None and exclusion is not None:
         raise UsageError("a page shows the whole window", "use --html without --exclusion")
+    if page is not None and page.is_dir():
+        raise UsageError(f"--html {page}: is a directory", f"name a file, for example {page / 'window.html'}")
     record_id = None if exclusion is None else as_id(exclusion, "record")
     if window != LATEST:
         as_id(window, "window")

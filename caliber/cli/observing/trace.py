@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from caliber.cli.memory.query import trajectory_id_of
 from caliber.cli.output import jsonable, plural
 from caliber.cli.settings import Settings, with_store
-from caliber.model.errors import NotFound
 from caliber.model.events import Event, EventType
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _LABELS: Final = {
     EventType.CHECKPOINT_RECOVER: "the task is recovered",
     EventType.POLICY_EXECUTE: "a policy runs",
     EventType.VALIDATION_RUN: "memory is checked",
+    EventType.CONFLICT_DETECT: "a conflict is found",
+    EventType.CONFLICT_RESOLVE: "a conflict is resolved",
     EventType.LEARN: "facts are learnt",
     EventType.ERROR: "an error",
 }
@@ -41,17 +44,17 @@ _LABELS: Final = {
 @click.option("--limit", type=click.IntRange(1), default=_EVENTS, show_default=True, help="The most events to read.")
 @with_store
 def trace(settings: Settings, task: str, limit: int) -> None:
-    """Tell the story of a task: turns, windows and their decisions, jobs, recoveries, durations.
+    """Tell the story of TASK (its id, or `latest`): turns, windows, jobs, recoveries, durations.
 
     It shows ids, counts and durations, never content. Operations are there if write_behind.operation_share records
     them.
     """
     with settings.memory(note=False) as memory:
-        state = memory.pcp.task_state(task)
-        summary = memory.pcp.trace_summary(task)
-        events = memory.trace(task, limit=limit)
-        steps = [_of_event(memory, event) for event in events]
-        steps += _turns(memory, [scope.scope_id for scope in state.scopes]) + _jobs(memory, task)
+        key = trajectory_id_of(memory, task)
+        state = memory.pcp.task_state(key)
+        summary = memory.pcp.trace_summary(key)
+        steps = [_of_event(event) for event in memory.trace(key, limit=limit)]
+        steps += _turns(memory, [scope.scope_id for scope in state.scopes]) + _jobs(memory, key)
     steps.sort(key=lambda step: step["at"])  # stable: events of one instant stay in their order
     found = {
         "trajectory_id": state.trajectory.trajectory_id,
@@ -69,7 +72,7 @@ def trace(settings: Settings, task: str, limit: int) -> None:
     settings.out.result(found, lambda: _print(settings.out, found))
 
 
-def _of_event(memory: Caliber, event: Event) -> dict[str, Any]:
+def _of_event(event: Event) -> dict[str, Any]:
     payload = dict(event.payload)
     step = {
         "at": event.created_at,
@@ -81,14 +84,6 @@ def _of_event(memory: Caliber, event: Event) -> dict[str, Any]:
         step["duration_us"] = payload.get("duration_us")
     elif event.duration_ms is not None:
         step["duration_us"] = event.duration_ms * 1_000
-    if event.event_type == EventType.CONTEXT_ASSEMBLE and event.subject_id is not None:
-        try:
-            explained = memory.explain(event.subject_id)
-        except NotFound:  # it was never persisted, or has expired
-            pass
-        else:
-            payload["included"] = len(explained["inclusions"])
-            payload["excluded"] = len(explained["exclusions"])
     return {**step, "details": payload}
 
 
@@ -110,11 +105,11 @@ def _turns(memory: Caliber, scopes: list[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _jobs(memory: Caliber, task: str) -> list[dict[str, Any]]:
+def _jobs(memory: Caliber, task: uuid.UUID) -> list[dict[str, Any]]:
     """Return the jobs of a task, for an administrator."""
     if not memory.principal.is_admin:
         return []
-    jobs = [job for job in memory.jobs.list(limit=_EVENTS) if str(job.trajectory_id) == task]
+    jobs = [job for job in memory.jobs.list(limit=_EVENTS) if job.trajectory_id == task]
     return [
         {
             "at": job.begun_at or job.created_at,
