@@ -10,6 +10,7 @@ Source: M-110, M-129 to M-141, K-131, K-132.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import uuid
 from collections.abc import Callable, Mapping
@@ -184,22 +185,58 @@ class Corrections:
         return stored
 
     def last(self, uow: UnitOfWork, relation: Relation, record: Any) -> Event | None:
-        """Return the audit event of the newest correction of a record that is not undone; None without any."""
+        """Return the audit event of the newest correction of a record that is not undone; None without any.
+
+        The undoing may itself be undone, by a recovery.
+        """
+        undone: set[str] = set()
+        for event in self._audited(uow, relation, record):
+            if str(event.event_id) in undone:
+                continue
+            if event.payload["action"] != CorrectionAction.UNDO:
+                return event
+            undone.add(event.payload["undone"])
+        return None
+
+    def since(self, uow: UnitOfWork, relation: Relation, record: Any, version: int) -> list[Event]:
+        """Return the corrections of a record after a version, the newest first; without those that cancel out."""
+        later = [event for event in self._audited(uow, relation, record) if event.payload["version"] > version]
+        ids, cancelled = {str(event.event_id) for event in later}, set()
+        for event in later:
+            undone = event.payload.get("undone")
+            if undone in ids and str(event.event_id) not in cancelled:
+                cancelled |= {undone, str(event.event_id)}
+        return [event for event in later if str(event.event_id) not in cancelled]
+
+    def of_recovery(self, uow: UnitOfWork, relation: Relation, record: Any) -> list[Event]:
+        """Return the newest corrections of a record that one recovery made, the newest first; none if others follow."""
+        events = self._audited(uow, relation, record)
+        recovery = events[0].payload.get("recovery") if events else None
+        if recovery is None:
+            return []
+        return list(itertools.takewhile(lambda event: event.payload.get("recovery") == recovery, events))
+
+    @staticmethod
+    def _audited(uow: UnitOfWork, relation: Relation, record: Any) -> list[Event]:
+        """Return the corrections of a record, the newest first."""
         audited = uow.select_path(EVENT, "list_audit_by_subject", key_of(relation, record).bytes)
         events = [event for event in audited if {"changes", "version"} <= event.payload.keys()]
-        undone = {event.payload.get("undone") for event in events}
-        standing = [
-            event
-            for event in events
-            if event.payload["action"] != CorrectionAction.UNDO and str(event.event_id) not in undone
-        ]
         # Not by the order of the log: connections of PostgreSQL take its numbers in blocks.
-        return max(standing, key=lambda event: event.payload["version"], default=None)
+        return sorted(events, key=lambda event: event.payload["version"], reverse=True)
 
-    def undo(self, uow: UnitOfWork, relation: Relation, record: Any, event: Event, **also: Any) -> Any:
+    def undo(
+        self,
+        uow: UnitOfWork,
+        relation: Relation,
+        record: Any,
+        event: Event,
+        recovery: uuid.UUID | None = None,
+        **also: Any,
+    ) -> Any:
         """Give a record the values it had before a correction, and ``also`` others; return it as stored.
 
-        A reference is as it was set even if its record is gone by now, which empties it.
+        A reference is as it was set even if its record is gone by now, which empties it. ``recovery`` is the one that
+        undoes it.
 
         Raises: Conflict when a corrected value was changed again in another way.
         """
@@ -222,7 +259,8 @@ class Corrections:
             changed = dataclasses.replace(codec.decode(tuple(row)), **also)
         except (StorageError, ValueError):
             raise _redacted(relation, key) from None
-        return self.write(uow, relation, record, changed, CorrectionAction.UNDO, undone=str(event.event_id))
+        payload = {"undone": str(event.event_id)} | ({} if recovery is None else {"recovery": str(recovery)})
+        return self.write(uow, relation, record, changed, CorrectionAction.UNDO, **payload)
 
     def _corrects(self, relation: Relation, record: Any) -> bool:
         if relation.author is None:

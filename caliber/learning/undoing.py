@@ -91,6 +91,16 @@ class RolledBack:
             again = [back[key] for key in event.payload["turns"] if key in back]
             self._engine.part(Learner).enqueue(uow, again, _owner(uow, event).entity, self._principal, now=False)
 
+    def learnt(self, uow: UnitOfWork, trajectory_id: uuid.UUID) -> Collection[bytes]:
+        """Return the ids of the notes that were ever learnt from a task."""
+        decisions = [
+            decision
+            for event in self._events(uow, trajectory_id, EventType.LEARN)
+            for decision in event.payload["decisions"]
+        ]
+        named = (decision.get(name) for decision in decisions for name in ("note_id", "replaces"))
+        return {uuid.UUID(key).bytes for key in named if key is not None}
+
     def _batches(
         self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Collection[str], *, undone: bool = False
     ) -> list[Event]:

@@ -30,10 +30,11 @@ class RecoveryResult:
     """The changes that a recovery made to a task, or with ``preview`` would make. Source: C-285, C-485.
 
     ``restored_to`` is when the checkpoint was made, and ``turn_number`` how many turns the task had then. Records are
-    counted that were rolled back, and ``turns_restored`` those that an earlier recovery had rolled back. Of the facts
-    learnt from rolled-back turns ``facts_undone`` were taken back; ``facts_kept`` were corrected since, and stay.
-    ``damaged`` are newer checkpoints that could not be read. ``before_id`` is a checkpoint of the task as it was just
-    before: recover from it to take the recovery back. None where nothing had to be done.
+    counted that were rolled back, and ``turns_restored`` those that are as they were again; ``records_rolled_back`` are
+    notes and records of declared memories. Of the facts learnt from rolled-back turns ``facts_undone`` were taken back;
+    ``facts_kept`` were corrected since, and stay. ``damaged`` are newer checkpoints that could not be read.
+    ``before_id`` is a checkpoint of the task as it was just before: recover from it to take the recovery back. None
+    where nothing had to be done.
     """
 
     trajectory_id: TrajectoryId
@@ -43,10 +44,14 @@ class RecoveryResult:
     scopes_rolled_back: int = 0
     turns_rolled_back: int = 0
     artifacts_rolled_back: int = 0
+    records_rolled_back: int = 0
+    subtasks_rolled_back: int = 0
     facts_undone: int = 0
     facts_kept: int = 0
     turns_restored: int = 0
     artifacts_restored: int = 0
+    records_restored: int = 0
+    subtasks_restored: int = 0
     new_scope_id: ScopeId | None = None
     recovered_at: datetime | None = None
     before_id: CheckpointId | None = None

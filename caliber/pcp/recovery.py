@@ -8,42 +8,42 @@ Source: C-271, C-272, C-482 to C-486, K-088 to K-090.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Protocol
 
-from caliber.access.corrections import Corrections
+from caliber.access.corrections import Corrections, key_of
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.errors import (
-    Conflict,
     InvalidStateTransition,
     InvalidValue,
     NoCheckpointAvailable,
     NotFound,
     StorageError,
 )
-from caliber.model.events import CorrectionAction, EventType
-from caliber.model.ids import CheckpointId, ScopeId, TrajectoryId
+from caliber.model.events import EventType
+from caliber.model.ids import CheckpointId, TrajectoryId
 from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.references import EntityType
-from caliber.model.time import from_us
-from caliber.model.trajectory import Artifact, Scope, Trajectory, TrajectoryStatus, TTLKind, Turn
-from caliber.pcp.checkpoints import CheckpointState, read_state
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
+from caliber.pcp.recovered_conflicts import RecoveredConflicts
+from caliber.pcp.rollback.checkpoints import NEVER_BEGUN, CheckpointState, read_state
+from caliber.pcp.rollback.plan import Plan, Rollback, TaskRecords
 from caliber.schema.predicate import Comparison, Operator
-from caliber.schema.relation import ORDINAL, Relation
+from caliber.schema.relation import ORDINAL
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
-from caliber.schema.validity import is_active
-from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.service import Tasks
 
+Build = Callable[..., tuple[str, bytes]]
+"""Packs the state of a checkpoint; a recovery tells it the checkpoint that it goes back to."""
 CANCELLED = "the task was recovered from a checkpoint"
 
 
@@ -61,24 +61,9 @@ class LearntFacts(Protocol):
         """Add the jobs that learn from turns which are no longer rolled back."""
         ...
 
-
-@dataclass(slots=True)
-class _Plan:
-    """The changes that a recovery makes: records to mark, and marks to lift."""
-
-    mark: list[tuple[Relation, Any]] = field(default_factory=list)
-    lift: list[tuple[Relation, Any]] = field(default_factory=list)
-    close: list[Scope] = field(default_factory=list)
-    empty: Scope | None = None
-    """The open scope, if it is newer than the checkpoint and nothing happened in it."""
-
-    def of(self, relation: Relation, changes: list[tuple[Relation, Any]]) -> list[Any]:
-        return [record for each, record in changes if each is relation]
-
-    @property
-    def is_done(self) -> bool:
-        """True where the records of the task are as they were at the checkpoint."""
-        return not (self.mark or self.lift or self.close)
+    def learnt(self, uow: UnitOfWork, trajectory_id: uuid.UUID) -> Collection[bytes]:
+        """Return the ids of the records that were ever learnt from a task."""
+        ...
 
 
 class Recovery:
@@ -93,7 +78,8 @@ class Recovery:
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> Checkpoint:
         """Store a checkpoint of a task as it is now. Raises: NotFound, InvalidStateTransition for an ended task."""
-        subject, state = self.prepare(trajectory_id)
+        subject, build = self.prepare(trajectory_id)
+        state = build()
 
         def work(uow: UnitOfWork) -> Checkpoint:
             _check_going(uow.get(TRAJECTORY, trajectory_id.bytes), "checkpoint")
@@ -103,13 +89,13 @@ class Recovery:
 
         return self._engine.write(work)
 
-    def prepare(self, trajectory_id: uuid.UUID, what: str = "checkpoint") -> tuple[Any, tuple[str, bytes]]:
+    def prepare(self, trajectory_id: uuid.UUID, what: str = "checkpoint") -> tuple[Any, Build]:
         """Return a task as it is, and the state of its checkpoint. Raises: NotFound, InvalidStateTransition."""
         snapshot = self._engine.snapshot("latest")
         scope = self._tasks.current_scope(snapshot, trajectory_id)
         subject = self._tasks.subject(snapshot, trajectory_id, scope, all_turns=False)
         _check_going(subject.trajectory, what)
-        return subject, self._tasks.policies.prepare_checkpoint(subject)
+        return subject, self._tasks.policies.prepare_state(subject)
 
     def recover(self, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, *, preview: bool) -> RecoveryResult:
         """Bring a task back to a checkpoint, by default the newest of its present course; with ``preview`` tell only.
@@ -136,89 +122,127 @@ class Recovery:
         _check_going(task, "recovery")
         if before is not None and before[0].trajectory.version != task.version:
             raise StaleInputs(entity_type=TRAJECTORY.name, id=trajectory_id, reason="it went on while it was recovered")
-        records = _Records(uow, trajectory_id)
+        records = self._records(uow, task)
         checkpoint, state, damaged = self._choose(uow, records, checkpoint_id)
         if task.status is not state.trajectory_status:
             states.TRAJECTORY.check(task.status, state.trajectory_status)
-        plan = records.plan(state)
-        result = RecoveryResult(
-            trajectory_id=TrajectoryId(trajectory_id),
-            checkpoint_id=checkpoint.checkpoint_id,
-            restored_to=checkpoint.created_at,
-            turn_number=state.turn_number,
-            scopes_rolled_back=len(plan.of(SCOPE, plan.mark)),
-            turns_rolled_back=len(plan.of(TURN, plan.mark)),
-            artifacts_rolled_back=len(plan.of(ARTIFACT, plan.mark)),
-            turns_restored=len(plan.of(TURN, plan.lift)),
-            artifacts_restored=len(plan.of(ARTIFACT, plan.lift)),
-            damaged=damaged,
-            preview=before is None,
+        plans = [records.plan(state), *self._below(uow, trajectory_id, state, records.recovered)]
+        result = _counted(
+            RecoveryResult(
+                trajectory_id=TrajectoryId(trajectory_id),
+                checkpoint_id=checkpoint.checkpoint_id,
+                restored_to=checkpoint.created_at,
+                turn_number=state.turn_number,
+                damaged=damaged,
+                preview=before is None,
+            ),
+            plans,
         )
-        if plan.empty is not None and plan.is_done and task.status is state.trajectory_status:
+        conflicts = RecoveredConflicts(self._engine, uow, self._corrections, plans, self._principal.label)
+        empty = plans[0].empty
+        if empty is not None and all(plan.is_done for plan in plans) and not any(conflicts.ends()):
             reason = "the task is as it was at the checkpoint"
-            return dataclasses.replace(result, new_scope_id=plan.empty.scope_id, preview=False, reason=reason)
+            return dataclasses.replace(result, new_scope_id=empty.scope_id, preview=False, reason=reason)
         if before is None:
             return result
-        return self._carry_out(uow, task, state, plan, result, before)
+        return self._carry_out(uow, plans, conflicts, result, before)
+
+    def _records(self, uow: UnitOfWork, task: Trajectory) -> TaskRecords:
+        return TaskRecords(uow, task, self._corrections, self._facts.learnt)
+
+    def _below(
+        self, uow: UnitOfWork, trajectory_id: uuid.UUID, state: CheckpointState, recovered: set[int]
+    ) -> Iterator[Plan]:
+        """Yield the plans of tasks below one: those that started later leave, those that left come back.
+
+        A task that was there, and is, keeps its own course.
+        """
+        children: list[Trajectory] = uow.select_path(TRAJECTORY, "list_children", trajectory_id.bytes)
+        for child in children:
+            key = child.trajectory_id.bytes
+            wanted = state.below.get(key, NEVER_BEGUN)
+            uow.lock(TRAJECTORY, key)
+            records = self._records(uow, uow.get(TRAJECTORY, key))
+            records.recovered = recovered
+            if wanted is not NEVER_BEGUN and records.has_any:
+                continue
+            yield records.plan(wanted)
+            yield from self._below(uow, child.trajectory_id, wanted, recovered)
 
     def _choose(
-        self, uow: UnitOfWork, records: _Records, checkpoint_id: uuid.UUID | None
+        self, uow: UnitOfWork, records: TaskRecords, checkpoint_id: uuid.UUID | None
     ) -> tuple[Checkpoint, CheckpointState, tuple[CheckpointId, ...]]:
         """Return the checkpoint to recover from, its state, and newer ones that are damaged.
 
-        Without an id it is the newest all of whose records still stand: not one of a course that was rolled back.
+        Without an id it is the newest of the present course: before each recovery the task was on another one.
         A damaged one falls back to the one before it.
         """
-        of_task = Comparison("trajectory_id", Operator.EQUAL, records.trajectory_id)
+        of_task = Comparison("trajectory_id", Operator.EQUAL, records.task.trajectory_id)
         newest = self._engine.store.listing(CHECKPOINT, of_task, ORDINAL, descending=True)
         is_reached = checkpoint_id is None
+        course: uuid.UUID | None = None  # the checkpoint at which the present course began to be another one
         damaged: list[CheckpointId] = []
         for each in uow.listed(CHECKPOINT, newest):
             is_named = each.checkpoint_id == checkpoint_id
             is_reached = is_reached or is_named
             if is_named and not each.recoverable:
                 raise InvalidValue(field="checkpoint", reason="is not recoverable; take another one, or none")
-            if not is_reached or not each.recoverable:
+            if not each.recoverable:
                 continue
             try:
                 state = read_state(each)
             except StorageError:
-                damaged.append(each.checkpoint_id)
+                if is_reached and course in (None, each.checkpoint_id):
+                    damaged.append(each.checkpoint_id)
+                    course = None
                 continue
-            if is_named or records.stand(state):
+            if state.recovered_to is not None:
+                records.recovered.add(to_us(each.created_at))
+            if not is_reached or course not in (None, each.checkpoint_id):
+                continue
+            if is_named or course is not None or state.recovered_to is None:
                 return each, state, tuple(damaged)
+            course = state.recovered_to
         if not is_reached:
             raise NotFound(entity_type=CHECKPOINT.name, id=checkpoint_id)
-        raise NoCheckpointAvailable(trajectory_id=records.trajectory_id)
+        raise NoCheckpointAvailable(trajectory_id=records.task.trajectory_id)
 
     def _carry_out(
         self,
         uow: UnitOfWork,
-        task: Trajectory,
-        state: CheckpointState,
-        plan: _Plan,
+        plans: list[Plan],
+        conflicts: RecoveredConflicts,
         result: RecoveryResult,
-        before: tuple[Any, tuple[str, bytes]],
+        before: tuple[Any, Build],
     ) -> RecoveryResult:
         at = from_us(uow.now_us)
         # One more than are kept: the checkpoint that the task returns to must not go for it.
-        before_id = self._tasks.policies.apply_checkpoint(uow, *before, spare=1)
-        for scope in plan.close:
+        subject, build = before
+        before_id = self._tasks.policies.apply_checkpoint(uow, subject, build(result.checkpoint_id), spare=1)
+        writes = Rollback(uow, self._corrections, before_id)
+        for scope in (scope for plan in plans for scope in plan.close):
             self._tasks.policies.cancel(uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
             lifecycle.close_scope(
                 uow, scope.scope_id, summary=None, estimator=self._engine.estimator, artifact_ids=(), checkpoint_id=None
             )
-        for relation, record in plan.mark:
-            self._set(uow, relation, record, {"rolled_back_at": at})
-        for relation, record in plan.lift:
-            self._lift(uow, relation, record)
-        if task.status is not TrajectoryStatus.ACTIVE:
-            lifecycle.move_trajectory(uow, task.trajectory_id, TrajectoryStatus.ACTIVE)
-        opened = lifecycle.open_scope(uow, task.trajectory_id)
-        if state.trajectory_status is not TrajectoryStatus.ACTIVE:
-            lifecycle.move_trajectory(uow, task.trajectory_id, state.trajectory_status)
-        undone, kept = self._facts.take_back(uow, task.trajectory_id, plan.of(TURN, plan.mark))
-        self._facts.learn_again(uow, task.trajectory_id, plan.of(TURN, plan.lift))
+        for relation, record in (change for plan in plans for change in plan.mark):
+            writes.mark(relation, record)
+        for plan in plans:
+            for relation, record in plan.lift:
+                known = relation.recovers is not None and relation.task is not None
+                used = plan.state.in_use(relation.name)
+                wanted = used.wanted(key_of(relation, record).bytes) if known else (None, None)
+                writes.lift(relation, record, *wanted)
+        opened = self._resume(uow, plans[0])
+        for plan in plans[1:]:
+            self._settle(uow, plan)
+        undone = kept = 0
+        for plan in plans:
+            key = plan.task.trajectory_id
+            taken, stayed = self._facts.take_back(uow, key, plan.of(TURN, plan.mark))
+            undone, kept = undone + taken, kept + stayed
+            self._facts.learn_again(uow, key, plan.of(TURN, plan.lift))
+        conflicts.follow(before_id)
         done = dataclasses.replace(
             result,
             facts_undone=undone,
@@ -232,29 +256,26 @@ class Recovery:
         self._emit(uow, EventType.CHECKPOINT_RECOVER, opened, {"id": str(done.checkpoint_id), **counts})
         return done
 
-    def _set(self, uow: UnitOfWork, relation: Relation, record: Any, changes: dict[str, Any]) -> None:
-        """Write columns of a record as it is by now."""
-        if "updated_at" in codec_of(relation).names:
-            changes = {**changes, "updated_at": from_us(uow.now_us)}
-        now = uow.get(relation, getattr(record, relation.key[0]).bytes)
-        changed = dataclasses.replace(now, **changes)
-        codec = codec_of(relation)
-        old = uow.current(relation, codec.encode(now, 0 if relation.ordinal else None))
-        if uow.has_twin(relation, old, codec.encode(changed, old[0] if relation.ordinal else None)):
-            return  # an equal record took its place, and stays
-        uow.update(relation, changed)
+    @staticmethod
+    def _resume(uow: UnitOfWork, plan: Plan) -> Scope:
+        """Open the scope in which the task goes on, and give the task the status that it had."""
+        key = plan.task.trajectory_id
+        if plan.task.status is not TrajectoryStatus.ACTIVE:
+            lifecycle.move_trajectory(uow, key, TrajectoryStatus.ACTIVE)
+        opened = lifecycle.open_scope(uow, key)
+        if plan.state.trajectory_status is not TrajectoryStatus.ACTIVE:
+            lifecycle.move_trajectory(uow, key, plan.state.trajectory_status)
+        return opened
 
-    def _lift(self, uow: UnitOfWork, relation: Relation, record: Any) -> None:
-        """Bring a record back into use that was rolled back, or that a later record superseded."""
-        ends, changes = relation.ends, {"rolled_back_at": None}
-        if ends is not None and ends.supersede is not None:
-            now = uow.get(relation, getattr(record, relation.key[0]).bytes)
-            event = self._corrections.last(uow, relation, now)
-            if event is not None and event.payload["action"] == CorrectionAction.SUPERSEDE:
-                with contextlib.suppress(Conflict):  # it was changed again since: only these columns are put back
-                    self._corrections.undo(uow, relation, now, event)
-            changes |= dict.fromkeys((ends.supersede, ends.archive or ends.supersede))
-        self._set(uow, relation, record, changes)
+    def _settle(self, uow: UnitOfWork, plan: Plan) -> None:
+        """Suspend a task below that leaves; let one that comes back go on."""
+        key, status = plan.task.trajectory_id, plan.status
+        if status is None or not states.TRAJECTORY.can_transition(plan.task.status, status):
+            return
+        lifecycle.move_trajectory(uow, key, status)
+        if status is TrajectoryStatus.ACTIVE and plan.state.open_scopes and plan.empty is None:
+            opened = lifecycle.open_scope(uow, key)
+            self._emit(uow, EventType.SCOPE_OPEN, opened, {"id": str(opened.scope_id)})
 
     def _emit(self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any]) -> None:
         about = EntityType.SCOPE if kind is EventType.SCOPE_OPEN else EntityType.CHECKPOINT
@@ -274,91 +295,41 @@ _COUNTS = (
     "scopes_rolled_back",
     "turns_rolled_back",
     "artifacts_rolled_back",
+    "records_rolled_back",
+    "subtasks_rolled_back",
     "facts_undone",
     "facts_kept",
     "turns_restored",
     "artifacts_restored",
+    "records_restored",
+    "subtasks_restored",
 )
 
 
-class _Records:
-    """The scopes, turns and artifacts of a task, as a transaction has them.
+def _counted(result: RecoveryResult, plans: list[Plan]) -> RecoveryResult:
+    """Return a result with the counts of plans."""
+    main, marked, lifted = plans[0], Counter[str](), Counter[str]()
+    for plan in plans:
+        marked.update(relation.name for relation, _ in plan.mark)
+        lifted.update(relation.name for relation, _ in plan.lift)
+    below = [plan.state is NEVER_BEGUN for plan in plans if plan is not main and not plan.is_done]
+    return dataclasses.replace(
+        result,
+        scopes_rolled_back=marked[SCOPE.name],
+        turns_rolled_back=marked[TURN.name],
+        artifacts_rolled_back=marked[ARTIFACT.name],
+        records_rolled_back=_others(marked),
+        subtasks_rolled_back=below.count(True),
+        turns_restored=lifted[TURN.name],
+        artifacts_restored=lifted[ARTIFACT.name],
+        records_restored=_others(lifted),
+        subtasks_restored=below.count(False),
+    )
 
-    Rows of turns and artifacts become entities only where a recovery may change them: a task has thousands.
-    """
 
-    def __init__(self, uow: UnitOfWork, trajectory_id: uuid.UUID) -> None:
-        self.trajectory_id = trajectory_id
-        self.scopes: list[Scope] = uow.select_path(SCOPE, "list_by_trajectory", trajectory_id.bytes)
-        self._turns = [
-            row for scope in self.scopes for row in uow.path_rows(TURN, "list_by_scope", scope.scope_id.bytes)
-        ]
-        self._artifacts = uow.path_rows(ARTIFACT, "list_by_trajectory", trajectory_id.bytes)
-
-    def stand(self, state: CheckpointState) -> bool:
-        """Return whether nothing that was in use at a checkpoint was rolled back since."""
-        turns = any(gone is not None and state.used(number) for number, gone, _ in self._numbered())
-        return not turns and not any(
-            gone is not None and key in state.artifacts for key, gone, _ in self._keyed("rolled_back_at")
-        )
-
-    def plan(self, state: CheckpointState) -> _Plan:
-        """Return the changes that bring the task back to a checkpoint."""
-        plan = _Plan()
-        busy: set[ScopeId] = set()
-        for number, gone, row in self._numbered():
-            if state.used(number) is (gone is None):
-                continue
-            turn: Turn = codec_of(TURN).decode(row)
-            if gone is None:
-                plan.mark.append((TURN, turn))
-                busy.add(turn.scope_id)
-            else:
-                plan.lift.append((TURN, turn))
-        for key, gone, row in self._keyed("rolled_back_at", "superseded_by", "retired_at"):
-            was_used = key in state.artifacts
-            if was_used and gone is None:
-                continue
-            artifact: Artifact = codec_of(ARTIFACT).decode(row)
-            lapsed = artifact.retired_at is not None and artifact.ttl.kind is TTLKind.SCOPE
-            if was_used and (artifact.rolled_back_at or artifact.superseded_by is not None or lapsed):
-                plan.lift.append((ARTIFACT, artifact))
-            elif not was_used and is_active(ARTIFACT, artifact):
-                plan.mark.append((ARTIFACT, artifact))
-                busy.add(artifact.scope_id)
-        for scope in self.scopes:
-            self._plan_scope(plan, scope, state, is_busy=scope.scope_id in busy)
-        return plan
-
-    def _numbered(self) -> Iterator[tuple[int, Any, Row]]:
-        """Yield the number of each turn, when it was rolled back as the driver stores it, or None, and its row."""
-        index = codec_of(TURN).index
-        number, gone = index("turn_number"), index("rolled_back_at")
-        return ((row[number], row[gone], row) for row in self._turns)
-
-    def _keyed(self, *columns: str) -> Iterator[tuple[bytes, Any, Row]]:
-        """Yield the id of each artifact, the first of some columns that is set, or None, and its row."""
-        index = codec_of(ARTIFACT).index
-        key, ends = index("artifact_id"), [index(name) for name in columns]
-        for row in self._artifacts:
-            yield row[key], next((row[end] for end in ends if row[end] is not None), None), row
-
-    def _plan_scope(self, plan: _Plan, scope: Scope, state: CheckpointState, *, is_busy: bool) -> None:
-        is_new = scope.sequence_number >= state.scope_count
-        if is_new and scope.is_open and not is_busy and not scope.turn_count:
-            plan.empty = scope  # the newest of them: scopes come in their order
-            return
-        if scope.is_open:
-            plan.close.append(scope)
-        # The summary of a scope that was open tells of later turns, unless it closed before any came.
-        outgrown = state.had_open(scope) and (
-            is_busy or (scope.end_turn is not None and scope.end_turn > state.turn_number)
-        )
-        gone = is_new or outgrown or scope.sequence_number in state.rolled_back_scopes
-        if gone and scope.rolled_back_at is None:
-            plan.mark.append((SCOPE, scope))
-        elif not gone and scope.rolled_back_at is not None:
-            plan.lift.append((SCOPE, scope))
+def _others(counts: Counter[str]) -> int:
+    """Return how many records there are that have no count of their own."""
+    return counts.total() - counts[SCOPE.name] - counts[TURN.name] - counts[ARTIFACT.name]
 
 
 def _check_going(task: Trajectory, what: str) -> None:

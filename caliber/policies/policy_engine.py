@@ -7,12 +7,11 @@ K-066, K-067, K-099; decision 0172.
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-
-import numpy as np
 
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.context.pending_injections import PendingInjections, ask_for, drop
@@ -36,7 +35,7 @@ from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, ArtifactType, ExtractionMethod
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import ContextWindow
-from caliber.pcp.checkpoints import build_state, insert_checkpoint
+from caliber.pcp.rollback.checkpoints import build_state, insert_checkpoint
 from caliber.policies.steps import (
     COMPRESS,
     Declared,
@@ -47,12 +46,10 @@ from caliber.policies.steps import (
     source_of,
 )
 from caliber.policies.trigger_jobs import cancel, enqueue, trigger_of
-from caliber.resident.validity import active_rows
 from caliber.retention.compressing import Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
-from caliber.schema.relations import ARTIFACT, TURN
-from caliber.search.opening import SearchEngine
+from caliber.schema.relations import TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
@@ -237,25 +234,17 @@ class PolicyEngine:
 
     def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
         """Return codec and state of a checkpoint of the trajectory as it is now (C-266)."""
+        return self.prepare_state(subject)()
+
+    def prepare_state(self, subject: Subject) -> Callable[..., tuple[str, bytes]]:
+        """Return ``build_state`` for the trajectory as it is now; it takes ``recovered_to``."""
+        from caliber.pcp.rollback.reach import state_of  # many processes make no checkpoint
+
         config = self._engine.config
         window = self._assemble(subject.trajectory.trajectory_id, config.pcp.dosage.max_context_tokens)
         compress = config.pcp.recovery_points.compression_enabled
-        key, artifacts = subject.trajectory.trajectory_id.bytes, subject.snapshot[ARTIFACT.name]
-        active = active_rows(artifacts, artifacts.group("trajectory_id", key))
-        used = [pair.tobytes() for pair in artifacts.ties()[active].astype(">u8")]
-        return build_state(subject.trajectory, subject.scopes, used, self._rolled_back(subject), window, compress)
-
-    def _rolled_back(self, subject: Subject) -> list[int]:
-        """Return the numbers of the task's turns that are not in use, ascending."""
-        scopes = [scope.scope_id for scope in subject.scopes if scope.rolled_back_at is not None]
-        if not scopes:
-            return []
-        task = subject.trajectory.trajectory_id
-        turns = self._engine.part(SearchEngine).around(subject.snapshot, task, scopes)[TURN.name]
-        code = turns.interned_codes("trajectory_id").get(task.bytes)
-        gone = turns.live_mask & ~turns.standing_mask & (turns.column("trajectory_id") == code)
-        numbers: list[int] = np.sort(turns.column("turn_number")[gone]).tolist()
-        return numbers
+        state = state_of(self._engine, subject.snapshot, subject.trajectory)
+        return functools.partial(build_state, state, window, compress)
 
     # --- applying --------------------------------------------------------------------------------
 

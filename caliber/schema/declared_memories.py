@@ -51,7 +51,19 @@ from caliber.schema.relation import (
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.memory import TABLE_PREFIX
-from caliber.schema.traits import ALWAYS_US, NEVER_US, Ends, Enters, Exported, Links, Pruned, Text, Trust, Window
+from caliber.schema.traits import (
+    ALWAYS_US,
+    NEVER_US,
+    Ends,
+    Enters,
+    Exported,
+    Links,
+    Pruned,
+    Recovers,
+    Text,
+    Trust,
+    Window,
+)
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
@@ -313,6 +325,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         text=Text(searched, embedded) if searched else None,
         active=("archived_at",),
+        recovers=Recovers("archived_at"),
         ends=Ends(
             Pruned.DELETED,
             archive="archived_at",

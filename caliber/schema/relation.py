@@ -31,6 +31,7 @@ from caliber.schema.traits import (
     Neighbours,
     Owned,
     Place,
+    Recovers,
     Text,
     Trust,
     Valid,
@@ -272,6 +273,8 @@ class Relation:
     """The event of a record that ``get`` returned, and whose use counts; None where it does not."""
     by_id: bool = False
     """Whether ``get`` finds a record by its id alone."""
+    recovers: Recovers | None = None
+    """How it follows a recovery of its task; None where a recovery does not reach it, or tells it by its number."""
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     grounded: Grounded | None = None
@@ -312,6 +315,7 @@ class Relation:
         )
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else self.ends.columns
+        named += () if self.recovers is None else (self.recovers.mark,)
         named += () if self.grounded is None else self.grounded.columns
         named += () if self.window is None else (*self.window.shown, self.age)
         for name in named:

@@ -145,6 +145,17 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
+class Recovers:
+    """The way a record follows a recovery of its task: one that came after the checkpoint gets the instant in ``mark``.
+
+    ``mark`` is a column that is empty in active records. A record belongs to the task of its trait ``task``; without
+    one, to the tasks that it was drawn from, and it leaves if it was drawn from no other.
+    """
+
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """The memory that every store has in a relation, as the language calls it.
 

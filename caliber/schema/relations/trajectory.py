@@ -65,6 +65,7 @@ from caliber.schema.traits import (
     Neighbours,
     Owned,
     Pruned,
+    Recovers,
     Text,
     Trust,
     Valid,
@@ -196,10 +197,7 @@ TRAJECTORY = Relation(
     paths=(
         AccessPath("list_by_status", ("status",), ("created_at", "ordinal"), limited=True),
         AccessPath(
-            "list_children",
-            ("parent_trajectory_id",),
-            ("created_at", "ordinal"),
-            where=(("parent_trajectory_id", False),),
+            "list_children", ("parent_trajectory_id",), ("created_at", "ordinal"), (("parent_trajectory_id", False),)
         ),
         AccessPath("list_by_initiator", ("initiator_type", "initiator_id"), ("created_at", "ordinal"), limited=True),
         AccessPath("list_by_session", ("session_id",), ("created_at", "ordinal"), where=(("session_id", False),)),
@@ -213,7 +211,6 @@ SCOPE = Relation(
     code=3,
     comment="A stretch of a trajectory, one context's worth; never reopens once closed.",
     derived=(Tokens("summary_tokens", ("summary",)),),
-    # The summary was derived from words of an erased person.
     erase=Erase(made_from=(MadeFrom(("scope_id",), "turn", ("scope_id",), empties="summary"),)),
     ordinal=True,
     versioned=True,
@@ -466,6 +463,7 @@ ARTIFACT = Relation(
     text=Text(("content",), embedded="content"),
     retrieved=EventType.ARTIFACT_RETRIEVE,
     active=("rolled_back_at", "superseded_by", "retired_at"),
+    recovers=Recovers("rolled_back_at"),
     valid=Valid(until="expires_at"),
     grounded=FACTS,
     window=Window(

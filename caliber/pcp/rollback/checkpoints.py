@@ -12,7 +12,7 @@ import hashlib
 import json
 import uuid
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from caliber.kernels import uuid7
@@ -35,26 +35,78 @@ _HASH_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
+class InUse:
+    """The records of one relation that were in use: their keys, and version and end of those that had changed.
+
+    Units: ends in µs.
+    """
+
+    keys: frozenset[bytes]
+    changed: Mapping[bytes, tuple[int, int | None]]
+
+    @classmethod
+    def of(cls, records: Iterable[tuple[bytes, int, int | None]]) -> InUse:
+        """Return it for keys, versions and ends."""
+        found = list(records)
+        changed = {key: (version, until) for key, version, until in found if version != 1 or until is not None}
+        return cls(frozenset(key for key, _, _ in found), changed)
+
+    def wanted(self, key: bytes) -> tuple[int, int | None]:
+        """Return the version and the end that a record in use had."""
+        return self.changed.get(key, (1, None))
+
+    def as_json(self) -> list[Any]:
+        """Return it as JSON has it."""
+        changed = sorted([key.hex(), version, until] for key, (version, until) in self.changed.items())
+        return [sorted(key.hex() for key in self.keys), changed]
+
+    @classmethod
+    def from_json(cls, value: Any) -> InUse:
+        """Return it from JSON."""
+        keys, changed = value
+        ends = {bytes.fromhex(key): (int(version), until) for key, version, until in changed}
+        return cls(frozenset(map(bytes.fromhex, keys)), ends)
+
+
+NOTHING: Final = InUse(frozenset(), {})
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """The state of a task when a checkpoint was made. Source: C-268.
+    """The state of a task when a checkpoint was made, and of the tasks below it. Source: C-268.
 
     ``scope_count`` scopes existed, those numbered ``open_scopes`` were open. Turns below ``turn_number`` existed.
-    ``rolled_back_turns`` (ranges, the last included) and ``rolled_back_scopes`` were not in use; ``artifacts`` were.
+    ``rolled_back_turns`` (ranges, the last included) and ``rolled_back_scopes`` were not in use. ``records`` are the
+    others in use, by relation, ``conflicts`` those of which one is a side, and whether they were open.
     """
 
     trajectory_status: TrajectoryStatus
     scope_count: int
     open_scopes: tuple[int, ...]
     turn_number: int
-    artifacts: frozenset[bytes]
     rolled_back_turns: tuple[tuple[int, int], ...]
     rolled_back_scopes: frozenset[int]
-    context_snapshot: dict[str, Any]
+    records: Mapping[str, InUse]
+    conflicts: Mapping[bytes, bool]
+    below: Mapping[bytes, CheckpointState]
+    context_snapshot: Mapping[str, Any]
+    recovered_to: uuid.UUID | None = None
+    """The checkpoint from which the task was recovered right after; None of one that no recovery made."""
 
     @property
     def active_scope_sequence(self) -> int | None:
         """The number of the newest open scope."""
         return max(self.open_scopes, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        """True where nothing was in use."""
+        turns = self.turn_number - sum(last - first + 1 for first, last in self.rolled_back_turns)
+        return not turns and not any(each.keys for each in self.records.values())
+
+    def in_use(self, relation: str) -> InUse:
+        """Return the records of a relation that were in use."""
+        return self.records.get(relation, NOTHING)
 
     def had_open(self, scope: Scope) -> bool:
         """Return whether a scope existed and was open."""
@@ -65,6 +117,42 @@ class CheckpointState:
         if number >= self.turn_number:
             return False
         return not any(first <= number <= last for first, last in self.rolled_back_turns)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "trajectory_status": self.trajectory_status.value,
+            "scope_count": self.scope_count,
+            "open_scopes": list(self.open_scopes),
+            "turn_number": self.turn_number,
+            "rolled_back_turns": self.rolled_back_turns,
+            "rolled_back_scopes": sorted(self.rolled_back_scopes),
+            "records": {name: used.as_json() for name, used in self.records.items() if used.keys},
+            "conflicts": {key.hex(): is_open for key, is_open in self.conflicts.items()},
+            "below": {key.hex(): state.as_json() for key, state in self.below.items()},
+            "context_snapshot": dict(self.context_snapshot),
+        }
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> CheckpointState:
+        """Return it from JSON."""
+        return cls(
+            trajectory_status=TrajectoryStatus(state["trajectory_status"]),
+            scope_count=int(state["scope_count"]),
+            open_scopes=tuple(state["open_scopes"]),
+            turn_number=int(state["turn_number"]),
+            rolled_back_turns=tuple((int(first), int(last)) for first, last in state["rolled_back_turns"]),
+            rolled_back_scopes=frozenset(map(int, state["rolled_back_scopes"])),
+            records={name: InUse.from_json(used) for name, used in state["records"].items()},
+            conflicts={bytes.fromhex(key): bool(is_open) for key, is_open in state["conflicts"].items()},
+            below={bytes.fromhex(key): cls.from_json(each) for key, each in state["below"].items()},
+            context_snapshot=state["context_snapshot"],
+            recovered_to=uuid.UUID(to) if (to := state.get("recovered_to")) is not None else None,
+        )
+
+
+NEVER_BEGUN: Final = CheckpointState(TrajectoryStatus.SUSPENDED, 0, (), 0, (), frozenset(), {}, {}, {}, {})
+"""The state of a task that had not been started: nothing of it is in use."""
 
 
 def window_as_json(window: ContextWindow) -> dict[str, Any]:
@@ -104,28 +192,17 @@ def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def build_state(
-    trajectory: Trajectory,
-    scopes: Sequence[Scope],
-    artifacts: Iterable[bytes],
-    rolled_back: Sequence[int],
-    window: ContextWindow,
-    compress: bool,
+    state: CheckpointState, window: ContextWindow, compress: bool, recovered_to: uuid.UUID | None = None
 ) -> tuple[str, bytes]:
     """Return codec and bytes of a checkpoint's state (C-268).
 
-    ``artifacts`` are the ids of those in use; ``rolled_back`` the numbers of turns that are not, ascending.
+    ``recovered_to``: it is made by a recovery from that checkpoint, before it acts.
     """
-    state = {
-        "trajectory_status": trajectory.status.value,
-        "scope_count": 1 + max((scope.sequence_number for scope in scopes), default=-1),
-        "open_scopes": sorted(scope.sequence_number for scope in scopes if scope.is_open),
-        "turn_number": trajectory.turn_count,
-        "artifacts": sorted(key.hex() for key in artifacts),
-        "rolled_back_turns": ranges_of(rolled_back),
-        "rolled_back_scopes": [scope.sequence_number for scope in scopes if scope.rolled_back_at is not None],
+    more = {
         "context_snapshot": window_as_json(window),
+        "recovered_to": None if recovered_to is None else str(recovered_to),
     }
-    raw = dump_json(state).encode()
+    raw = dump_json(state.as_json() | more).encode()
     body = zlib.compress(raw) if compress else raw
     return CODEC_ZLIB if compress else CODEC_JSON, CHECKPOINT_HEAD + hashlib.sha256(body).digest() + body
 
@@ -143,18 +220,8 @@ def read_state(checkpoint: Checkpoint) -> CheckpointState:
         raise _damaged(checkpoint)
     try:
         raw = zlib.decompressobj().decompress(body, _MAX_STATE_BYTES) if checkpoint.codec == CODEC_ZLIB else body
-        state = json.loads(raw)
-        return CheckpointState(
-            trajectory_status=TrajectoryStatus(state["trajectory_status"]),
-            scope_count=int(state["scope_count"]),
-            open_scopes=tuple(state["open_scopes"]),
-            turn_number=int(state["turn_number"]),
-            artifacts=frozenset(map(bytes.fromhex, state["artifacts"])),
-            rolled_back_turns=tuple((int(first), int(last)) for first, last in state["rolled_back_turns"]),
-            rolled_back_scopes=frozenset(map(int, state["rolled_back_scopes"])),
-            context_snapshot=state["context_snapshot"],
-        )
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        return CheckpointState.from_json(json.loads(raw))
+    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(checkpoint) from error
 
 
