@@ -6,6 +6,7 @@ a second store is filled with what an independent rule lets it see.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import re
@@ -19,7 +20,7 @@ from typing import Any
 import caliber
 from caliber.config import profiles
 from caliber.model import AgentRole, ConflictStatus, Edge, EdgeRelation, EntityRef, Principal
-from caliber.model.errors import NotFound
+from caliber.model.errors import ConstraintViolation, NotFound, PermissionDenied, Unavailable
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -349,7 +350,7 @@ def plain(value: Any) -> str:
 def told(ask: Callable[[], Any]) -> str:
     try:
         return plain(ask())
-    except NotFound as error:
+    except (NotFound, PermissionDenied, ConstraintViolation, Unavailable) as error:
         return plain(str(error))
 
 
@@ -383,6 +384,8 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
     number = rng.choice(plan).at
     tasks_ = [step.at for step in plan if isinstance(step.do, functools.partial) and step.do.func is start]
     task = rng.choice(tasks_)
+    partials = [(step.at, step.do) for step in plan if isinstance(step.do, functools.partial)]
+    artifact = rng.choice([at for at, do in partials if do.func is keep and do.args[0] == task] or [-1])
 
     def named(world: World, at: int) -> uuid.UUID:
         return world.made.get(at, uuid.UUID(int=at + 1))
@@ -402,6 +405,37 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
     def unnamed(world: World) -> str:
         made = world.as_(by).assemble_context(named(world, task), query=words, max_tokens=300)
         return told(lambda: len(world.as_(by).explain(made.window_id)))
+
+    def reduced(world: World) -> str:
+        """Return a window within a smaller limit, its page, and what differs from one that holds more."""
+        memory = world.as_(by)
+        small, large = (
+            memory.assemble_context(named(world, task), query=words, max_tokens=limit) for limit in (300, 2_000)
+        )
+        made = memory.pcp.apply_dosage(small, max_tokens=120)
+        page = _TIMED.sub("", memory.windows.html(small.window_id, user=eyes))
+        change = memory.windows.diff(small.window_id, large.window_id, user=eyes)
+        assert change.apply(small.text) == large.text
+        return repr((made.text, made.used_tokens)) + page
+
+    def checked(world: World) -> Any:
+        found = world.as_(by).pcp.validate(named(world, task))
+        return sorted(plain(each) for each in found.issues), found.valid, found.checked
+
+    def state(world: World) -> Any:
+        return world.as_(by).pcp.task_state(named(world, task))
+
+    def summary(world: World) -> Any:
+        found = world.as_(by).pcp.trace_summary(named(world, task))
+        # Other windows were asked of the one store than of the other.
+        return dataclasses.replace(found, duration_ms=0, context_assemblies=0, total_tokens_input=0, errors=0)
+
+    def origin(world: World) -> Any:
+        return world.as_(by).pcp.provenance(named(world, artifact))
+
+    def figures(world: World) -> Any:
+        found = world.as_(by).admin.stats()
+        return sorted(found["records"].items()) if serves else found
 
     def records(world: World) -> Any:
         found = world.as_(by).records("fact")
@@ -453,7 +487,7 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         ("get", lambda world: told(lambda: world.as_(by).get(named(world, number))), alone),
         ("window", lambda world: told(lambda: window(world)), together),
         ("excluded", lambda world: told(lambda: excluded(world)), together),
-        ("counts", lambda world: plain(sorted(world.as_(by).admin.stats()["records"].items())), alone),
+        ("counts", lambda world: plain(figures(world)), alone),
         ("count", lambda world: plain(world.as_(by).records("fact").count()), alone),
         ("find", lambda world: plain([each.content for each in world.as_(by).records("fact").find(limit=20)]), alone),
         ("trace", lambda world: told(lambda: traced(world, None)), alone),
@@ -465,20 +499,29 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         ("conflicts", lambda world: plain(world.as_(by).pcp.conflicts(limit=500)), alone),
         ("conflicts for", lambda world: plain(world.as_(by).pcp.conflicts(limit=500, user=user.id)), pair),
         ("conflicts of a task", lambda world: told(lambda: disputed(world)), in_task),
+        ("state of a task", lambda world: told(lambda: state(world)), in_task),
+        ("summary of a trace", lambda world: told(lambda: summary(world)), in_task),
+        ("origin of an artifact", lambda world: told(lambda: origin(world)), in_task),
+        ("check of a task", lambda world: told(lambda: checked(world)), in_task),
+        ("dosage, page and diff", lambda world: told(lambda: reduced(world)), together),
         ("explained without its user", lambda world: told(lambda: unnamed(world)), together),
     ]
     # A window takes as long as ten other reads.
-    what, ask, viewers = rng.choices(asks, [1 if each[0] in _WINDOWS else 4 for each in asks])[0]
-    if viewers & MAY_READ.keys() and what in ("get", "get for", "scope"):
+    what, ask, viewers = rng.choices(asks, [2 if each[0] in _WINDOWS else 4 for each in asks])[0]
+    if viewers & MAY_READ.keys() and what in _COUNTING:
         return Question(by, lambda world: _COUNTED.sub("", ask(world)), viewers, what)
     return Question(by, ask, viewers, what)
 
 
-_WINDOWS = {"window", "excluded", "explained without its user"}
+_WINDOWS = {"window", "excluded", "explained without its user", "dosage, page and diff"}
+_COUNTING = {"get", "get for", "scope", "state of a task", "origin of an artifact"}
+_TIMED = re.compile(r"[0-9.]+ (ms|µs|s)\b|[0-9a-f]{16,}|Store position \d+|ordinal \d+|conflict \d+ is")
+"""Durations, hashes, ordinals and the position of the store on a page."""
 
 
 def events(found: Any) -> Any:
-    named = [(str(each.event_type), each.payload) for each in found if str(each.event_type) != "context_assemble"]
+    asked = {"context_assemble", "validation_run"}  # the questions of the one store were others than those of the other
+    named = [(str(each.event_type), each.payload) for each in found if str(each.event_type) not in asked]
     # Policies run on a connection of their own, whose numbers of events are others.
     runs = [each for each in named if each[0] == "policy_execute"]
     return [each for each in named if each not in runs], sorted(runs, key=repr)
