@@ -35,7 +35,7 @@ from caliber.erasure.erasing import Walk
 from caliber.erasure.proving import Proof
 from caliber.erasure.subject import Subject
 from caliber.model import EntityRef, EntityType, FixedClock, Principal, ToolCall
-from caliber.model.access import PrincipalKind
+from caliber.model.access import AgentRole, PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.schema.relations import TURN
 from caliber.search.in_database.full_text import WordIndexer, rebuild
@@ -334,7 +334,7 @@ def test_records_that_say_the_same_afterwards_become_one(file_backend: Any, star
 def test_two_forgotten_authors_may_have_used_one_key(agent: Any) -> None:
     # K-131: a key is its author's; two authors without a name are one
     for name in ("Marvin Android", "Agrajag Bowl"):
-        theirs = agent.memory.acting_as(Principal(PrincipalKind.HUMAN, name))
+        theirs = agent.memory.acting_as(Principal(PrincipalKind.HUMAN, name, AgentRole.EXECUTOR))
         common = {"entity": "ship", "entity_type": "thing", "note_type": "fact", "confidence": 1}
         common["visible_to"] = ["executor"]  # one for its author alone would go
         theirs.add_note(content=f"it was heard {name[0]}", idempotency_key="once", **common)
