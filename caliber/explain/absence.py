@@ -61,6 +61,9 @@ def why_absent(
     now, kind, relation = from_us(facts.now_us), source_type_of(source), plan.records[source]
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
+    gone: datetime | None = getattr(entity, "rolled_back_at", None)
+    if gone is not None and gone <= now:
+        return _filtered("rolled_back", f"it was rolled back at {gone.isoformat()}")
     cuts = [item for item in facts.cut_offs if item.source_type is kind]
     unruled = [item for item in cuts if item.rule is None]
     absence: Absence | None

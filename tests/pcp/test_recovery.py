@@ -397,6 +397,22 @@ def test_a_suspended_task_is_suspended_again(memory: caliber.Caliber) -> None:
     assert "two" not in task.window()
 
 
+def test_why_not_names_the_recovery(backend: Backend) -> None:
+    memory = backend.open(**KNOBS | {"policies": [SUMMARIZING]})
+    task = Task(memory)
+    task.say("the pump is rusty")
+    memory.pcp.checkpoint(task.id)
+    turn, artifact, scope = task.say("the pump is gone"), task.make("the pump is a model B7"), task.scope.scope_id
+    memory.close_scope(scope)
+    done = memory.pcp.recover(task.id)
+    for query in ("", "pump"):
+        window = memory.assemble_context(task.id, query=query)
+        for key in (turn.turn_id, artifact.artifact_id, scope):
+            told = memory.explain(window.window_id, exclusion=key)
+            assert told["filter"] == "rolled_back", told
+            assert done.recovered_at.isoformat() in told["reason"]
+
+
 def test_a_recovery_is_told_in_the_trace(memory: caliber.Caliber) -> None:
     # C-486
     task = Task(memory)
