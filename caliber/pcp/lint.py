@@ -16,6 +16,7 @@ from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.guard.lint import LintIssue, LintIssueType, LintResult
 from caliber.model.guard.validation import Severity
 from caliber.model.references import EntityRef, kind_named
+from caliber.model.search import ReadConsistency
 from caliber.model.trajectory import Artifact
 from caliber.pcp.formats import fault_of, tags_of
 from caliber.resident.mirror import RelationSnapshot
@@ -34,7 +35,7 @@ class Linter:
 
     def lint(self, key: uuid.UUID) -> LintResult:
         """Return the issues of an artifact. Raises: as ``Pcp.lint``."""
-        snapshot = self._engine.snapshot()
+        snapshot = self._engine.snapshot(ReadConsistency.LATEST)
         found = snapshot.locate(key.bytes)
         artifact = None if found is None else self._engine.memory.entity(*found)
         if found is None or not isinstance(artifact, Artifact):

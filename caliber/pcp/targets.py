@@ -16,6 +16,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.search import ReadConsistency
 from caliber.model.windows import ContextWindow
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
@@ -55,11 +56,11 @@ class Targets:
 
         Raises: ConstraintViolation for an id of none of them.
         """
-        snapshot = self._engine.snapshot()
         if isinstance(target, ContextWindow):
             keys = [each.id for section in target.sections for each in section.sources if each.id is not None]
-            return self._of_window(snapshot, target.trajectory_id, keys)
+            return self._of_window(self._engine.snapshot(), target.trajectory_id, keys)
         key = arguments.as_uuid(target, "target")
+        snapshot = self._engine.snapshot(ReadConsistency.LATEST)
         for name in _containers(self._engine.store.catalog):
             owners = snapshot[name]
             number = owners.find(key.bytes)
