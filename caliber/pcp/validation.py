@@ -190,7 +190,7 @@ def _ended(rows: Rows, now: int) -> Iterator[tuple[int, str]]:
 def _stale(owners: RelationSnapshot, number: int, why: str) -> ValidationIssue:
     ref = EntityRef(kind_named(owners.relation.name), owners.entity_id(number))
     message = f"{ref.entity_type} {ref.id} is stale: {why}"
-    return ValidationIssue(Severity.ERROR, IssueType.STALE_DATA, message, (ref,), "assemble the window again")
+    return ValidationIssue(Severity.ERROR, IssueType.STALE_DATA, message, (ref,), "assemble the window again", why)
 
 
 def _gone(key: uuid.UUID) -> ValidationIssue:
@@ -206,9 +206,10 @@ def _aged(statements: Sequence[Statement], oldest_ms: int, now: int) -> Iterator
     for each in statements:
         if each.made < oldest and each.until == 2**63 - 1:
             days, ref = (now - each.made) // _DAY_US, each.ref
-            message = f"{ref.entity_type} {ref.id} is stale: {days} days old, and no end of its validity is stated"
+            why = f"{days} days old, and no end of its validity is stated"
+            message = f"{ref.entity_type} {ref.id} is stale: {why}"
             action = "confirm it, supersede it, or state valid_until"
-            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, (ref,), action)
+            yield ValidationIssue(Severity.WARNING, IssueType.STALE_DATA, message, (ref,), action, why)
 
 
 def _grounds(statements: Sequence[Statement], knobs: GroundingConfig) -> Iterator[ValidationIssue]:
@@ -254,4 +255,4 @@ def _contradiction(finding: Finding) -> ValidationIssue:
     else:
         message, severity = f"{names}: unverified contradiction: {finding.reason}", Severity.INFO
     action = "correct or end one of them"
-    return ValidationIssue(severity, IssueType.CONTRADICTION, message, (first, second), action)
+    return ValidationIssue(severity, IssueType.CONTRADICTION, message, (first, second), action, finding.reason)

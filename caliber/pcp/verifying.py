@@ -7,11 +7,12 @@ pairs that the rules do not judge are reported as unverified (C-261).
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from caliber.llm.protocols import SummarizationProvider
 from caliber.model.deadline import remaining_s, within
+from caliber.model.errors import Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through
 from caliber.pcp.pairs import Candidate
@@ -19,6 +20,9 @@ from caliber.pcp.readings import Readings
 
 _SHARE: Final = 0.5
 """The part of a call's deadline that a provider may use."""
+_MOST_HANGING: Final = 16
+"""Threads of this process that wait for providers, at most: one that hangs keeps its thread."""
+_asking: Final = threading.BoundedSemaphore(_MOST_HANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,11 @@ class Verifier:
     def judge(self, candidates: Sequence[Candidate]) -> list[Finding]:
         """Return the pairs that contradict each other, in their order, and those that may."""
         verdicts = self._readings.verdicts(candidates)
-        asked = [
+        asked = dict.fromkeys(
             place
             for place, (each, verdict) in enumerate(zip(candidates, verdicts, strict=True))
             if self._provider is not None and (verdict is not None or each.similarity is not None)
-        ]
+        )
         answers = self._ask(asked, candidates)
         out = []
         for place, (each, verdict) in enumerate(zip(candidates, verdicts, strict=True)):
@@ -62,8 +66,11 @@ class Verifier:
                 out.append(Finding(each, False, "the provider gave no answer"))
         return out
 
-    def _ask(self, places: Sequence[int], candidates: Sequence[Candidate]) -> dict[int, bool]:
-        """Return the provider's answers, as far as they come in time, from a thread of its own."""
+    def _ask(self, places: Collection[int], candidates: Sequence[Candidate]) -> dict[int, bool]:
+        """Return the provider's answers, as far as they come in time, from a thread of its own.
+
+        Raises: Unavailable while ``_MOST_HANGING`` threads wait for providers that do not answer.
+        """
         provider = self._provider
         if provider is None or not places:
             return {}
@@ -71,8 +78,16 @@ class Verifier:
         seconds = self._timeout_s if left is None else min(self._timeout_s, left * _SHARE)
         answers: dict[int, bool] = {}
         stopped = threading.Event()
+        if not _asking.acquire(blocking=False):
+            raise Unavailable(reason=f"{_MOST_HANGING} checks wait for a provider that does not answer")
 
         def ask() -> None:
+            try:
+                ask_each()
+            finally:
+                _asking.release()
+
+        def ask_each() -> None:
             with within(seconds):
                 for place in places:
                     if stopped.is_set():
@@ -88,7 +103,11 @@ class Verifier:
                         answers[place] = answer
 
         thread = threading.Thread(target=ask, name="caliber-verifier", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no thread can be made
+            _asking.release()
+            raise
         thread.join(seconds)
         stopped.set()
         return dict(answers)

@@ -17,9 +17,10 @@ from support.databases import note as add_note
 from support.providers import ScriptedSummarizer
 
 from caliber.model import EntityRef, EntityType, FixedClock, Principal
-from caliber.model.errors import ConstraintViolation, Contradiction, InvalidValue, StaleData
-from caliber.model.guard.validation import IssueType, Severity, ValidationResult
+from caliber.model.errors import ConstraintViolation, Contradiction, InvalidValue, StaleData, Unavailable
+from caliber.model.guard.validation import IssueType, Severity, ValidationIssue, ValidationResult
 from caliber.model.time import from_us
+from caliber.pcp import verifying
 from caliber.testing import inspect
 
 DAY_MS = 86_400_000
@@ -270,6 +271,50 @@ def test_a_model_that_hangs_is_left_behind(backend: Any, start: Any) -> None:
         released.set()
 
 
+def test_checks_of_a_model_that_hangs_are_limited(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    released, asking = threading.Event(), threading.BoundedSemaphore(2)
+    monkeypatch.setattr(verifying, "_asking", asking)
+
+    def hang(a: str, b: str) -> bool:
+        released.wait(60)
+        return True
+
+    agent = start(backend.open(summarization_provider=Judge(hang), pcp__grounding=GROUNDING))
+    for port in (6379, 6380):
+        agent.keep(f"The staging Redis instance listens on port {port}.")
+    agent.memory.flush()
+    try:
+        for _ in range(2):
+            assert len(agent.memory.pcp.validate(agent.trajectory_id).issues) == 1
+        with pytest.raises(Unavailable, match="does not answer"):
+            agent.memory.pcp.validate(agent.trajectory_id)
+    finally:
+        released.set()
+    for thread in threading.enumerate():
+        if thread.name == "caliber-verifier":
+            thread.join(30)
+    assert asking.acquire(blocking=False), "a thread that ended makes room"
+    assert asking.acquire(blocking=False)
+
+
+def test_reasons_quote_words_of_the_text(agent: Any) -> None:
+    for port in (6379, 6380):
+        agent.keep(f"The staging Redis instance listens on port {port}.")
+    agent.memory.flush()
+    (issue,) = agent.memory.pcp.validate(agent.trajectory_id).issues
+    assert "listens" in issue.reason
+    assert issue.reason in issue.message
+
+
+def test_a_result_raises_what_its_issues_state_not_what_their_messages_say() -> None:
+    ref = EntityRef("note", uuid.uuid4())
+    issue = ValidationIssue(
+        Severity.ERROR, IssueType.STALE_DATA, "no colon here", (ref,), "add another", "412 days old"
+    )
+    with pytest.raises(StaleData, match="412 days old"):
+        ValidationResult(False, (issue,)).raise_for()
+
+
 def test_validation_runs_no_statement(agent: Any) -> None:
     # design, section 5
     home(agent, "Berlin")
@@ -277,9 +322,12 @@ def test_validation_runs_no_statement(agent: Any) -> None:
     made = window(agent)
     memory, store = agent.memory, inspect(agent.memory).store
     before = store.statement_count()
-    for target in (made, agent.trajectory_id, agent.scope_id):
-        memory.pcp.validate(target)
+    memory.pcp.validate(made)
     assert store.statement_count() == before
+    for target in (agent.trajectory_id, agent.scope_id):
+        before = store.statement_count()
+        memory.pcp.validate(target)
+        assert store.statement_count() - before <= 1, "whether another process committed"
 
 
 def test_a_result_raises_the_first_issue_that_is_severe_enough(agent: Any, clock: FixedClock) -> None:

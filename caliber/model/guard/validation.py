@@ -56,6 +56,8 @@ class ValidationIssue:
     message: str
     entities: tuple[EntityRef, ...]
     action: str
+    reason: str = ""
+    """Why, without the names of the records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,7 @@ class ValidationResult:
                 continue
             first, *others = issue.entities
             if issue.issue_type is IssueType.STALE_DATA:
-                age = issue.message.partition(": ")[2]
-                raise StaleData(entity_type=first.entity_type, id=first.id, age=age)
+                raise StaleData(entity_type=first.entity_type, id=first.id, age=issue.reason)
             if issue.issue_type is IssueType.CONTRADICTION:
                 raise Contradiction(artifact_a=first.id, artifact_b=others[0].id)
             raise ConstraintViolation(constraint=issue.issue_type.value, reason=issue.message)

@@ -151,7 +151,7 @@ class _Clauses(AlignedClauses):
             term.folded in words.MANY_VALUED for term in self.one.terms if term.key in self.shared
         ):
             return None
-        return Verdict(VerdictKind.NUMBER, f"numbers: {_shown(one)} and {_shown(other)}")
+        return Verdict(VerdictKind.NUMBER, f"numbers: {_shown(one, self.one)} and {_shown(other, self.other)}")
 
     def _date(self) -> Verdict | None:
         one, other = self.one, self.other
@@ -219,6 +219,8 @@ def _named(terms: Sequence[Term]) -> str:
     return " ".join(term.folded for term in terms[:_SHOWN])
 
 
-def _shown(quantity: Quantity) -> str:
+def _shown(quantity: Quantity, clause: Clause) -> str:
+    """Return a number with its unit, or with the words of the clause that it counts."""
     value = quantity.low if quantity.low > float("-inf") else quantity.high
-    return f"{value:g} {quantity.unit or ' '.join(sorted(quantity.nouns))}".rstrip()
+    words_of = " ".join(term.folded for key, term in clause.by_key.items() if key in quantity.nouns)
+    return f"{value:g} {quantity.unit or words_of}".rstrip()
