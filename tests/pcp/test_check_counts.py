@@ -29,7 +29,7 @@ from caliber.testing import inspect
 from caliber.text.contradiction.rules import contradicts
 
 PAIRS = 100
-LIMITS = {"read": (680, 2_720), "validate": (5_800, 27_500)}
+LIMITS = {"read": (680, 2_500), "validate": (5_800, 23_500)}
 """Functions of CALIBER, at most: again, and the first time that the statements are read."""
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
-from caliber.text.contradiction.measures import MeasureReader, plain_number, year_in
+from caliber.text.contradiction.measures import SILENT, MeasureReader, plain_number, year_in
 from caliber.text.contradiction.quantities import (
     DAYS,
     MONTHS,
@@ -68,7 +68,13 @@ class ClauseBuilder(MeasureReader):
         at = 0
         piece, end = self.piece, len(self.piece)
         while at < end:
-            at = self.plain(at) if piece[at].kind == "word" else self.take(at)
+            kind, raw, folded, _ = piece[at]
+            if kind != "word":
+                at = self.take(at)
+            elif folded in SILENT and raw == folded:
+                at += 1  # as ``plain`` would: every second word is one of these
+            else:
+                at = self.plain(at)
         if not self.terms and not self.quantities and not self.days and not self.clocks and not self.weekdays:
             return None
         by_key: dict[str, Term] = {}

@@ -24,7 +24,7 @@ from caliber.text.contradiction.quantities import (
     year_of,
 )
 from caliber.text.contradiction.tokens import Term, Token
-from caliber.text.contradiction.vocabulary import BY_KEY, TABLE, key_of
+from caliber.text.contradiction.vocabulary import BY_KEY, SPECIAL, TABLE, key_of
 
 _BE: Final = frozenset(
     ("is", "are", "was", "were", "be", "been", "being", "currently", "now", "still", "=", "stays", "remains", "not")
@@ -57,6 +57,12 @@ _PASSIVE: Final = frozenset(("been", "was", "were", "got", "gets", "is", "are"))
 _SWITCHES: Final = frozenset(("up", "down", "on", "off"))
 _UNUSUAL: Final = _SWITCHES | words.KIN | BOUNDS | {"moved"}
 """Words that are read by what stands beside them."""
+SILENT: Final = frozenset(
+    word
+    for word in words.LIGHT - TABLE.keys() - _UNUSUAL - SPECIAL
+    if not word.endswith("ed") and not (len(word) == 2 and word[0] == "q")
+)
+"""Words that mean nothing to a clause, whatever stands beside them."""
 _CURRENCIES: Final = {"€": "euro", "$": "dollar", "£": "pound"}
 _AMPM: Final = {"am": 0, "pm": 720, "a.m": 0, "p.m": 720}
 _DATE_PARTS: Final = frozenset(("first", "last", "early", "mid", "late", "beginning", "start", "end", "middle", "week"))

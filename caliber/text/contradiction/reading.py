@@ -31,8 +31,9 @@ def read_statement(text: str) -> Reading:
     """Return a statement as it is compared."""
     tokens = tokens_of(text[:_MAX_CHARS])
     pieces = pieces_of(tokens)
-    clauses = tuple(clause for piece in pieces[:_MAX_CLAUSES] if (clause := ClauseBuilder(piece).build()) is not None)
-    folded = " ".join(token.folded for token in tokens if token.kind != "sign")
+    # Lists, not generators: these lines run for every statement of a window.
+    clauses = tuple([clause for piece in pieces[:_MAX_CLAUSES] if (clause := ClauseBuilder(piece).build()) is not None])
+    folded = " ".join([token.folded for token in tokens if token.kind != "sign"])
     whole = _united(clauses)
     labels = {}
     for key in whole.by_key:

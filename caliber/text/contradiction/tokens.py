@@ -59,10 +59,19 @@ class Token(NamedTuple):
     """Whether it is a possessive: ``Sara's``."""
 
 
+_LIGHT: Final = {
+    word: Token("word", word, word) for word in words.LIGHT - _SECONDS if word.isalpha() and word != "cannot"
+}
+"""The tokens of light words as they are mostly written; they are every second word."""
+
+
 def tokens_of(text: str) -> list[Token]:
     out: list[Token] = []
     for match in TOKEN.finditer(text.replace("’", "'")):
         kind, raw = match.lastgroup or "", match.group()
+        if kind == "word" and (light := _LIGHT.get(raw)) is not None:
+            out.append(light)
+            continue
         folded = raw.casefold()
         if kind != "word":
             pass
@@ -96,6 +105,7 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
     """Return the tokens of each clause: between marks, and before words that join clauses."""
     pieces: list[list[Token]] = [[]]
     outer: list[Token] | None = None
+    interrupted = False
     for at, token in enumerate(tokens):
         if token.kind != "sign" and token.folded not in _BETWEEN:
             pieces[-1].append(token)
@@ -105,6 +115,7 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
             outer = pieces[-1]
             pieces.append([])
         elif token.text == ")" and outer is not None:
+            interrupted = True
             pieces.append(outer)  # what follows an aside goes on with what it interrupted
             outer = None
         elif token.kind == "sign" and token.text in _BREAKS:
@@ -125,6 +136,8 @@ def pieces_of(tokens: list[Token]) -> list[list[Token]]:
             pieces.append([Token("mark", LESS, LESS), Token("word", "not", "not"), Token("word", "if", "if")])
         else:
             pieces[-1].append(token)
+    if not interrupted:
+        return [piece for piece in pieces if piece]
     return [piece for at, piece in enumerate(pieces) if piece and all(piece is not later for later in pieces[at + 1 :])]
 
 
