@@ -20,7 +20,16 @@ def stats(settings: Settings) -> None:
 
 
 def print_stats(out: Output, found: dict[str, Any]) -> None:
-    """Print the figures of a tenant."""
+    """Print the figures of a tenant, as far as the principal may know them."""
+    if "store" in found:
+        _print_store(out, found)
+    out.print("records")
+    for name, count in found["records"].items():
+        if count:
+            out.print(f"  {name:<18} {count:>10,}")
+
+
+def _print_store(out: Output, found: dict[str, Any]) -> None:
     store, resident = found["store"], found["resident"]
     out.print(f"store      {store['adapter']} {store['path']}")
     in_wal = f", {bytes_text(store['wal_bytes'])} in the WAL" if "wal_bytes" in store else ""
@@ -48,7 +57,3 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     waiting = found["behind"]["turn_summaries_waiting"]
     if waiting:
         out.print(f"waiting    {waiting:,} summaries of turns")
-    out.print("records")
-    for name, count in found["records"].items():
-        if count:
-            out.print(f"  {name:<18} {count:>10,}")

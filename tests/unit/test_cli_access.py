@@ -77,6 +77,14 @@ def test_what_administers_is_for_administrators(shop: CaliberConfig, tmp_path: P
     assert "No such option" in caliber("check", "--as", "user:ben", code=2).stderr
 
 
+def test_figures_of_a_user_are_printed(shop: CaliberConfig) -> None:
+    lines = caliber("stats", "--as", "user:ben").stdout.splitlines()
+    assert lines[0] == "records"
+    assert caliber_json("stats", "--as", "user:ben").keys() == {"records"}
+    assert "kernels" in caliber("stats").stdout
+    assert "may not watch" in caliber("top", "--once", "--as", "user:ben", code=2).stderr
+
+
 @pytest.mark.parametrize(
     "wrong",
     ["", "ana", "user", "user:", "user: ", "human:ana", "root:x", "agent", "app:", "admin:", "user:" + "x" * 9_999],
@@ -104,6 +112,7 @@ def test_a_configured_principal_stays(shop: CaliberConfig, tmp_path: Path) -> No
         assert found() == seen
         assert caliber_json("check")["commands_act_for"] == who
         assert found("--as", "user:ana@example.com") == {"ana@example.com"}
+        assert "kernels" in caliber("doctor", "--json", code=None).stdout
 
 
 def test_rights_are_granted_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,8 @@ def top(settings: Settings, once: bool, interval: float, window: float) -> None:
 
 def look(memory: Caliber, window_s: float) -> dict[str, Any]:
     """Return the figures of this moment."""
+    if not memory.principal.serves:
+        memory.principal.require_admin("watch", "a store")
     stats = memory.admin.stats()
     resident, behind = stats["resident"], stats["behind"]
     states: dict[str, int] = {}
