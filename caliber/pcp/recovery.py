@@ -32,8 +32,8 @@ from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.references import EntityType
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
+from caliber.pcp.checkpoints import NEVER_BEGUN, CheckpointState, read_state
 from caliber.pcp.recovered_conflicts import RecoveredConflicts
-from caliber.pcp.rollback.checkpoints import NEVER_BEGUN, CheckpointState, read_state
 from caliber.pcp.rollback.plan import Plan, Rollback, TaskRecords
 from caliber.schema.predicate import Comparison, Operator
 from caliber.schema.relation import ORDINAL

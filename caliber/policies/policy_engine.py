@@ -35,7 +35,7 @@ from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, ArtifactType, ExtractionMethod
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import ContextWindow
-from caliber.pcp.rollback.checkpoints import build_state, insert_checkpoint
+from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.policies.steps import (
     COMPRESS,
     Declared,

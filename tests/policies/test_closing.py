@@ -15,7 +15,7 @@ from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 from caliber.model import ArtifactType, EventType, ExtractionMethod, FixedClock, TrajectoryStatus
 from caliber.model.errors import CaliberError, Conflict
-from caliber.pcp.rollback.checkpoints import read_state
+from caliber.pcp.checkpoints import read_state
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
 EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}

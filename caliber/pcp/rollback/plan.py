@@ -24,7 +24,7 @@ from caliber.model.events import CorrectionAction
 from caliber.model.ids import ScopeId
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
-from caliber.pcp.rollback.checkpoints import CheckpointState
+from caliber.pcp.checkpoints import CheckpointState
 from caliber.pcp.rollback.reach import Entry, entries_of, reached
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TURN

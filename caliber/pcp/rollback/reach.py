@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from caliber.engine.engine import Engine
 from caliber.model.trajectory import Scope, Trajectory
-from caliber.pcp.rollback.checkpoints import CheckpointState, InUse, ranges_of
+from caliber.pcp.checkpoints import CheckpointState, InUse, ranges_of
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.validity import active_rows
