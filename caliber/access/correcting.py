@@ -215,6 +215,8 @@ class RecordCorrections(ABC, Generic[R]):
                 self._withdraw(uow, record, successor)
             revived = self._revived(record) if self._until_column in changes else {}
             stored: R = self._corrections.undo(uow, self.relation, record, event, **revived)
+            if event.principal != self._principal.label:  # what another took away is not had back so
+                self._corrections.require_own(self.relation, record, {name: getattr(stored, name) for name in changes})
             if not changes.keys().isdisjoint(self._valid.columns):
                 self._check_order(uow, stored)
             self._emit(uow, self.changed, stored)

@@ -26,8 +26,8 @@ class Granted(NamedTuple):
 
     keys: frozenset[bytes]
     until_us: int
-    ended: tuple[bytes, ...] = ()
-    """The ids of grants that ended by themselves, and that are not marked so yet."""
+    ended: tuple[tuple[bytes, int], ...] = ()
+    """The ids of grants that ended by themselves and are not marked so yet, and when they ended."""
 
 
 NOTHING: Final = Granted(frozenset(), NEVER)
@@ -42,10 +42,12 @@ class EndedGrants(Deferred):
     """Marks grants that were seen to have ended by themselves: a clock that goes back revives none of them."""
 
     def write(self, uow: UnitOfWork, items: Iterable[Any]) -> None:
-        for key in items:
+        for key, until_us in items:
             uow.lock(GRANT, key)
             grant: Grant | None = uow.find(GRANT, key)
-            if grant is not None and grant.revoked_at is None and grant.until is not None:
+            if grant is None or grant.revoked_at is not None or grant.until is None:
+                continue
+            if to_us(grant.until) == until_us:  # not one that was extended meanwhile
                 uow.update(GRANT, dataclasses.replace(grant, revoked_at=grant.until, updated_at=from_us(uow.now_us)))
 
 
@@ -65,13 +67,13 @@ def granted_to(
 ) -> Granted:
     """Return the rights that grants give the entities ``ids`` at an instant; with ``writing`` only those to write."""
     keys: set[bytes] = set()
-    until_us, ended = NEVER, list[bytes]()
+    until_us, ended = NEVER, list[tuple[bytes, int]]()
     decode, to = codec_of(GRANT).decode, grants.interned_codes("to_id")
     for code in [to[key] for key in ids if key in to]:
         for row in np.flatnonzero((grants.column("to_id") == code) & grants.live_mask).tolist():
             grant: Grant = decode(grants.packed(row))
-            if grant.revoked_at is None and not is_active(grant, now_us):
-                ended.append(grant.grant_id.bytes)
+            if grant.revoked_at is None and grant.until is not None and not is_active(grant, now_us):
+                ended.append((grant.grant_id.bytes, to_us(grant.until)))
             if not is_active(grant, now_us) or (writing and grant.right is not Right.WRITE):
                 continue
             keys.add(grant.on.id.bytes)

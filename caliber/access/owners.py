@@ -128,8 +128,8 @@ class TaskOwners:
         """The rules of agents' rights by kind of record; None without any."""
         self.workers: dict[bytes, tuple[bytes, ...]] = {}
         """By task: the agents that started it or work on it, where there are rules."""
-        self.on_ended: Callable[[Sequence[bytes]], object] = lambda _: None
-        """Called with the ids of grants that were seen to have ended by themselves."""
+        self.on_ended: Callable[[Sequence[tuple[bytes, int]]], object] = lambda _: None
+        """Called with the grants that were seen to have ended by themselves: id, and when."""
         self._clock_us = clock_us
         self._latest_us = 0
         self._lock = threading.Lock()

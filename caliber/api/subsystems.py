@@ -136,7 +136,7 @@ def add_parts(engine: Engine) -> None:
     engine.add(jobs)
     owners = TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog)
     ended = EndedGrants()
-    owners.on_ended = lambda keys: engine.behind.offer(*((ended, key, key) for key in keys))
+    owners.on_ended = lambda keys: engine.behind.offer(*((ended, key, (key, until)) for key, until in keys))
     engine.add(owners)
     listeners = CorrectionListeners()
     engine.add(listeners)

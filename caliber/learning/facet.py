@@ -15,6 +15,7 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.messages import check_messages, digest
+from caliber.learning.owner import owner_of
 from caliber.learning.results import Results
 from caliber.learning.undoing import undo
 from caliber.model import arguments
@@ -92,7 +93,7 @@ class LearningMethods(TaskMethods):
                 return Learned(None, trajectory_id, tuple(turn.turn_id for turn in every), JobState.DONE)
             if wait:
                 learner.finish(job_id_or_none)
-            return results.get(job_id_or_none, every, lambda whose: whose == owner.id)
+            return results.get(job_id_or_none, every, lambda whose: whose in owner_of(self._engine, owner).ids)
 
     def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
         """Return the user who talks, and the task that the messages belong to."""

@@ -31,7 +31,7 @@ from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import Decider, Held, Statement, Step
-from caliber.learning.owner import Owner, owner_of
+from caliber.learning.owner import Owner, owner_of, taught_by
 from caliber.learning.rules.candidates import Candidate, Refused, comparable
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
@@ -149,8 +149,11 @@ class Learner:
     def _run(self, claim: Claim) -> int:
         erased = erasures(self._engine)
         payload = claim.job.payload
-        kind, key = payload["owner"]
-        owner = owner_of(self._engine, current(self._engine, EntityRef(EntityType(kind), uuid.UUID(key))))
+        user = taught_by(payload)
+        if user is None:
+            self._engine.write(claim.ack)
+            return 0
+        owner = owner_of(self._engine, current(self._engine, user))
         turns = self._turns(uuid.UUID(each) for each in payload["turns"])
         turns = [turn for turn in turns if self._may_teach(owner, turn.trajectory_id)]
         asking = self._asking()

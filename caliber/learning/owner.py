@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from typing import Any
 
 from caliber.access.identities import MERGED, identities_in, identities_of
 from caliber.access.owners import private_to
@@ -10,7 +12,7 @@ from caliber.engine.engine import Engine
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.identities import Identity
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -48,6 +50,15 @@ def owner_of(engine: Engine, entity: EntityRef) -> Owner:
 def owner_in(uow: UnitOfWork, entity: EntityRef) -> Owner:
     """Return the owner of what a user's messages teach, as a transaction has it; see ``owner_of``."""
     return _owner(entity, identities_in(uow, entity))
+
+
+def taught_by(payload: Mapping[str, Any]) -> EntityRef | None:
+    """Return the user whose messages taught a batch; None for one who was forgotten."""
+    kind, key = payload["owner"]
+    try:
+        return EntityRef(EntityType(kind), uuid.UUID(key))
+    except ValueError:
+        return None
 
 
 def _owner(entity: EntityRef, identities: list[Identity]) -> Owner:

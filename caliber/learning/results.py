@@ -9,6 +9,7 @@ from typing import Any
 from caliber.engine.engine import Engine
 from caliber.jobs.queue import JobQueue
 from caliber.learning.learner import KIND
+from caliber.learning.owner import taught_by
 from caliber.model.errors import NotFound
 from caliber.model.events import Event, EventType
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
@@ -57,7 +58,8 @@ class Results:
             payload, task, state = job.payload, job.trajectory_id, job.state
         assert task is not None
         keys = tuple(turn.turn_id for turn in turns) or tuple(TurnId(uuid.UUID(each)) for each in payload["turns"])
-        decided = payload.get("decisions", ()) if reads(uuid.UUID(payload["owner"][1])) else ()
+        owner = taught_by(payload)
+        decided = payload.get("decisions", ()) if owner is not None and reads(owner.id) else ()
         decisions = tuple(self._decision(each) for each in decided)
         return Learned(learned_id, task, keys, state, decisions, undone)
 

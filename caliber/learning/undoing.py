@@ -14,14 +14,14 @@ from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.learning.learner import KIND, Learner
-from caliber.learning.owner import Owner, owner_in, owner_of
+from caliber.learning.owner import Owner, owner_in, owner_of, taught_by
 from caliber.learning.results import Results
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityType
 from caliber.model.trajectory import Turn
 from caliber.schema.predicate import Comparison, Operator, all_of
 from caliber.schema.relations import EVENT, NOTE, PERSON_FACT
@@ -39,8 +39,10 @@ def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
         raise Conflict(entity_type=KIND, id=learned_id, reason="it is not learnt yet", retryable=True)
     if undone:
         return
-    kind, key = event.payload["owner"]
-    owner = owner_of(engine, current(engine, EntityRef(EntityType(kind), uuid.UUID(key))))
+    user = taught_by(event.payload)
+    if user is None:
+        raise NotFound(entity_type=KIND, id=learned_id)
+    owner = owner_of(engine, current(engine, user))
     if not principal.serves and principal.label not in owner.principals:
         raise PermissionDenied(agent_id=principal.label, action="undo", resource=f"{KIND} {learned_id}")
     undoing = _Undoing(engine, owner, learned_id)
@@ -111,7 +113,9 @@ class RolledBack:
         return [
             event
             for event in self._events(uow, trajectory_id, EventType.LEARN)
-            if (str(event.event_id) in taken) is undone and not turns.isdisjoint(event.payload["turns"])
+            if (str(event.event_id) in taken) is undone
+            and not turns.isdisjoint(event.payload["turns"])
+            and taught_by(event.payload) is not None
         ]
 
     def _events(self, uow: UnitOfWork, trajectory_id: uuid.UUID, kind: EventType) -> Iterator[Event]:
@@ -123,8 +127,9 @@ class RolledBack:
 
 
 def _owner(uow: UnitOfWork, event: Event) -> Owner:
-    kind, key = event.payload["owner"]
-    return owner_in(uow, current_in(uow, EntityRef(EntityType(kind), uuid.UUID(key))))
+    user = taught_by(event.payload)
+    assert user is not None  # of a batch that stands
+    return owner_in(uow, current_in(uow, user))
 
 
 def _undone(engine: Engine, principal: Principal, event: Event, uow: UnitOfWork, **payload: Any) -> Event:

@@ -340,6 +340,5 @@ def as_principal(value: Any) -> Principal:
         raise DTypeError(field="principal", expected="Principal", got=type(value).__name__)
     kind = as_enum(value.kind, PrincipalKind, "principal.kind")
     role = None if value.role is None else as_enum(value.role, AgentRole, "principal.role")
-    name = as_text(value.id, "principal.id", limit=MAX_NAME_CHARS)
-    EntityRef.plain_name(name)
+    name = EntityRef.plain_name(as_text(value.id, "principal.id", limit=MAX_NAME_CHARS))
     return Principal(kind, name, role, as_flag(value.is_admin, "principal.is_admin"))

@@ -19,7 +19,7 @@ from caliber import profiles
 from caliber.context.texts import text_of_content
 from caliber.model import Principal
 from caliber.model.access import PrincipalKind
-from caliber.model.errors import CaliberError, InvalidValue, NotFound, PermissionDenied
+from caliber.model.errors import CaliberError, Conflict, InvalidValue, NotFound, PermissionDenied
 from caliber.schema.relations import NOTE
 
 pytestmark = pytest.mark.databases("all")
@@ -371,3 +371,62 @@ def test_a_clock_that_goes_back_revives_no_grant(backend: Backend) -> None:
     again = backend.open(three.config, create=False, clock=clock)
     with pytest.raises(NotFound):
         again.acting_as(Principal.user("ben")).get(three.task)
+
+
+def test_a_user_undoes_no_limit_that_an_administrator_set(three: Three) -> None:
+    note = three.ana.add_note(content="the tram is late", **ABOUT)
+    three.admin.update_note(note.note_id, visible_to=None)
+    assert found(three.ben, "tram") == {"the tram is late"}
+    three.admin.update_note(note.note_id, visible_to=["human:ana"])
+    with pytest.raises(PermissionDenied, match=r"access\.grant"):
+        three.ana.undo_note(note.note_id)
+    assert not found(three.ben, "tram")
+    trusted = three.admin.add_note(content="the ferry is early", visible_to=["human:ana"], trust="system", **ABOUT)
+    three.admin.update_note(trusted.note_id, trust="web")
+    for memory, who in ((three.ana, None), (three.memory, "ana")):
+        with pytest.raises(PermissionDenied):
+            memory.undo_note(trusted.note_id, user=who)
+    # What a user takes back of the user's own.
+    three.ana.update_note(note.note_id, content="the tram is early")
+    assert three.ana.undo_note(note.note_id).content == "the tram is late"
+
+
+def test_what_a_forgotten_user_taught_is_nobodys(three: Three) -> None:
+    three.ana.access.grant(to="ben", on=three.task, right="write")
+    learnt = three.ben.remember([{"role": "user", "content": "I live in Porto."}], task=three.task)
+    assert learnt.decisions
+    waiting = three.ben.remember([{"role": "user", "content": "I work at Feedzai."}], task=three.task, wait=False)
+    three.memory.forget(user="ben")
+    three.memory.jobs.run_due()
+    for result in (learnt, waiting):
+        assert result.learned_id is not None
+        assert not three.memory.learning.get(result.learned_id).decisions
+    with pytest.raises((NotFound, Conflict)):
+        three.admin.learning.undo(learnt.learned_id)
+    assert not [job for job in three.admin.jobs.list() if job.kind == "learning" and job.error]
+
+
+def test_a_grant_that_was_extended_is_not_taken_for_ended(backend: Backend) -> None:
+    clock = SetClock()
+    three = Three(backend, clock=clock)
+    three.ana.access.grant(to="ben", on=three.task, until=clock.at + timedelta(minutes=1))
+    clock.at += timedelta(minutes=2)
+    with pytest.raises(NotFound):
+        three.ben.get(three.task)  # marks the grant as ended, behind the read
+    three.ana.access.grant(to="ben", on=three.task, until=clock.at + timedelta(hours=1))
+    three.memory.flush()
+    assert three.ben.get(three.task).trajectory_id == three.task
+
+
+def test_a_name_is_one_in_each_of_its_forms(three: Three) -> None:
+    three.memory.acting_as(Principal.user("Jose\u0301 ")).add_note(content="the pier is new", **ABOUT)
+    assert found(three.memory.acting_as(Principal.user("Jos\u00e9")), "pier") == {"the pier is new"}
+
+
+def test_messages_sent_again_after_a_merge_have_their_decisions(three: Three) -> None:
+    said = [{"role": "user", "content": "I live in Porto.", "id": "m1"}]
+    task = three.memory.start_trajectory("talk", user="dora@example.com").trajectory_id
+    first = three.memory.remember(said, user="dora@example.com", task=task)
+    three.admin.identities.merge("dora@example.com", "dora")
+    again = three.memory.remember(said, user="dora", task=task)
+    assert again.decisions == first.decisions
