@@ -67,11 +67,6 @@ class Principal:
         return self.kind is PrincipalKind.HUMAN and not self.is_admin
 
     @property
-    def is_user(self) -> bool:
-        """True for a person without the rights of an administrator: that person's calls are for no other user."""
-        return self.kind is PrincipalKind.HUMAN and not self.is_admin
-
-    @property
     def is_application(self) -> bool:
         """True for the application, which acts for any user, and administers nothing."""
         return self.kind is PrincipalKind.APPLICATION and not self.is_admin

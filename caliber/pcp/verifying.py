@@ -22,7 +22,7 @@ _SHARE: Final = 0.5
 """The part of a call's deadline that a provider may use."""
 _MOST_HANGING: Final = 16
 """Threads of this process that wait for providers, at most: one that hangs keeps its thread."""
-_asking: Final = threading.BoundedSemaphore(_MOST_HANGING)
+asking: Final = threading.BoundedSemaphore(_MOST_HANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Verifier:
         seconds = self._timeout_s if left is None else min(self._timeout_s, left * _SHARE)
         answers: dict[int, bool] = {}
         stopped = threading.Event()
-        if not _asking.acquire(blocking=False):
+        if not asking.acquire(blocking=False):
             raise Unavailable(reason=f"{_MOST_HANGING} checks wait for a provider that does not answer")
 
         def ask() -> None:
             try:
                 ask_each()
             finally:
-                _asking.release()
+                asking.release()
 
         def ask_each() -> None:
             with within(seconds):
@@ -106,7 +106,7 @@ class Verifier:
         try:
             thread.start()
         except RuntimeError:  # no thread can be made
-            _asking.release()
+            asking.release()
             raise
         thread.join(seconds)
         stopped.set()

@@ -273,7 +273,7 @@ def test_a_model_that_hangs_is_left_behind(backend: Any, start: Any) -> None:
 
 def test_checks_of_a_model_that_hangs_are_limited(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     released, asking = threading.Event(), threading.BoundedSemaphore(2)
-    monkeypatch.setattr(verifying, "_asking", asking)
+    monkeypatch.setattr(verifying, "asking", asking)
 
     def hang(a: str, b: str) -> bool:
         released.wait(60)

@@ -466,7 +466,7 @@ DOER = Principal(PrincipalKind.AGENT, "one", AgentRole.EXECUTOR)
 CONDITIONS: list[dict[str, Any]] = [
     {},
     {"importance": 5.5},
-    {"importance": [1, 5.5, 7, 2**70, math.nan, math.inf]},
+    {"importance": [1, 5.5, 7, 2**70, math.inf]},
     {"created_at": [2.5, -1]},
     {"note_type": ["fact", "convention"]},
 ]

@@ -9,7 +9,7 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 
 import caliber as package
-from caliber.cli.observing.trace import _words
+from caliber.cli.observing.trace import step_text
 from caliber.config import CaliberConfig
 from caliber.config.manual.render import render_toml
 from caliber.model import Principal
@@ -68,7 +68,7 @@ def test_conflicts_of_the_latest_task_are_listed(homes: tuple[CaliberConfig, lis
 @pytest.mark.parametrize(("kind", "words"), [("detect", "a conflict is found"), ("resolve", "a conflict is resolved")])
 def test_a_trace_has_words_for_conflicts(kind: str, words: str) -> None:
     assert (
-        _words({"what": EventType(f"conflict_{kind}"), "details": {"strategy": "newest"}})
+        step_text({"what": EventType(f"conflict_{kind}"), "details": {"strategy": "newest"}})
         == f"{words} (strategy newest)"
     )
 

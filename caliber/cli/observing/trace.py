@@ -144,10 +144,11 @@ def _print(out: Output, found: dict[str, Any]) -> None:
             day = at.date()
             out.print(f"{day}  UTC")
         took = step.get("duration_us")
-        out.print(f"  {at:%H:%M:%S.%f}"[:-3] + f"  {'' if took is None else took_text(took):>9}  {_words(step)}")
+        out.print(f"  {at:%H:%M:%S.%f}"[:-3] + f"  {'' if took is None else took_text(took):>9}  {step_text(step)}")
 
 
-def _words(step: dict[str, Any]) -> str:
+def step_text(step: dict[str, Any]) -> str:
+    """Return a step of a trace for people, without its time."""
     details = dict(step["details"])
     if "role" in details:  # a turn
         undone = ", rolled back" if details.get("rolled_back") else ""
