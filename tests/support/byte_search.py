@@ -75,13 +75,20 @@ def postgres_files(backend: Any) -> Iterator[tuple[str, bytes]]:
                 yield name, file.read_bytes()
 
 
+def image_of(memory: Any) -> bytes:
+    """Return the database of a store in memory, between the statements of its threads."""
+    with inspect(memory).lend_connection() as connection:
+        image: bytes = connection.raw.serialize("main")
+    return image
+
+
 def values(backend: Any, memory: Any) -> Iterator[tuple[str, Any]]:
     """Yield every value of every table, with the table's name."""
     if backend.adapter == "postgres":
         return postgres_values(backend)
     if backend.name == "sqlite":
         return sqlite_values(backend.path)
-    return sqlite_values(":memory:", inspect(memory).connection.raw.serialize("main"))
+    return sqlite_values(":memory:", image_of(memory))
 
 
 def searched(backend: Any, memory: Any, folder: Path, wanted: Sequence[bytes]) -> list[tuple[str, bytes]]:
@@ -95,8 +102,7 @@ def searched(backend: Any, memory: Any, folder: Path, wanted: Sequence[bytes]) -
             if file.is_file():
                 found += [(file.name, needle) for needle in traces(file.read_bytes(), wanted)]
     else:
-        raw = inspect(memory).connection.raw.serialize("main")
-        found += [("memory", needle) for needle in traces(raw, wanted)]
+        found += [("memory", needle) for needle in traces(image_of(memory), wanted)]
     for name, value in values(backend, memory):
         raw = value if isinstance(value, bytes) else str(value).encode()
         found += [(name, needle) for needle in traces(raw, wanted)]

@@ -53,7 +53,8 @@ def pragma(name: str) -> Seen:
 
 
 def statements_kept(config: CaliberConfig, place: Place) -> int:
-    return int(inspect(store_of(config, place)).connection.raw.cache_stats()["size"])
+    with inspect(store_of(config, place)).lend_connection() as connection:
+        return int(connection.raw.cache_stats()["size"])
 
 
 def files(_: CaliberConfig, place: Place) -> list[str]:
