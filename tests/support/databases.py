@@ -281,7 +281,8 @@ def suite_server() -> Iterator[str]:
             with psycopg.connect(os.environ[DSN]) as connection:
                 connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
         return
-    settings = {"deadlock_timeout": "50ms", "max_connections": 200}
+    # A hundred stores may be open at once: one a viewer in the tests of privacy.
+    settings = {"deadlock_timeout": "50ms", "max_connections": 500}
     with open_folder() as folder, LocalServer.start(folder / "server", fsync=False, settings=settings) as server:
         os.environ[DSN] = PostgresBackend.suite_dsn = server.dsn
         try:
