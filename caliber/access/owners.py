@@ -16,6 +16,7 @@ import numpy as np
 from caliber.access.identities import MERGED, OWN_KIND
 from caliber.config.access.rights import AccessConfig
 from caliber.model.access import ADMIN, Principal, PrincipalKind
+from caliber.model.agents import AgentRole
 from caliber.model.errors import PermissionDenied
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 _PRINCIPALS: Final = {kind: principal for principal, kind in OWN_KIND.items()}
 OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:", f"{ADMIN}:")
 """The beginnings of names of persons in lists of readers."""
+_ROLES: Final = frozenset(role.value for role in AgentRole)
+_OF_OTHERS: Final = tuple(
+    f"{kind.value}:" for kind in (PrincipalKind.AGENT, PrincipalKind.SYSTEM, PrincipalKind.APPLICATION)
+)
+"""The beginnings of names of principals that are no persons."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +61,8 @@ class Sight:
         """Return whether a list of readers lets this reader see a record."""
         if not self.names.isdisjoint(readers):
             return True
-        return self.serves and not any(name.startswith(OF_PEOPLE) for name in readers)
+        # A name that is nobody's may have been a person's.
+        return self.serves and all(name in _ROLES or name.startswith(_OF_OTHERS) for name in readers)
 
 
 def private_to(entity: EntityRef) -> str:

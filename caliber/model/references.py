@@ -54,6 +54,11 @@ def kind_named(name: str) -> EntityType | str:
 
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNSEEN: Final = re.compile(
+    "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\\s]+"
+)
+"""Texts of invisible characters alone."""
 
 NAMESPACES: Final = {
     EntityType.USER: uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42"),
@@ -104,14 +109,14 @@ class EntityRef:
     def plain_name(name: str) -> str:
         """Return a name as names are compared: in Unicode form NFC, without white space around it.
 
-        Raises: DTypeError; InvalidValue for an empty name, or one with control characters, also those that turn the
-            direction of a text: it would read as another name.
+        Raises: DTypeError; InvalidValue for an empty or invisible name, or one with control characters, also those
+            that turn the direction of a text: it would read as another name.
         """
         if not isinstance(name, str):
             raise DTypeError(field="name", expected="str", got=type(name).__name__)
         plain = unicodedata.normalize("NFC", name).strip()
-        if not plain:
-            raise InvalidValue(field="name", reason="must not be empty")
+        if not plain or (not plain.isascii() and _UNSEEN.fullmatch(plain)):
+            raise InvalidValue(field="name", reason="must not be empty, or of invisible characters alone")
         if not plain.isprintable() and (sign := _CONTROL.search(plain)) is not None:
             raise InvalidValue(field="name", reason=f"must not have a control character, such as U+{ord(sign[0]):04X}")
         return plain

@@ -301,3 +301,21 @@ def test_an_administrators_windows_of_shared_tasks_are_no_users(backend: Backend
             admin.explain(window.window_id, user=user)
     with pytest.raises(NotFound):
         admin.acting_as(APPLICATION).explain(whole.window_id)
+
+
+@MODES
+def test_a_list_of_readers_that_names_nobody_known_is_not_shared(
+    open_app: Callable[..., caliber.Caliber], mode: str
+) -> None:
+    memory = open_app(search__mode=mode)
+    admin = memory.acting_as(Principal.admin())
+    for number, readers in enumerate((["executor"], ["agent:host", "system:jobs"], ["agent:host", "executor"])):
+        shown = note(admin, f"harbour {number}", visible_to=readers)
+        assert memory.get(shown.note_id) == shown
+    hidden = note(admin, "harbour of somebody", visible_to=["executor"])
+    for readers in (("[forgotten]",), ("[forgotten]@example.com", "executor"), ("agent",), ("Executor",)):
+        admin.storage.notes.update(hidden.note_id, visible_to=readers)
+        memory.flush()
+        with pytest.raises(NotFound):
+            memory.get(hidden.note_id)
+        assert hidden.note_id not in {hit.id for hit in memory.search("harbour", user=BEN).hits}

@@ -344,3 +344,12 @@ def test_names_are_a_partition(module_agent: Any, steps: list[tuple[str, str, st
         assert memory.get(task).initiator == found[name]
     assert MERGED not in {each.namespace for each in memory.identities.names(found["a"])}
     assert inspect(memory).engine.state == "open"
+
+
+@pytest.mark.parametrize("name", ["\u200b", " \u2060\ufeff ", "\u3164", "\u115f\u1160", "\ufe0f", "\u200b \u200d"])
+def test_a_name_that_nobody_can_see_is_refused(memory: Any, name: str) -> None:
+    with pytest.raises(InvalidValue, match="invisible"):
+        memory.start_trajectory("plan a trip", user=name)
+    with pytest.raises(InvalidValue, match="invisible"):
+        memory.forget(user=name)
+    assert memory.start_trajectory("plan a trip", user=f"{name}x").initiator == EntityRef.user(f"{name}x")
