@@ -22,8 +22,8 @@ from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import AmbiguousSubject
-from caliber.schema.erase import COPIES, Erase, Layout, MadeFrom, Packed
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.erase import COPIES, OF_PRINCIPALS, Erase, Layout, MadeFrom, Packed
+from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -202,11 +202,12 @@ class Walk:
         """Return a function that returns whether the present record is deleted."""
         place = codec_of(relation).index
         lost = self._gone | self._changed if erase.quotes else self._gone
-        ids, gone, went, named = self._subject.ids, self._gone, self._is_of_gone, self._subject.named
+        ids, gone, went = self._subject.ids, self._gone, self._is_of_gone
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
         needed += [place(name) for name in erase.owned]
         readers = None if relation.readers is None else place(relation.readers)
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
+        is_named = {place(name): self._names(relation.column(name)) for name in erase.names}
         made_from = [made for made in erase.made_from if made.empties is None]
         doubtful = self._subject.doubtful if erase.people else None
         kind = place(erase.kind) if erase.people and erase.kind is not None else 0
@@ -224,7 +225,7 @@ class Walk:
             return (
                 any(row[at] in ids for at in needed)
                 or any(row[at] in ids or row[at] in lost for at in hangs)
-                or any(row[at] is not None and named(row[at]) for at in names)
+                or any(row[at] is not None and named(row[at]) for at, named in is_named.items())
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
                 or (doubtful is not None and is_about_person(row, doubtful))
                 or (sources is not None and bool(row[sources]) and _split(row[sources]) <= gone)
@@ -235,17 +236,20 @@ class Walk:
 
         return goes
 
+    def _names(self, column: Column) -> Callable[[str], bool]:
+        """Return the function that returns whether a value of a column names the subject, and nothing else."""
+        exact = column.redaction in OF_PRINCIPALS
+        return self._subject.is_principal if exact else self._subject.named
+
     def _is_private(self, readers: list[str]) -> bool:
         """Return whether the subject is the one person that a list of readers names."""
         people = [name for name in readers if name.startswith(OF_PEOPLE)]
-        named = self._subject.named
-        return bool(people) and all(named(name) or named(name.partition(":")[2]) for name in people)
+        return bool(people) and all(map(self._subject.is_principal, people))
 
     def _is_of_others(self, readers: list[str]) -> bool:
         """Return whether a list of readers names other persons, and not the subject."""
         people = [name for name in readers if name.startswith(OF_PEOPLE)]
-        named = self._subject.named
-        return bool(people) and not any(named(name) or named(name.partition(":")[2]) for name in people)
+        return bool(people) and not any(map(self._subject.is_principal, people))
 
     def _is_of_gone(self, relation: Relation, made: MadeFrom) -> bool:
         place = codec_of(relation).index

@@ -8,6 +8,8 @@ collected while records are read, and excused only there when bytes are read.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -18,11 +20,12 @@ from numpy.typing import NDArray
 
 from caliber.erasure.digests import digests_of
 from caliber.erasure.packed import said
-from caliber.erasure.subject import Subject, folded
+from caliber.erasure.redaction import principals_in
+from caliber.erasure.subject import JOINED_AFTER, JOINED_BEFORE, Subject, folded
 from caliber.model.erasure import NOT_OURS, Searched
 from caliber.resident.memory import ResidentMemory
-from caliber.schema.erase import Packed, Redaction
-from caliber.schema.relation import Relation
+from caliber.schema.erase import OF_PRINCIPALS, Packed, Redaction
+from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.paging import pages
 from caliber.storage.maintain.erasing import Place
@@ -33,6 +36,9 @@ Heads = NDArray[np.bool_]
 _PAGE: Final = 500
 _DIGEST_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
+_WORD_BEFORE: Final = re.compile(rf".?[^\W_]\Z|{JOINED_BEFORE}\Z", re.DOTALL)
+_WORD_AFTER: Final = re.compile(rf"[^\W_]|{JOINED_AFTER}")
+"""The next character of a longer word or address that holds a name."""
 _BETWEEN: Final = b"\0\xff\xfe\0"
 
 
@@ -49,6 +55,10 @@ class Proof:
         self._forms = tuple(sorted(forms, key=len, reverse=True))
         self._heads = heads_of(self._forms)
         self._longer: set[bytes] = set()
+        self._others: set[bytes] = set()
+        """Names and labels of others that are like the subject's, in the case that tells them apart."""
+        self._held: set[str] = set()
+        """Values with such names."""
         self.inside_words = 0
         self.places: list[Searched] = []
         self.doubtful: Counter[str] = Counter()
@@ -89,6 +99,7 @@ class Proof:
         # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
         words = (Redaction.WORDS, Redaction.ENTRIES)
         texts = {codec.index(each.name) for each in relation.columns if each.redaction in words}
+        principals = {codec.index(each.name): each for each in relation.columns if each.redaction in OF_PRINCIPALS}
         doubtful = self._subject.doubtful
         with store.read() as session:
             for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
@@ -98,6 +109,8 @@ class Proof:
                     how = packed.get(place)
                     if how is not None and value is not None:
                         worded += said(how.layout, value)
+                    elif isinstance(value, str) and place in principals:
+                        yield from self._principals(principals[place], value)
                     elif isinstance(value, str | bytes) and place in texts:
                         worded.append(value)
                     elif isinstance(value, str):
@@ -106,6 +119,18 @@ class Proof:
                 if doubtful is not None and any(doubtful.mentioned(_as_text(each)) for each in worded):
                     self.doubtful[relation.plural] += 1
 
+    def _principals(self, column: Column, value: str) -> Iterator[str]:
+        """Yield the names and labels of a value that are the subject's; the others are longer words, or like it."""
+        for name in principals_in(column, json.loads(value) if column.type is ColumnType.TEXT_ARRAY else value):
+            if self._subject.is_principal(name):
+                yield name
+                self._held.discard(value)
+                return
+            if (plain := folded(name)) and any(spelling in plain for spelling in self._subject.spellings):
+                self._others |= {name.encode("utf-8", "surrogatepass"), json.dumps(name)[1:-1].encode()}
+                self._held.add(value)
+                self.inside_words += 1
+
     def _in_value(self, value: str | bytes) -> int:
         subject = self._subject
         if isinstance(value, bytes):
@@ -113,7 +138,7 @@ class Proof:
                 value = value.decode("utf-8")
             except UnicodeDecodeError:
                 return subject.mentioned_in(value)  # type: ignore[arg-type]
-        found = subject.mentioned(value)
+        found = value not in self._held and subject.mentioned(value)
         if not found:
             self._take_longer(value)
         return found
@@ -125,9 +150,9 @@ class Proof:
             at = plain.find(spelling)
             while at >= 0:
                 start, end = at, at + len(spelling)
-                while start and plain[start - 1].isalnum():
+                while _WORD_BEFORE.match(plain[max(0, start - 2) : start]):
                     start -= 1
-                while end < len(plain) and plain[end].isalnum():
+                while _WORD_AFTER.match(plain, end):
                     end += 1
                 self._longer.add(plain[start:end].encode("utf-8", "surrogatepass").lower())
                 self.inside_words += 1
@@ -136,7 +161,7 @@ class Proof:
     # --- bytes -----------------------------------------------------------------------------------
 
     def in_parts(self, place: Place, digests: Heads | None) -> tuple[int, int]:
-        longest = max((len(form) for form in (*self._forms, *self._longer)), default=0)
+        longest = max((len(form) for form in (*self._forms, *self._longer, *self._others)), default=0)
         reach = 2 * max(longest, _DIGEST_BYTES)
         found = size = 0
         tail = b""
@@ -154,15 +179,16 @@ class Proof:
         for at in _starts(plain, self._heads):
             for form in self._forms:
                 end = at + len(form)
-                if end > overlap and plain.startswith(form, at) and not self._is_longer(plain, at, form):
+                if end > overlap and plain.startswith(form, at) and not self._is_longer(piece, plain, at, form):
                     ends.add(end)
         return len(ends) + self._digests_in(piece, overlap, digests)
 
-    def _is_longer(self, plain: bytes, at: int, form: bytes) -> bool:
-        for word in self._longer:
-            inside = word.find(form)
-            if inside >= 0 and plain[max(0, at - inside) : at - inside + len(word)] == word:
-                return True
+    def _is_longer(self, piece: bytes, plain: bytes, at: int, form: bytes) -> bool:
+        for words, held in ((self._longer, plain), (self._others, piece)):
+            for word in words:
+                inside = word.lower().find(form)
+                if inside >= 0 and held[max(0, at - inside) : at - inside + len(word)] == word:
+                    return True
         return False
 
     def _digests_in(self, piece: bytes, overlap: int, digests: Heads | None) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 from caliber.erasure import packed
-from caliber.erasure.subject import Subject
+from caliber.erasure.subject import MARK, Subject
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
-from caliber.schema.erase import Packed, Redaction
+from caliber.schema.erase import OF_PRINCIPALS, Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.derived import completed
 
@@ -84,6 +85,10 @@ class Redactor:
             if kind is ColumnType.UUID:
                 return None if value.bytes in subject.ids else value
             return tuple(item for item in value if item.bytes not in subject.ids and item.bytes not in self.gone)
+        if how in OF_PRINCIPALS:
+            # A list keeps an entry per reader: one that becomes empty would be another one.
+            kept = [MARK if subject.is_principal(name) else name for name in principals_in(column, value)]
+            return tuple(kept) if kind is ColumnType.TEXT_ARRAY else MARK if MARK in kept else value
         if kind is ColumnType.BYTES:
             return subject.without_in(value)
         if kind is ColumnType.TEXT_ARRAY:
@@ -126,6 +131,13 @@ def _redacted(relation: Relation) -> tuple[Column, ...]:
     passed = {*relation.key, *relation.rule_of}
     nothing = (Redaction.NOTHING, Redaction.DIGEST, Redaction.EMPTIED)
     return tuple(each for each in relation.columns if each.name not in passed and each.redaction not in nothing)
+
+
+def principals_in(column: Column, value: Any) -> Sequence[str]:
+    """Return the names and labels of users and agents that a value is or lists."""
+    if column.type is ColumnType.TEXT_ARRAY:
+        return value  # type: ignore[no-any-return]
+    return [value.rpartition("@")[0] or value] if column.redaction is Redaction.AUTHOR else [value]
 
 
 def _id(text: str) -> bytes:

@@ -55,8 +55,11 @@ _INVISIBLE: Final = frozenset(
 )  # fmt: skip
 """Code points that Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
 _WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
-_PLAIN: Final = re.compile(r"[^\W\d_]+\d{0,3}")
-"""A first name or another word, also with a number of up to three digits."""
+JOINED_BEFORE: Final = r"[^\W_][@.+-]"
+JOINED_AFTER: Final = r"[@.+-][^\W_]"
+"""The ends of a word to which a sign joins another one, as in names and addresses."""
+_PLAIN: Final = re.compile(r"[^\W\d_]+(['-][^\W\d_]+)*\d{0,3}|\d[\d.-]*")
+"""A first name or another word, also of two parts, or with a number of up to three digits; and a number alone."""
 _ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
 _OWN_WORDS: Final = frozenset(
     member.value
@@ -93,15 +96,26 @@ def _pieces(text: str) -> Iterator[tuple[str, int, int]]:
         at = end
 
 
+def _plain(text: str) -> str:
+    return " ".join(folded(text).split())
+
+
 def _unspaced(character: str) -> bool:
     return any(low <= ord(character) <= high for low, high in _UNSPACED)
 
 
-def _pattern(text: str) -> str:
-    """Return the pattern that finds a folded text as whole words, across any white space."""
+def _pattern(text: str, *, whole: bool) -> str:
+    """Return the pattern that finds a folded text as whole words, across any white space.
+
+    ``whole``: not in a longer name or address either, as ``ana`` in ``ana@example.com``, ``ana.b`` and ``lou-ana``.
+    """
     body = r"\s+".join(re.escape(word) for word in text.split())
     before = rf"(?<!{_WORD})" if text[0].isalnum() and not _unspaced(text[0]) else ""
     after = rf"(?!{_WORD}|[{_MARKS}])" if text[-1].isalnum() and not _unspaced(text[-1]) else ""
+    if whole:
+        before = rf"(?<!{JOINED_BEFORE}){before}"
+        # A name of several words is no beginning of an address.
+        after = rf"{after}(?!{JOINED_AFTER.replace('@', '') if ' ' in text else JOINED_AFTER})"
     return before + body + after
 
 
@@ -121,29 +135,36 @@ def _spellings(text: str) -> set[str]:
 class Subject:
     """The subject to forget. ``ids`` are searched in columns and texts, ``texts`` in all content.
 
-    ``words`` are names that may be somebody else's: plain words, or too short. Content that has them is left as it is.
+    ``own`` are the user's own names and labels, which other users and agents may have in another case. ``words`` are
+    those that may be somebody else's: plain words, or too short. Content that has them is left as it is.
 
     Raises: RequiredFieldMissing for an empty subject; AmbiguousSubject for texts that are too general; DTypeError.
     """
 
     def __init__(
-        self, ids: Sequence[uuid.UUID] = (), texts: Sequence[str] = (), words: Sequence[str] = (), *, check: bool = True
+        self,
+        ids: Sequence[uuid.UUID] = (),
+        texts: Sequence[str] = (),
+        words: Sequence[str] = (),
+        *,
+        own: Iterable[str] = (),
+        check: bool = True,
     ) -> None:
         self.ids = frozenset(item.bytes for item in ids)
         self.texts = tuple(dict.fromkeys(_checked(text) if check else text for text in texts))
+        self._own = frozenset(unicodedata.normalize("NFC", name) for name in own) | {f"user:{item}" for item in ids}
         sure = {folded(text) for text in self.texts}
         words = [word for word in words if folded(word).strip() and folded(word) not in sure]
         self.doubtful = Subject((), words, check=False) if words else None
         if not self.ids and not self.texts:
             raise RequiredFieldMissing(field="entity or texts")
-        self.names = frozenset(" ".join(folded(text).split()) for text in self.texts) | {
-            form for item in ids for form in (str(item), item.hex)
-        }
-        spelt = [spelling for text in self.texts for spelling in _spellings(text)]
-        spelt += [form for item in ids for form in (str(item), item.hex)]
-        found = {" ".join(folded(spelling).split()) for spelling in spelt}
+        forms = frozenset(form for item in ids for form in (str(item), item.hex))
+        own = set(map(_plain, self._own))
+        self._given = frozenset(plain for plain in map(_plain, self.texts) if plain not in own) | forms
+        self.names = frozenset(map(_plain, self.texts)) | forms
+        found = {_plain(spelling) for text in self.texts for spelling in _spellings(text)} | forms
         self.spellings = tuple(sorted(found, key=lambda text: (-len(text), text)))
-        self._pattern = re.compile("|".join(_pattern(text) for text in self.spellings))
+        self._pattern = re.compile("|".join(_pattern(text, whole=text not in forms) for text in self.spellings))
         self._first_words = tuple(dict.fromkeys(text.split()[0] for text in self.spellings))
         self._none_is_ascii = not any(text.isascii() for text in self.spellings)
 
@@ -161,7 +182,7 @@ class Subject:
         unmistakable = {name: _is_unmistakable(name) for name in sorted(names)}
         texts = (*texts, *(name for name, is_sure in unmistakable.items() if is_sure))
         words = [name for name, is_sure in unmistakable.items() if not is_sure]
-        return cls(merged if entity is None else (entity.id, *merged), texts, words)
+        return cls(merged if entity is None else (entity.id, *merged), texts, words, own=unmistakable)
 
     # --- texts -----------------------------------------------------------------------------------
 
@@ -181,7 +202,13 @@ class Subject:
 
     def named(self, text: str) -> bool:
         """Return whether a text is a name or the id of the subject, and nothing else."""
-        return " ".join(folded(text).split()) in self.names
+        return _plain(text) in self.names
+
+    def is_principal(self, name: str) -> bool:
+        """Return whether a name or label is the subject's: a user's own one differs from others by case already."""
+        if unicodedata.normalize("NFC", name) in self._own:
+            return True
+        return _plain(name) in self._given or _plain(name.partition(":")[2]) in self._given
 
     def without(self, text: str) -> str:
         """Return a text with ``MARK`` in the place of each name."""
@@ -257,9 +284,11 @@ class Subject:
 def _is_unmistakable(name: str) -> bool:
     """Return whether a name names one user alone: no plain word, also with a short number behind it, and not short."""
     try:
-        return _PLAIN.fullmatch(_checked(name)) is None
+        plain = folded(_checked(name))
     except AmbiguousSubject:
         return False
+    unmarked = "".join(sign for sign in plain if not unicodedata.category(sign).startswith("M"))
+    return _PLAIN.fullmatch(unmarked) is None
 
 
 def _encodable(text: str, encoding: str) -> bool:
@@ -279,7 +308,7 @@ def _checked(text: object) -> str:
     # A combining mark at the beginning would belong to the character before the name.
     while text and (text[0].isspace() or unicodedata.combining(text[0])):
         text = text[1:]
-    plain = " ".join(folded(text).split())
+    plain = _plain(text)
     letters = [character for character in plain if character.isalnum()]
     least = 2 if any(_unspaced(character) for character in letters) else _LEAST_LETTERS
     if len(letters) < least:

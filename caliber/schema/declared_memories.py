@@ -352,7 +352,7 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
     yield stamped("created_at", residence=_COLUMN)
     yield stamped("updated_at", residence=_COLUMN)
     yield instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US)
-    yield text("created_by", nullable=True)
+    yield text("created_by", nullable=True, redact=Redaction.AUTHOR)
     yield enum("trust", TrustLabel, residence=_COLUMN)
     yield integer("token_count", check=(0, None), residence=_COLUMN)
     yield blob("content_hash", length=32)

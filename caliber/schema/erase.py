@@ -15,20 +15,26 @@ class Redaction(StrEnum):
     """The way in which a column is redacted.
 
     WORDS lose its names: texts, lists, JSON with its keys, bytes in the encoding that a name stands in. ENTRIES are
-    WORDS of JSON whose lists also lose the objects that hold a name, or the id of a record that went. IDS become
-    empty, or leave their list. NEW_KEY is replaced: no two keys may become equal. EMPTIED is NULL as soon as another
-    column changes. ROW takes the whole record with it. DIGEST is that of some content, which is known again by it.
-    NOTHING is there to lose: numbers, vectors, words of the program.
+    WORDS of JSON whose lists also lose the objects that hold a name, or the id of a record that went. PRINCIPALS name
+    users and agents: a text, or an entry of a list, is replaced if the whole of it is the subject. AUTHOR is one of
+    these with ``@`` and its role behind it. IDS become empty, or leave their list. NEW_KEY is replaced: no two keys may
+    become equal. EMPTIED is NULL as soon as another column changes. ROW takes the whole record with it. DIGEST is that
+    of some content, which is known again by it. NOTHING is there to lose: numbers, vectors, words of the program.
     """
 
     WORDS = "words"
     ENTRIES = "entries"
+    PRINCIPALS = "principals"
+    AUTHOR = "author"
     IDS = "ids"
     NEW_KEY = "new key"
     EMPTIED = "emptied"
     ROW = "row"
     DIGEST = "digest"
     NOTHING = "nothing"
+
+
+OF_PRINCIPALS = frozenset({Redaction.PRINCIPALS, Redaction.AUTHOR})
 
 
 class Layout(StrEnum):

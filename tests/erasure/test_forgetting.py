@@ -122,7 +122,7 @@ def _facts(memory: Any, agent: Any) -> dict[str, Any]:
             about={MAIL: {"who": [NAME]}},
             owner=PERSON.id,
             idempotency_key=f"{MAIL}:2",
-            created_by=f"agent {NAME}",
+            created_by=f"agent:{NAME}@executor",
             fingerprint=hashlib.sha256(NAME.encode()).digest(),
         ),
         "changed": record(catalog, "fact", subject="place", content=f"once {NAME} was here", kind="claim"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from caliber.model.grants import Grant, Right
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType
-from caliber.schema.erase import Erase
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -44,7 +44,7 @@ IDENTITY = Relation(
         enum("entity_type", EntityType, residence=Residence.COLUMN),
         uuid_("entity_id", residence=Residence.INTERNED),
         text("namespace"),
-        text("name", residence=Residence.INTERNED),
+        text("name", residence=Residence.INTERNED, redact=Redaction.PRINCIPALS),
         stamped("created_at"),
         stamped("updated_at"),
         version(),
@@ -80,7 +80,7 @@ GRANT = Relation(
         enum("on_type", EntityType),
         uuid_("on_id", residence=Residence.INTERNED),
         enum("right", Right),
-        text("granted_by"),
+        text("granted_by", redact=Redaction.PRINCIPALS),
         instant("until", nullable=True),
         instant("revoked_at", nullable=True),
         stamped("created_at"),

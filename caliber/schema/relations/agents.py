@@ -32,7 +32,7 @@ LOCK = Relation(
     columns=(
         uuid_("lock_id"),
         text("resource", redact=Redaction.ROW),
-        text("holder"),
+        text("holder", redact=Redaction.PRINCIPALS),
         enum("mode", LockMode),
         integer("token", check=(1, None)),
         instant("acquired_at"),

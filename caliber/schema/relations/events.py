@@ -53,7 +53,7 @@ EVENT = Relation(
         uuid_("scope_id", nullable=True),
         enum("subject_type", EntityType, nullable=True, open=True),
         uuid_("subject_id", nullable=True),
-        text("principal", nullable=True),
+        text("principal", nullable=True, redact=Redaction.PRINCIPALS),
         json_("payload", redact=Redaction.ENTRIES),
         integer("duration_ms", nullable=True, check=(0, None)),
     ),
