@@ -246,10 +246,10 @@ def require_own_readers(
     raise PermissionDenied(message, agent_id=label, action="name other readers of", resource="a note")
 
 
-def require_own_trust(label: str, trust: TrustLabel, limit: TrustLabel) -> None:
-    """Raise PermissionDenied where a user trusts a record more than the limit, ``trust.notes``."""
+def require_own_trust(label: str, trust: TrustLabel, limit: TrustLabel, knobs: str = "trust.notes") -> None:
+    """Raise PermissionDenied where a user trusts a record more than the limit, which ``knobs`` set."""
     if least_trusted(trust, limit) is not trust:
-        message = f"{label} may not label a record {trust}: at most {limit}, which trust.notes sets; leave trust out"
+        message = f"{label} may not label a record {trust}: at most {limit}, by {knobs}; leave trust out"
         raise PermissionDenied(message, agent_id=label, action=f"label {trust}", resource="a record")
 
 

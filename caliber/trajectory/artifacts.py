@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from caliber.access.owners import require_own_trust
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
@@ -142,20 +143,29 @@ def check_artifact(
 
 
 def create_artifact(
-    uow: UnitOfWork, scope_id: uuid.UUID, new: NewArtifact, *, unlabelled: TrustLabel, closing: bool = False
+    uow: UnitOfWork,
+    scope_id: uuid.UUID,
+    new: NewArtifact,
+    *,
+    unlabelled: TrustLabel,
+    user: str | None = None,
+    closing: bool = False,
 ) -> tuple[Artifact, bool]:
     """Store an artifact, or find the same content already active in its trajectory; return it and whether it is new.
 
     The same content of another label is another artifact. The label is the one stated, else that of the source turn,
-    else ``unlabelled``.
+    else ``unlabelled``. A ``user``, by its label, may state none of more trust than it would have without.
 
     Raises: NotFound; ConstraintViolation for a closed scope or an ended session; Conflict when an idempotency key
         comes again with other content or another label; InvalidValue for ``ttl='session'`` outside a session, and for
-        a label that trusts it more than its source turn.
+        a label that trusts it more than its source turn; PermissionDenied for one above what a user may state.
     """
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
     trust, is_stated = label_of(uow, scope, new.source_turn, new.trust, unlabelled)
+    if user is not None:
+        limit, _ = label_of(uow, scope, new.source_turn, None, unlabelled)
+        require_own_trust(user, trust, limit, "trust")
     if new.idempotency_key is not None:
         known: Artifact | None = uow.find_by(ARTIFACT, BY_KEY, scope.trajectory_id.bytes, new.idempotency_key)
         if known is not None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
+from caliber.access.owners import require_own_trust
 from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -265,7 +266,8 @@ class TaskMethods:
         the origin of the content; its default is in section ``trust`` of the configuration.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
-            came with other content or another label), LockExpired.
+            came with other content or another label), LockExpired, PermissionDenied (a user states a label above
+            the default).
         """
         new = turn_ops.check_turn(
             self._engine.estimator,
@@ -310,6 +312,10 @@ class TaskMethods:
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id, below=TURN)
+        trust = engine.config.trust
+        for turn in new:
+            if turn.labelled and self._principal.is_user:
+                require_own_trust(self._principal.label, turn.trust, trust.of_turn(turn.role, turn.name), "trust")
         kind = None if self._principal.is_admin else OWN_KIND.get(self._principal.kind)
         author_id = None if kind is None and user is None else self._author(scope_id, user, kind)
         vectors = None
@@ -383,7 +389,8 @@ class TaskMethods:
         than that of ``source_turn``.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, refused by lint), Conflict (the
-            idempotency key came with other content or another label), LockExpired.
+            idempotency key came with other content or another label), LockExpired, PermissionDenied (a user states a
+            label above the one without it).
         """
         engine = self._engine
         new = artifact_ops.check_artifact(
@@ -403,11 +410,14 @@ class TaskMethods:
         text = new.content.decode("utf-8", "replace")
         sprawl = engine.config.pcp.anti_sprawl
         linted = sprawl is not None and sprawl.on_write is not None
+        user = self._principal.label if new.trust is not None and self._principal.is_user else None
         issues = artifact_ops.lint_on_write(engine, new) if linted else ()
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
-            artifact, created = artifact_ops.create_artifact(uow, scope, new, unlabelled=engine.config.trust.artifacts)
+            artifact, created = artifact_ops.create_artifact(
+                uow, scope, new, unlabelled=engine.config.trust.artifacts, user=user
+            )
             if created:
                 attach(uow, "artifact", artifact.artifact_id, text, vector)
                 about = (EntityType.ARTIFACT, artifact.artifact_id)
