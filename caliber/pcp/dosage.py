@@ -154,7 +154,7 @@ class Dosage:
         for number, (piece, message) in enumerate(zip(spoken, messages, strict=True)):
             calls = tuple((each["id"], *each["function"].values()) for each in message.tool_calls)
             turn = TurnText(message.role, message.content, message.name, calls, message.tool_call_id)
-            if turn.text != piece.text and not piece.text.endswith(ELLIPSIS):
+            if turn.text != piece.text and not _is_cut_label(turn, piece.text):
                 raise _not_a_window("has a message that reads otherwise in its text")
             piece.turn, piece.number = turn, number
         _mark(spoken, self._config.assembly.recent_exchanges)
@@ -344,6 +344,11 @@ def _sources(section: ContextSection) -> list[_Piece]:
         out.append(piece)
         at = end
     return out
+
+
+def _is_cut_label(turn: TurnText, text: str) -> bool:
+    """Return whether a text is that of a turn which was cut before its content began."""
+    return not turn.content and turn.label.startswith(text.removesuffix(ELLIPSIS))
 
 
 def _day(ref: SourceRef) -> int:

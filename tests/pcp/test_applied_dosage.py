@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from caliber.model import Principal, ToolCall
 from caliber.model.context import AssemblyAction
-from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.errors import BudgetTooSmall, InvalidValue, NotFound
 from caliber.model.windows import ContextWindow
 
 NOTE = (
@@ -229,6 +229,37 @@ def test_no_limit_is_ever_exceeded(window_of: Any, order: str) -> None:
         assert agent.memory.pcp.apply_dosage(smaller) is smaller
 
     holds()
+
+
+def test_a_turn_that_was_cut_inside_its_label_can_be_cut_again(backend: Any, start: Any) -> None:
+    memory = backend.open(**KNOBS)
+    agent = start(memory)
+    memory.append_turn(agent.scope_id, role="user", content="Filter the water please.", name="ana")
+    memory.flush()
+    window = memory.assemble_context(agent.trajectory_id)
+    shown = set()
+    for limit in range(window.used_tokens, 0, -1):
+        window = memory.pcp.apply_dosage(window, max_tokens=limit)
+        assert window.used_tokens <= limit
+        shown |= {each.content for each in window.sections}
+        assert memory.pcp.apply_dosage(window) is window
+    assert {"# Now\nuser ana:...", "# Now\nuse"} <= shown
+
+
+def test_the_last_message_that_does_not_fit_is_not_cut_into_the_rest(backend: Any, start: Any) -> None:
+    # The rest has no room for the tokens of one more message.
+    knobs = {"assembly__truncate_min_tokens": 4, "system_instructions": "Help with pumps. Be brief."}
+    memory = backend.open(**KNOBS | knobs)
+    agent = start(memory)
+    memory.append_turn(agent.scope_id, role="user", content="Filter.", name="ana")
+    memory.flush()
+    whole = memory.assemble_context(agent.trajectory_id)
+    for limit in range(1, whole.used_tokens):
+        try:
+            assert memory.assemble_context(agent.trajectory_id, max_tokens=limit).used_tokens <= limit
+        except BudgetTooSmall:
+            assert limit < 12
+        assert memory.pcp.apply_dosage(whole, max_tokens=limit).used_tokens <= limit
 
 
 def test_bad_windows_are_refused(window_of: Any) -> None:

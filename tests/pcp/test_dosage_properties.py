@@ -19,6 +19,7 @@ from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.windows import ContextWindow
 
 WORDS = ["pump", "valve", "motor", "seal", "filter", "漢字", "price", "é", "bolt", "water"]
+SPOKEN = (SectionType.USER, SectionType.CURRENT)
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(lambda words: " ".join(words).capitalize() + ".")
 turns = st.one_of(
     st.tuples(st.just("user"), texts),
@@ -73,15 +74,30 @@ def build(memory: Any, world: dict[str, Any], number: int) -> Any:
 
 
 def message_texts(window: ContextWindow) -> list[str]:
-    """Return the messages of ``to_messages`` as texts: contents, calls, arguments."""
-    out = []
-    for each in window.to_messages():
-        calls = tuple(
-            (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in each.get("tool_calls", ())
-        )
-        turn = TurnText(each["role"], each["content"], None, calls, each.get("tool_call_id"))
-        out.append(turn.text[len(turn.label) :])
-    return out
+    """Return the messages as texts: contents, calls, arguments; check that each is the text of its sections."""
+    spoken = [each for each in window.sections if each.section_type in SPOKEN]
+    records = [each for each in window.sections if each.section_type not in SPOKEN]
+    texts, turns = [], []
+    for each in window.messages:
+        calls = tuple((call["id"], *call["function"].values()) for call in each.tool_calls)
+        turn = TurnText(each.role, each.content, each.name, calls, each.tool_call_id)
+        texts.append(turn.text[len(turn.label) :])
+        turns.append(turn)
+    said = [each.content[slice(*ref.span)] for each in spoken for ref in each.sources]
+    answers = [each for each in turns if not is_of_records(each)]
+    for turn, text in zip(answers, said, strict=True):
+        # Where not even the label fits, the message has no content.
+        assert turn.text == text or (turn.content == "" and turn.label.startswith(text.removesuffix("...")))
+    shown = [each for each in turns if is_of_records(each)]
+    assert len(shown) <= 2
+    bodies = [each.content if each is window.sections[-1] else each.content.removesuffix("\n\n") for each in records]
+    assert "\n\n".join(bodies) == "\n\n".join(each.content for each in shown)
+    assert [(each["role"], each["content"]) for each in window.to_messages()] == [(m.role, m.content) for m in turns]
+    return texts
+
+
+def is_of_records(turn: TurnText) -> bool:
+    return turn.role == "system" or turn.name == "memory"
 
 
 def sources(window: ContextWindow) -> list[tuple[Any, Any, str]]:
@@ -110,7 +126,6 @@ def check(memory: Any, old: ContextWindow, new: ContextWindow, limit: int) -> No
     assert all(each.token_count == estimate_tokens(each.content, estimator=estimator) for each in new.sections)
     assert estimate_tokens(new.text, estimator=estimator) + overhead * len(new.messages) <= limit
     spoken = message_texts(new)
-    assert all(text in new.text for text in spoken)
     if estimator.additive:
         assert estimate_tokens("".join(spoken), estimator=estimator) + overhead * len(new.messages) <= limit
     # calls and results together: what had both has both, or neither

@@ -225,10 +225,10 @@ def _cut_best(state: Filling, places: list[int]) -> None:
         return
     for place in places:
         section = state.section[place]
-        # The relevant part of a recalled turn is rarely its beginning.
+        # The relevant part of a recalled turn is rarely its beginning; a turn that must enter had its chance.
         if (
             state.codes[place] != CONSIDERED
-            or state.source[place] == PASSAGE
+            or state.source[place] in (PASSAGE, SPOKEN)
             or not plan.sections[section].compressible
         ):
             continue
