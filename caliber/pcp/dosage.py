@@ -49,11 +49,12 @@ from caliber.context.window import MEMORY, build_window
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.counting import ELLIPSIS
 from caliber.model.context import AssemblyAction, DecisionCode, SectionType, SourceType
-from caliber.model.errors import BudgetTooSmall, InvalidValue
+from caliber.model.errors import BudgetTooSmall
 from caliber.model.ids import WindowId
 from caliber.model.search import ResultStatus
 from caliber.model.time import to_us
 from caliber.model.windows import AssemblyDecision, ContextSection, ContextWindow, Message, SourceRef
+from caliber.pcp.window_checks import check_rest, check_sections, not_a_window
 
 _SPOKEN: Final = (SectionType.USER, SectionType.CURRENT)
 _LEAD: Final = (SYSTEM, PERSONA, EXTRA, SUMMARY)
@@ -96,8 +97,10 @@ class Dosage:
 
         Raises: InvalidValue for a window whose sections, sources and messages do not belong together.
         """
+        check_sections(self._window, _NUMBERS.keys())
         if self._window.used_tokens <= self.limit and not self._too_many():
             return self._window
+        check_rest(self._window)
         pieces, following = self._pieces()
         plan = self._plan(following)
         ranked = _candidates(pieces, plan)
@@ -150,12 +153,14 @@ class Dosage:
         following, messages = self._messages()
         spoken = [piece for kind in _SPOKEN for piece in pieces if piece.section.section_type is kind]
         if len(spoken) != len(messages):
-            raise _not_a_window("has other messages than its sections")
+            raise not_a_window("has other messages than its sections")
         for number, (piece, message) in enumerate(zip(spoken, messages, strict=True)):
-            calls = tuple((each["id"], *each["function"].values()) for each in message.tool_calls)
+            calls = tuple(
+                (each["id"], each["function"]["name"], each["function"]["arguments"]) for each in message.tool_calls
+            )
             turn = TurnText(message.role, message.content, message.name, calls, message.tool_call_id)
             if turn.text != piece.text and not _is_cut_label(turn, piece.text):
-                raise _not_a_window("has a message that reads otherwise in its text")
+                raise not_a_window("has a message that reads otherwise in its text")
             piece.turn, piece.number = turn, number
         _mark(spoken, self._config.assembly.recent_exchanges)
         ranks = {key: known.rank for key, known in self._known.items()}
@@ -177,7 +182,7 @@ class Dosage:
             text = self._separator.join(bodies[lead:])
             at = next((n for n, each in enumerate(messages) if each == Message("user", text, MEMORY)), None)
             if at is None:
-                raise _not_a_window("has other messages than its sections")
+                raise not_a_window("has other messages than its sections")
             del messages[at]
         return {each.name for each in others[lead:]}, messages
 
@@ -329,14 +334,12 @@ def _source(section: ContextSection | None) -> int:
 
 def _sources(section: ContextSection) -> list[_Piece]:
     """Return the sources of a section. Raises: InvalidValue."""
-    if not section.sources:
-        raise _not_a_window(f"has a section without sources ({section.name})")
     out: list[_Piece] = []
     spoken, at = section.section_type in _SPOKEN, section.sources[0].span[0]
     for ref in section.sources:
         start, end = ref.span
-        if not at <= start < end <= len(section.content):
-            raise _not_a_window(f"has a source outside of its section ({section.name})")
+        if start < at:
+            raise not_a_window(f"has two sources in one place ({section.name})")
         source = SPOKEN if spoken else _NUMBERS[ref.source_type]
         piece = _Piece(section, ref, section.content[start:end], len(out), source)
         if source == PASSAGE:
@@ -348,7 +351,7 @@ def _sources(section: ContextSection) -> list[_Piece]:
 
 def _is_cut_label(turn: TurnText, text: str) -> bool:
     """Return whether a text is that of a turn which was cut before its content began."""
-    return not turn.content and turn.label.startswith(text.removesuffix(ELLIPSIS))
+    return not turn.content and not turn.calls and turn.label.startswith(text.removesuffix(ELLIPSIS))
 
 
 def _day(ref: SourceRef) -> int:
@@ -364,9 +367,12 @@ def _read_line(piece: _Piece, before: _Piece | None) -> None:
         piece.speaker, piece.passage = speaker[1:], piece.at + 1
         piece.text = f"{piece.speaker}: {rest}"
     elif before is not None and before.passage:
-        piece.speaker, piece.passage = piece.text.partition(": ")[0], before.passage
+        piece.speaker, found, _ = piece.text.partition(": ")
+        if not found:
+            raise not_a_window(f"has a line of a passage without its speaker ({piece.section.name})")
+        piece.passage = before.passage
     else:
-        raise _not_a_window(f"has a passage without its day ({piece.section.name})")
+        raise not_a_window(f"has a passage without its day ({piece.section.name})")
 
 
 def _mark(spoken: Sequence[_Piece], back: int) -> None:
@@ -418,7 +424,3 @@ def _candidates(pieces: Sequence[_Piece], plan: AssemblyPlan) -> Candidates:
         (),
         np.zeros((0, count), np.int32),
     )
-
-
-def _not_a_window(reason: str) -> InvalidValue:
-    return InvalidValue(field="window", reason=f"{reason}; assemble it again")

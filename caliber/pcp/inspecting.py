@@ -129,12 +129,15 @@ class Inspector:
         """Return a window within limits. Raises: as ``Pcp.apply_dosage``."""
         from caliber.explain.service import Explaining
         from caliber.pcp.dosage import Dosage
+        from caliber.pcp.window_checks import not_a_window
 
         engine = self._engine
         if not isinstance(window, ContextWindow):
             key = arguments.as_uuid(window, "window")
             window = Explaining(engine, Reader(engine, self._principal, self._searching)).replay(key)
         task = window.trajectory_id
+        if not isinstance(task, uuid.UUID):
+            raise not_a_window("has no task")
         self._readers(task)
         dosage = Dosage(window, engine.config, limit, engine.clock.now_us())
         made = dosage.apply()

@@ -6,8 +6,9 @@ Source: C-273 to C-277, K-083, K-084.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -281,3 +282,74 @@ def test_bad_windows_are_refused(window_of: Any) -> None:
         ben.pcp.apply_dosage(dataclasses.replace(window, trajectory_id=hidden), max_tokens=50)
     with pytest.raises(NotFound):
         ben.pcp.apply_dosage(window.window_id)
+
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 0, 7, 10**30, 0.5, float("nan"), float("inf"), "", "user", "x", "\ud800", b"x", (), (3, 1), [[]],
+    {}, (None,), ({"id": "x"},), ({"id": "x", "function": {"name": "f"}},), object(), uuid.UUID(int=1),
+)  # fmt: skip
+
+
+def damaged(window: ContextWindow) -> Iterator[tuple[str, ContextWindow]]:
+    """Yield windows with one field of another value, by its name, and windows without parts or with parts twice."""
+    fields = ("used_tokens", "max_tokens", "stable_prefix_tokens", "sections", "text", "messages", "assembly_trace")
+    for name, odd in itertools.product((*fields, "assembled_at", "trajectory_id", "window_id"), ODD):
+        yield f"{name} = {odd!r}", dataclasses.replace(window, **{name: odd})
+    lists: dict[str, Any] = {"sections": window.sections, "messages": window.messages}
+    lists["assembly_trace"] = window.assembly_trace
+    for name, items in lists.items():
+        for at, item in enumerate(items):
+            others = {"no": (), "two": (item, item)}
+            for field, odd in itertools.product(dataclasses.fields(item), ODD):
+                others[f"{field.name} = {odd!r}"] = (dataclasses.replace(item, **{field.name: odd}),)
+            for place, ref in enumerate(item.sources) if name == "sections" else ():
+                for field, odd in itertools.product(dataclasses.fields(ref), ODD):
+                    sources = list(item.sources)
+                    sources[place] = dataclasses.replace(ref, **{field.name: odd})
+                    others[f"source {place} {field.name} = {odd!r}"] = (dataclasses.replace(item, sources=sources),)
+            for key, new in others.items():
+                changed = (*items[:at], *new, *items[at + 1 :])
+                parts: dict[str, Any] = {name: changed}
+                if name == "sections" and all(isinstance(each.content, str) for each in changed):
+                    parts["text"] = "".join(each.content for each in changed)
+                yield f"{name} {at} {key}", dataclasses.replace(window, **parts)
+
+
+def test_a_damaged_window_is_refused_or_has_a_smaller_one(window_of: Any) -> None:
+    agent, window = window_of(turns=4, notes=2)
+    refused: list[tuple[str, str]] = []
+    for name, each in damaged(window):
+        try:
+            smaller = agent.memory.pcp.apply_dosage(each, max_tokens=60)
+        except InvalidValue as error:
+            refused.append((name, error.reason))
+        except NotFound:
+            assert name == f"trajectory_id = {uuid.UUID(int=1)!r}"
+        else:
+            assert smaller.used_tokens <= 60, name
+    assert len(refused) > 1_000
+    assert [each for each in refused if not each[1].endswith("; assemble it again")] == []
+
+
+def test_a_passage_line_without_a_speaker_is_refused(backend: Any, start: Any) -> None:
+    memory = backend.open(**KNOBS)
+    agent = start(memory)
+    agent.say("The pump is in the cellar.")
+    agent.say("Which pump?", role="assistant")
+    memory.close_scope(agent.scope_id)
+    task = start(memory)
+    task.say("Where is the pump?")
+    memory.flush()
+    window = memory.assemble_context(task.trajectory_id, query="pump in the cellar")
+    (recall,) = [each for each in window.sections if each.name == "recall"]
+    assert len(recall.sources) == 2, "one passage of two lines"
+    other = dataclasses.replace(recall, content=recall.content.replace("assistant: ", "assistant- "))
+    sections = tuple(other if each is recall else each for each in window.sections)
+    messages = tuple(
+        dataclasses.replace(each, content=each.content.replace("assistant: ", "assistant- "))
+        for each in window.messages
+    )
+    text = "".join(each.content for each in sections)
+    broken = dataclasses.replace(window, sections=sections, messages=messages, text=text)
+    with pytest.raises(InvalidValue, match="without its speaker"):
+        memory.pcp.apply_dosage(broken, max_tokens=window.used_tokens - 1)
