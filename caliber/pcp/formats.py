@@ -9,22 +9,28 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 _NAME: Final = re.compile(
-    r"(?:(?:application|text)/(?:x-)?(?:[\w.-]+\+)?)?([a-z]+(?:[ _-]lines)?)(?:[^a-z+]+v?[^a-z]*)?(?:;.*)?"
+    r"(?:(?:application|text)/(?:x-)?(?:[\w.-]+\+)?)?"
+    r"(json[ _-]?5|[a-z]+(?:[ _-]lines)?)((?:[^a-z+]+v?[^a-z]*)?)(?:;.*)?"
 )
 _HUNK: Final = re.compile(r"@@ -\d+(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
 _COMBINED: Final = re.compile(r"(@@@+)((?: -\d+(?:,\d{1,9})?)+) \+\d+(?:,(\d{1,9}))? @@@+")
 _SIZE: Final = re.compile(r"-\d+(?:,(\d+))?")
 _PATCH: Final = re.compile(r"diff --git |--- [^\n]*\n\+\+\+ |Index: [^\n]*\n={20}")
 _CHANGE: Final = re.compile(
-    r"old mode \d|new file mode \d|deleted file mode \d|rename from |copy from |Binary files .* differ|"
-    r"GIT binary patch|Only in |Property changes on: |\*{15}|\d+(?:,\d+)?[acd]\d+(?:,\d+)?$"
+    r"old mode \d|new file mode \d|deleted file mode \d|rename from |copy from |Binary files? |Submodule |"
+    r"GIT binary patch|Only in |Common subdirectories: |Files .* (?:differ|are identical)$|Cannot display: |"
+    r"File .* is an? .* while file .* is an? |\* Unmerged path |Property changes on: |\*{15}|"
+    r"\d+(?:,\d+)?[acd](?:\d+(?:,\d+)?)?$|[ad]\d+ \d+$"
 )
-"""Lines that change something without a hunk: modes, renames, binary files, context and normal diffs."""
+"""Lines that tell a difference without a hunk: modes, renames, binary files, submodules, context, normal, ed diffs."""
+_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)
+_CLOSES: Final = {"]": "[", "}": "{"}
 _TAGS: Final = re.compile(r"^(?:tags|terms)\s*[:=]\s*(.+)$", re.IGNORECASE | re.MULTILINE)
 _HEAD_CHARS: Final = 2_000
 """Characters of a text in which a line of tags is looked for."""
@@ -42,6 +48,9 @@ def fault_of(text: str, declared: str) -> Fault | None:
     """Return why a text is not of its format; None if it is, or if it has none that is checked."""
     match = _NAME.fullmatch(declared.strip().casefold())
     check = None if match is None else _CHECKS.get(re.sub("[ _-]", "", match[1]))
+    text = text.removeprefix("\ufeff")
+    if match is not None and check is _python_fault and _is_other_python(match[2]):
+        return None
     guessed = check is None
     if check is None and _PATCH.match(text):
         check = _diff_fault
@@ -51,6 +60,7 @@ def fault_of(text: str, declared: str) -> Fault | None:
 
 def tags_of(text: str) -> list[str]:
     """Return the declared tags: field ``tags`` or ``terms`` of a JSON object, or such a line at the head of a text."""
+    text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         try:
             body = json.loads(text, parse_int=str)
@@ -75,9 +85,22 @@ def _json_fault(text: str) -> str | None:
         json.loads(text, parse_int=str)  # JSON has no limit to the digits of a number, Python has
     except ValueError as error:
         return f"not JSON: {error}"
-    except RecursionError:
-        return "not JSON that can be read: nested too deeply"
+    except RecursionError:  # nested deeper than Python reads
+        return None if _is_balanced(text) else "not JSON: its brackets do not match"
     return None
+
+
+def _is_balanced(text: str) -> bool:
+    """Return whether each bracket outside of strings is closed by its own kind."""
+    opened: list[str] = []
+    for match in _BRACKET.finditer(text):
+        sign = match[0]
+        if sign in _CLOSES:
+            if not opened or opened.pop() != _CLOSES[sign]:
+                return False
+        elif sign in "[{":
+            opened.append(sign)
+    return not opened
 
 
 def _json_lines_fault(text: str) -> str | None:
@@ -88,12 +111,23 @@ def _json_lines_fault(text: str) -> str | None:
     return None
 
 
+def _is_other_python(version: str) -> bool:
+    """Return whether a version is one of Python 2, or newer than ours: its syntax is not what we can read."""
+    numbers = re.findall(r"\d+", version)
+    if not numbers:
+        return False
+    major, minor = numbers[0][0], numbers[0][1:] or (numbers[1] if len(numbers) > 1 else "0")
+    return int(major) == 2 or (int(major), int(minor[:9])) > sys.version_info[:2]
+
+
 def _python_fault(text: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ast.parse(text)
     except SyntaxError as error:
+        if error.msg.startswith("Missing parentheses in call to"):  # Python 2, and no other text
+            return None
         return f"not Python: {error.msg} (line {error.lineno})"
     except (ValueError, RecursionError, MemoryError):
         return "not Python that can be read"
@@ -101,9 +135,9 @@ def _python_fault(text: str) -> str | None:
 
 
 def _diff_fault(text: str) -> str | None:
-    """Return why a diff changes nothing: no hunk or other change, or a hunk of another size than it states."""
+    """Return why a text is no diff: no hunk or other change, or a hunk of another size than it states."""
     left: list[int] = []
-    changes = False
+    changes = not text.strip()  # two equal files have an empty diff
     for number, line in enumerate(_lines(text), 1):
         if any(left):
             signs = line[: len(left) - 1].ljust(len(left) - 1)
