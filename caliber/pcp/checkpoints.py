@@ -26,6 +26,7 @@ from caliber.model.windows import ContextWindow
 from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT
 from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.damage import UNREADABLE
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 CODEC_JSON = "sha256+json"
@@ -221,7 +222,7 @@ def read_state(checkpoint: Checkpoint) -> CheckpointState:
     try:
         raw = zlib.decompressobj().decompress(body, _MAX_STATE_BYTES) if checkpoint.codec == CODEC_ZLIB else body
         return CheckpointState.from_json(json.loads(raw))
-    except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise _damaged(checkpoint) from error
 
 

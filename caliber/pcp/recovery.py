@@ -142,7 +142,7 @@ class Recovery:
         empty = plans[0].empty
         if empty is not None and all(plan.is_done for plan in plans) and not any(conflicts.ends()):
             reason = "the task is as it was at the checkpoint"
-            return dataclasses.replace(result, new_scope_id=empty.scope_id, preview=False, reason=reason)
+            return dataclasses.replace(result, new_scope_id=empty.scope_id, reason=reason)
         if before is None:
             return result
         return self._carry_out(uow, plans, conflicts, result, before)

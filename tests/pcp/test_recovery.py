@@ -6,7 +6,9 @@ Source: C-266 to C-272, C-482 to C-486, K-088 to K-090.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import random
+import zlib
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +29,7 @@ from caliber.model.errors import (
 )
 from caliber.model.events import EventType
 from caliber.pcp.recovery import Recovery
+from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT, EVENT
 from caliber.storage.compile.conditions import PAGE_ROWS
 from caliber.testing import inspect
@@ -112,6 +115,8 @@ def test_a_recovery_again_changes_nothing_and_can_be_taken_back(memory: caliber.
     assert (preview.success, preview.turns_rolled_back, preview.new_scope_id) == (False, 1, None)
     assert (task.window(), task.found("two")) == after, "a preview changes nothing"
     first = memory.pcp.recover(task.id)
+    told = memory.pcp.recover(task.id, preview=True)
+    assert (told.preview, told.reason) == (True, "the task is as it was at the checkpoint")
     again = memory.pcp.recover(task.id)
     assert (again.success, again.new_scope_id, again.before_id) == (True, first.new_scope_id, None)
     assert again.reason == "the task is as it was at the checkpoint"
@@ -324,7 +329,7 @@ def test_a_turn_that_waits_to_teach_teaches_nothing_once_rolled_back(memory: cal
     assert not memory.records("note").find(limit=10)
 
 
-@pytest.mark.parametrize("harm", ["flipped", "codec", "short"])
+@pytest.mark.parametrize("harm", ["flipped", "codec", "short", "deep"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(memory: caliber.Caliber, harm: str) -> None:
     task = Task(memory)
     task.say("one")
@@ -343,10 +348,12 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(memory: caliber.Calib
 
 def spoil(memory: caliber.Caliber, checkpoint: Any, harm: str) -> None:
     """Damage the state of a checkpoint as it is stored."""
+    deep = zlib.compress(b"[" * 100_000 + b"]" * 100_000)
     state = {
         "flipped": checkpoint.state[:60] + bytes([checkpoint.state[60] ^ 1]) + checkpoint.state[61:],
         "codec": checkpoint.state,
         "short": checkpoint.state[:10],
+        "deep": CHECKPOINT_HEAD + hashlib.sha256(deep).digest() + deep,
     }[harm]
     store_anew(
         memory, dataclasses.replace(checkpoint, state=state, codec="json" if harm == "codec" else checkpoint.codec)
