@@ -1,4 +1,4 @@
-"""Retirement of records as their relation declares it: archive or delete, one by one or by a condition.
+"""Retirement of records as their relation declares it: one is archived, or given ones archived or deleted.
 
 Source: C-157, C-228, K-063, K-095, K-190.
 """
