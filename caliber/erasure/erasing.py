@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from caliber.access.owners import OF_PEOPLE
 from caliber.erasure.digests import digests_of, digests_of_body
+from caliber.erasure.drawn import Drawn
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator
@@ -35,10 +36,14 @@ _ALL_TIME_US: Final = 3_650 * 86_400_000_000
 
 @dataclass
 class Outcome:
-    """The outcome of a walk. ``hashes`` are digests of contents that went, for a later search for them."""
+    """The outcome of a walk. ``hashes`` are digests of contents that went, for a later search for them.
+
+    ``unclear`` are records that may have been drawn from words of the subject in tasks of others.
+    """
 
     erased: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
+    unclear: Counter[str] = field(default_factory=Counter)
     windows_closed: int = 0
     hashes: set[bytes] = field(default_factory=set)
 
@@ -51,6 +56,7 @@ class Outcome:
         """Add the counts of a later walk."""
         self.erased += other.erased
         self.redacted += other.redacted
+        self.unclear += other.unclear
         self.windows_closed += other.windows_closed
         self.hashes |= other.hashes
 
@@ -87,6 +93,7 @@ class Walk:
         self._changed: set[bytes] = set()
         self._touched = self._redactor.lost.touched
         self._gone = self._redactor.gone
+        self._drawn = Drawn(uow, wanted.subject.ids, self._gone)
         self._relations = sorted(
             (relation for relation in uow.catalog.relations if relation.erase is not None), key=self._turn_of
         )
@@ -124,6 +131,7 @@ class Walk:
         for relation in self._relations:
             self._walk(relation, _trait(relation))
         self.outcome.windows_closed = self._redactor.closed
+        self.outcome.unclear = self._drawn.unclear
         return self.outcome
 
     def _refuse_declared(self, relation: Relation, reason: str) -> None:
@@ -202,7 +210,7 @@ class Walk:
         """Return a function that returns whether the present record is deleted."""
         place = codec_of(relation).index
         lost = self._gone | self._changed if erase.quotes else self._gone
-        ids, gone, went = self._subject.ids, self._gone, self._is_of_gone
+        ids, gone, went, drawn = self._subject.ids, self._gone, self._is_of_gone, self._drawn
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
         needed += [place(name) for name in erase.owned]
         readers = None if relation.readers is None else place(relation.readers)
@@ -232,6 +240,7 @@ class Walk:
                 or (digest is not None and row[digest] in self.outcome.hashes)
                 or (version is not None and tuple(row[at] for at in version) in self._touched)
                 or any(went(relation, made) for made in made_from)
+                or drawn.repeats(relation, row)
             )
 
         return goes
@@ -278,6 +287,7 @@ class Walk:
         if relation.erase is not None and not relation.erase.hangs_on:
             self._gone.add(row[relation.index(relation.key[0]) + 1])
         self.outcome.hashes |= digests_of(relation, codec_of(relation).decode(row))
+        self._drawn.take(relation, row)
         self._remember(relation, row)
 
     def _remember(self, relation: Relation, row: tuple[Any, ...]) -> None:

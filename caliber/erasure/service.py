@@ -167,7 +167,7 @@ class Forgetting:
                 for earlier in unfinished_erasures(engine):
                     if REWRITTEN in earlier.counts:  # it waited for the same log
                         _finish(engine, earlier.erasure_id)
-            remaining += _left_alone(proof)
+            remaining += [*_left_alone(proof), *_maybe_drawn(outcome)]
             return ForgetReport(
                 kind=kind,
                 dry_run=False,
@@ -337,6 +337,14 @@ def _left_alone(proof: Proof) -> list[str]:
     found = ", ".join(f"{name} ({count})" for name, count in sorted(proof.doubtful.items()))
     left = f"a name that may name somebody else, as a plain word does, was left in records of {found}"
     return [f"{left}: look for it, and forget again with texts=(name,) if it names the user"]
+
+
+def _maybe_drawn(outcome: Outcome) -> list[str]:
+    """Return the lines about records that may have been drawn from words of the subject in tasks of others."""
+    if not outcome.unclear:
+        return []
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(outcome.unclear.items()))
+    return [f"{found} of tasks that the subject wrote in may say in other words what it said: read and delete them"]
 
 
 def _elsewhere(engine: Engine) -> list[str]:

@@ -253,6 +253,7 @@ _allow(
 _allow(
     NO_KNOB_YET,
     context__filling__shown_turns="_AIMED",
+    erasure__drawn="_PART_CHARS",
     erasure__erasing="_SHARED_FROM _SHARED_PART",
     embedding__reembedding="REFUSED_SHARE STRICT_ATTEMPTS",
     search__searcher="_DIVERSE_POOL",
