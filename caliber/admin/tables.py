@@ -195,7 +195,10 @@ class CheckpointTable(Table, of=CHECKPOINT):
         return found[0] if found else None
 
     def delete_oldest(self, trajectory_id: Any, keep: int, *, deadline_ms: int | None = None) -> int:
-        """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352)."""
+        """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352).
+
+        Those that recoveries made are counted apart, and the ones that recoveries went to stay with them.
+        """
         trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         arguments.as_whole(keep, "keep")
         with bounded(deadline_ms):

@@ -13,7 +13,10 @@ from caliber.model.trajectory import Artifact, Scope, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A point a trajectory can be recovered from. ``state`` is JSON, packed by ``codec``. Source: K-023, C-267."""
+    """A point a trajectory can be recovered from. ``state`` is JSON, packed by ``codec``. Source: K-023, C-267.
+
+    ``recovered_to`` is the checkpoint from which the task was recovered right after; None of one that no recovery made.
+    """
 
     checkpoint_id: CheckpointId
     trajectory_id: TrajectoryId
@@ -23,6 +26,7 @@ class Checkpoint:
     recoverable: bool
     created_at: datetime
     scope_id: ScopeId | None = None
+    recovered_to: CheckpointId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,18 +39,20 @@ _HASH_BYTES: Final = 32
 class InUse:
     """The records of one relation that were in use: their keys, and version and end of those that had changed.
 
+    ``unused`` are keys of records of the task that were there and out of use: neither came later.
     Units: ends in µs.
     """
 
     keys: frozenset[bytes]
     changed: Mapping[bytes, tuple[int, int | None]]
+    unused: frozenset[bytes] = frozenset()
 
     @classmethod
-    def of(cls, records: Iterable[tuple[bytes, int, int | None]]) -> InUse:
-        """Return it for keys, versions and ends."""
+    def of(cls, records: Iterable[tuple[bytes, int, int | None]], unused: Iterable[bytes] = ()) -> InUse:
+        """Return it for keys, versions and ends, and the keys of records that were out of use."""
         found = list(records)
         changed = {key: (version, until) for key, version, until in found if version != 1 or until is not None}
-        return cls(frozenset(key for key, _, _ in found), changed)
+        return cls(frozenset(key for key, _, _ in found), changed, frozenset(unused))
 
     def wanted(self, key: bytes) -> tuple[int, int | None]:
         """Return the version and the end that a record in use had."""
@@ -59,14 +61,14 @@ class InUse:
     def as_json(self) -> list[Any]:
         """Return it as JSON has it."""
         changed = sorted([key.hex(), version, until] for key, (version, until) in self.changed.items())
-        return [sorted(key.hex() for key in self.keys), changed]
+        return [sorted(key.hex() for key in self.keys), changed, sorted(key.hex() for key in self.unused)]
 
     @classmethod
     def from_json(cls, value: Any) -> InUse:
         """Return it from JSON."""
-        keys, changed = value
+        keys, changed, unused = value
         ends = {bytes.fromhex(key): (int(version), until) for key, version, until in changed}
-        return cls(frozenset(map(bytes.fromhex, keys)), ends)
+        return cls(frozenset(map(bytes.fromhex, keys)), ends, frozenset(map(bytes.fromhex, unused)))
 
 
 NOTHING: Final = InUse(frozenset(), {})
@@ -78,7 +80,8 @@ class CheckpointState:
 
     ``scope_count`` scopes existed, those numbered ``open_scopes`` were open. Turns below ``turn_number`` existed.
     ``rolled_back_turns`` (ranges, the last included) and ``rolled_back_scopes`` were not in use. ``records`` are the
-    others in use, by relation, ``conflicts`` those of which one is a side, and whether they were open.
+    others, by relation. ``conflicts`` are those with a side in use, also of a task below, and whether they were open.
+    ``below`` are the tasks below at any depth, each without a ``below`` of its own.
     """
 
     trajectory_status: TrajectoryStatus
@@ -91,8 +94,6 @@ class CheckpointState:
     conflicts: Mapping[bytes, bool]
     below: Mapping[bytes, CheckpointState]
     context_snapshot: Mapping[str, Any]
-    recovered_to: uuid.UUID | None = None
-    """The checkpoint from which the task was recovered right after; None of one that no recovery made."""
 
     @property
     def active_scope_sequence(self) -> int | None:
@@ -128,7 +129,7 @@ class CheckpointState:
             "turn_number": self.turn_number,
             "rolled_back_turns": self.rolled_back_turns,
             "rolled_back_scopes": sorted(self.rolled_back_scopes),
-            "records": {name: used.as_json() for name, used in self.records.items() if used.keys},
+            "records": {name: used.as_json() for name, used in self.records.items() if used.keys or used.unused},
             "conflicts": {key.hex(): is_open for key, is_open in self.conflicts.items()},
             "below": {key.hex(): state.as_json() for key, state in self.below.items()},
             "context_snapshot": dict(self.context_snapshot),
@@ -148,7 +149,6 @@ class CheckpointState:
             conflicts={bytes.fromhex(key): bool(is_open) for key, is_open in state["conflicts"].items()},
             below={bytes.fromhex(key): cls.from_json(each) for key, each in state["below"].items()},
             context_snapshot=state["context_snapshot"],
-            recovered_to=uuid.UUID(to) if (to := state.get("recovered_to")) is not None else None,
         )
 
 
@@ -192,18 +192,9 @@ def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return out
 
 
-def build_state(
-    state: CheckpointState, window: ContextWindow, compress: bool, recovered_to: uuid.UUID | None = None
-) -> tuple[str, bytes]:
-    """Return codec and bytes of a checkpoint's state (C-268).
-
-    ``recovered_to``: it is made by a recovery from that checkpoint, before it acts.
-    """
-    more = {
-        "context_snapshot": window_as_json(window),
-        "recovered_to": None if recovered_to is None else str(recovered_to),
-    }
-    raw = dump_json(state.as_json() | more).encode()
+def build_state(state: CheckpointState, window: ContextWindow, compress: bool) -> tuple[str, bytes]:
+    """Return codec and bytes of a checkpoint's state (C-268)."""
+    raw = dump_json(state.as_json() | {"context_snapshot": window_as_json(window)}).encode()
     body = zlib.compress(raw) if compress else raw
     return CODEC_ZLIB if compress else CODEC_JSON, CHECKPOINT_HEAD + hashlib.sha256(body).digest() + body
 
@@ -238,8 +229,12 @@ def insert_checkpoint(
     state: bytes,
     *,
     keep: int,
+    recovered_to: uuid.UUID | None = None,
 ) -> Checkpoint:
-    """Store a recoverable checkpoint and drop all but the newest ``keep`` of its trajectory (C-266, K-092)."""
+    """Store a recoverable checkpoint and drop all but the newest ``keep`` of its trajectory (C-266, K-092).
+
+    Those that recoveries make are counted apart; the ones that recoveries went to stay as long as they do.
+    """
     checkpoint = Checkpoint(
         checkpoint_id=CheckpointId(uuid7()),
         trajectory_id=trajectory.trajectory_id,
@@ -249,6 +244,7 @@ def insert_checkpoint(
         recoverable=True,
         created_at=from_us(uow.now_us),
         scope_id=scope_id,  # type: ignore[arg-type]
+        recovered_to=None if recovered_to is None else CheckpointId(recovered_to),
     )
     ordinal = uow.insert(CHECKPOINT, checkpoint)
     uow.execute("checkpoint.prune", trajectory.trajectory_id.bytes, keep, ordinal)

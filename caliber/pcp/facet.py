@@ -68,7 +68,8 @@ class Pcp:
         nothing.
 
         Raises: NotFound, also for a checkpoint of another task; NoCheckpointAvailable; InvalidValue for a checkpoint
-            that is not recoverable; InvalidStateTransition for a task that ended; PermissionDenied; Conflict.
+            that is not recoverable; StorageError for a damaged one that a recovery made; InvalidStateTransition for a
+            task that ended; PermissionDenied; Conflict.
         """
         arguments.as_flag(preview, "preview")
         wanted = None if checkpoint is None else arguments.as_uuid(checkpoint, "checkpoint")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from caliber.access.corrections import Corrections, key_of
@@ -30,7 +30,7 @@ from caliber.model.events import EventType
 from caliber.model.ids import CheckpointId, TrajectoryId
 from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.references import EntityType
-from caliber.model.time import from_us, to_us
+from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
 from caliber.pcp.checkpoints import NEVER_BEGUN, CheckpointState, read_state
 from caliber.pcp.recovered_conflicts import RecoveredConflicts
@@ -42,8 +42,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.service import Tasks
 
-Build = Callable[..., tuple[str, bytes]]
-"""Packs the state of a checkpoint; a recovery tells it the checkpoint that it goes back to."""
+Prepared = tuple[Any, tuple[str, bytes]]
+"""A task as it is, and the packed state of its checkpoint."""
 CANCELLED = "the task was recovered from a checkpoint"
 
 
@@ -78,8 +78,7 @@ class Recovery:
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> Checkpoint:
         """Store a checkpoint of a task as it is now. Raises: NotFound, InvalidStateTransition for an ended task."""
-        subject, build = self.prepare(trajectory_id)
-        state = build()
+        subject, state = self.prepare(trajectory_id)
 
         def work(uow: UnitOfWork) -> Checkpoint:
             _check_going(uow.get(TRAJECTORY, trajectory_id.bytes), "checkpoint")
@@ -89,13 +88,13 @@ class Recovery:
 
         return self._engine.write(work)
 
-    def prepare(self, trajectory_id: uuid.UUID, what: str = "checkpoint") -> tuple[Any, Build]:
+    def prepare(self, trajectory_id: uuid.UUID, what: str = "checkpoint") -> Prepared:
         """Return a task as it is, and the state of its checkpoint. Raises: NotFound, InvalidStateTransition."""
         snapshot = self._engine.snapshot("latest")
         scope = self._tasks.current_scope(snapshot, trajectory_id)
         subject = self._tasks.subject(snapshot, trajectory_id, scope, all_turns=False)
         _check_going(subject.trajectory, what)
-        return subject, self._tasks.policies.prepare_state(subject)
+        return subject, self._tasks.policies.prepare_checkpoint(subject)
 
     def recover(self, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None, *, preview: bool) -> RecoveryResult:
         """Bring a task back to a checkpoint, by default the newest of its present course; with ``preview`` tell only.
@@ -122,11 +121,10 @@ class Recovery:
         _check_going(task, "recovery")
         if before is not None and before[0].trajectory.version != task.version:
             raise StaleInputs(entity_type=TRAJECTORY.name, id=trajectory_id, reason="it went on while it was recovered")
-        records = self._records(uow, task)
-        checkpoint, state, damaged = self._choose(uow, records, checkpoint_id)
+        checkpoint, state, damaged = self._choose(uow, trajectory_id, checkpoint_id)
         if task.status is not state.trajectory_status:
             states.TRAJECTORY.check(task.status, state.trajectory_status)
-        plans = [records.plan(state), *self._below(uow, trajectory_id, state, records.recovered)]
+        plans = [self._records(uow, task).plan(state), *self._below(uow, trajectory_id, state)]
         result = _counted(
             RecoveryResult(
                 trajectory_id=TrajectoryId(trajectory_id),
@@ -150,62 +148,59 @@ class Recovery:
     def _records(self, uow: UnitOfWork, task: Trajectory) -> TaskRecords:
         return TaskRecords(uow, task, self._corrections, self._facts.learnt)
 
-    def _below(
-        self, uow: UnitOfWork, trajectory_id: uuid.UUID, state: CheckpointState, recovered: set[int]
-    ) -> Iterator[Plan]:
+    def _below(self, uow: UnitOfWork, trajectory_id: uuid.UUID, state: CheckpointState) -> Iterator[Plan]:
         """Yield the plans of tasks below one: those that started later leave, those that left come back.
 
         A task that was there, and is, keeps its own course.
         """
-        children: list[Trajectory] = uow.select_path(TRAJECTORY, "list_children", trajectory_id.bytes)
-        for child in children:
-            key = child.trajectory_id.bytes
-            wanted = state.below.get(key, NEVER_BEGUN)
-            uow.lock(TRAJECTORY, key)
-            records = self._records(uow, uow.get(TRAJECTORY, key))
-            records.recovered = recovered
-            if wanted is not NEVER_BEGUN and records.has_any:
-                continue
-            yield records.plan(wanted)
-            yield from self._below(uow, child.trajectory_id, wanted, recovered)
+        waiting, seen = [trajectory_id], {trajectory_id}  # only a damaged store has a chain that comes back to itself
+        while waiting:
+            children: list[Trajectory] = uow.select_path(TRAJECTORY, "list_children", waiting.pop().bytes)
+            for child in children:
+                key = child.trajectory_id
+                if key in seen:
+                    continue
+                seen.add(key)
+                wanted = state.below.get(key.bytes, NEVER_BEGUN)
+                uow.lock(TRAJECTORY, key.bytes)
+                records = self._records(uow, uow.get(TRAJECTORY, key.bytes))
+                if wanted is NEVER_BEGUN or records.has_left:
+                    yield records.plan(wanted)
+                    waiting.append(key)
 
     def _choose(
-        self, uow: UnitOfWork, records: TaskRecords, checkpoint_id: uuid.UUID | None
+        self, uow: UnitOfWork, trajectory_id: uuid.UUID, checkpoint_id: uuid.UUID | None
     ) -> tuple[Checkpoint, CheckpointState, tuple[CheckpointId, ...]]:
         """Return the checkpoint to recover from, its state, and newer ones that are damaged.
 
         Without an id it is the newest of the present course: before each recovery the task was on another one.
-        A damaged one falls back to the one before it.
+        A damaged one falls back to the one before it. Raises: StorageError for a damaged one that a recovery made:
+        the one before it may be far from it.
         """
-        of_task = Comparison("trajectory_id", Operator.EQUAL, records.task.trajectory_id)
+        of_task = Comparison("trajectory_id", Operator.EQUAL, trajectory_id)
         newest = self._engine.store.listing(CHECKPOINT, of_task, ORDINAL, descending=True)
-        is_reached = checkpoint_id is None
-        course: uuid.UUID | None = None  # the checkpoint at which the present course began to be another one
+        wanted = checkpoint_id  # the next one to take; None for the next one that there is
         damaged: list[CheckpointId] = []
         for each in uow.listed(CHECKPOINT, newest):
-            is_named = each.checkpoint_id == checkpoint_id
-            is_reached = is_reached or is_named
-            if is_named and not each.recoverable:
+            if wanted not in (None, each.checkpoint_id):
+                continue
+            if each.checkpoint_id == checkpoint_id and not each.recoverable:
                 raise InvalidValue(field="checkpoint", reason="is not recoverable; take another one, or none")
+            if wanted is None and each.recovered_to is not None:
+                wanted = each.recovered_to
+                continue
+            wanted = None
             if not each.recoverable:
                 continue
             try:
-                state = read_state(each)
+                return each, read_state(each), tuple(damaged)
             except StorageError:
-                if is_reached and course in (None, each.checkpoint_id):
-                    damaged.append(each.checkpoint_id)
-                    course = None
-                continue
-            if state.recovered_to is not None:
-                records.recovered.add(to_us(each.created_at))
-            if not is_reached or course not in (None, each.checkpoint_id):
-                continue
-            if is_named or course is not None or state.recovered_to is None:
-                return each, state, tuple(damaged)
-            course = state.recovered_to
-        if not is_reached:
+                if each.recovered_to is not None:
+                    raise
+                damaged.append(each.checkpoint_id)
+        if wanted is not None and wanted == checkpoint_id:
             raise NotFound(entity_type=CHECKPOINT.name, id=checkpoint_id)
-        raise NoCheckpointAvailable(trajectory_id=records.task.trajectory_id)
+        raise NoCheckpointAvailable(trajectory_id=trajectory_id)
 
     def _carry_out(
         self,
@@ -213,12 +208,10 @@ class Recovery:
         plans: list[Plan],
         conflicts: RecoveredConflicts,
         result: RecoveryResult,
-        before: tuple[Any, Build],
+        before: Prepared,
     ) -> RecoveryResult:
         at = from_us(uow.now_us)
-        # One more than are kept: the checkpoint that the task returns to must not go for it.
-        subject, build = before
-        before_id = self._tasks.policies.apply_checkpoint(uow, subject, build(result.checkpoint_id), spare=1)
+        before_id = self._tasks.policies.apply_checkpoint(uow, *before, recovered_to=result.checkpoint_id)
         writes = Rollback(uow, self._corrections, before_id)
         for scope in (scope for plan in plans for scope in plan.close):
             self._tasks.policies.cancel(uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
@@ -233,7 +226,7 @@ class Recovery:
                 used = plan.state.in_use(relation.name)
                 wanted = used.wanted(key_of(relation, record).bytes) if known else (None, None)
                 writes.lift(relation, record, *wanted)
-        opened = self._resume(uow, plans[0])
+        scope = self._resume(uow, plans[0])
         for plan in plans[1:]:
             self._settle(uow, plan)
         undone = kept = 0
@@ -247,25 +240,26 @@ class Recovery:
             result,
             facts_undone=undone,
             facts_kept=kept,
-            new_scope_id=opened.scope_id,
+            new_scope_id=scope.scope_id,
             recovered_at=at,
             before_id=CheckpointId(before_id),
         )
-        self._emit(uow, EventType.SCOPE_OPEN, opened, {"id": str(opened.scope_id)})
         counts = {each: getattr(done, each) for each in _COUNTS}
-        self._emit(uow, EventType.CHECKPOINT_RECOVER, opened, {"id": str(done.checkpoint_id), **counts})
+        self._emit(uow, EventType.CHECKPOINT_RECOVER, scope, {"id": str(done.checkpoint_id), **counts})
         return done
 
-    @staticmethod
-    def _resume(uow: UnitOfWork, plan: Plan) -> Scope:
-        """Open the scope in which the task goes on, and give the task the status that it had."""
-        key = plan.task.trajectory_id
-        if plan.task.status is not TrajectoryStatus.ACTIVE:
-            lifecycle.move_trajectory(uow, key, TrajectoryStatus.ACTIVE)
-        opened = lifecycle.open_scope(uow, key)
-        if plan.state.trajectory_status is not TrajectoryStatus.ACTIVE:
-            lifecycle.move_trajectory(uow, key, plan.state.trajectory_status)
-        return opened
+    def _resume(self, uow: UnitOfWork, plan: Plan) -> Scope:
+        """Return the scope in which the task goes on, an empty one or a new one; give the task the status it had."""
+        key, status, wanted = plan.task.trajectory_id, plan.task.status, plan.state.trajectory_status
+        scope = plan.empty
+        if scope is None:
+            if status is not TrajectoryStatus.ACTIVE:
+                lifecycle.move_trajectory(uow, key, TrajectoryStatus.ACTIVE)
+            status, scope = TrajectoryStatus.ACTIVE, lifecycle.open_scope(uow, key)
+            self._emit(uow, EventType.SCOPE_OPEN, scope, {"id": str(scope.scope_id)})
+        if status is not wanted:
+            lifecycle.move_trajectory(uow, key, wanted)
+        return scope
 
     def _settle(self, uow: UnitOfWork, plan: Plan) -> None:
         """Suspend a task below that leaves; let one that comes back go on."""

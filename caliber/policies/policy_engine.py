@@ -7,7 +7,6 @@ K-066, K-067, K-099; decision 0172.
 
 from __future__ import annotations
 
-import functools
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -234,17 +233,13 @@ class PolicyEngine:
 
     def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
         """Return codec and state of a checkpoint of the trajectory as it is now (C-266)."""
-        return self.prepare_state(subject)()
-
-    def prepare_state(self, subject: Subject) -> Callable[..., tuple[str, bytes]]:
-        """Return ``build_state`` for the trajectory as it is now; it takes ``recovered_to``."""
         from caliber.pcp.rollback.reach import state_of  # many processes make no checkpoint
 
         config = self._engine.config
         window = self._assemble(subject.trajectory.trajectory_id, config.pcp.dosage.max_context_tokens)
         compress = config.pcp.recovery_points.compression_enabled
         state = state_of(self._engine, subject.snapshot, subject.trajectory)
-        return functools.partial(build_state, state, window, compress)
+        return build_state(state, window, compress)
 
     # --- applying --------------------------------------------------------------------------------
 
@@ -368,12 +363,12 @@ class PolicyEngine:
         return [self.notes.apply(uow, subject.trajectory, note, versions, told) for note in prepared]
 
     def apply_checkpoint(
-        self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], *, spare: int = 0
+        self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], recovered_to: uuid.UUID | None = None
     ) -> uuid.UUID:
-        """Store a prepared checkpoint; ``spare`` more are kept than the configuration sets."""
-        keep = self._engine.config.checkpoint_retention + spare
+        """Store a prepared checkpoint; a recovery names the one that it goes back to."""
+        keep = self._engine.config.checkpoint_retention
         scope_id = None if subject.scope is None else subject.scope.scope_id
-        checkpoint = insert_checkpoint(uow, subject.trajectory, scope_id, *state, keep=keep)
+        checkpoint = insert_checkpoint(uow, subject.trajectory, scope_id, *state, keep=keep, recovered_to=recovered_to)
         uow.emit(self._event(EventType.CHECKPOINT_CREATE, subject, (EntityType.CHECKPOINT, checkpoint.checkpoint_id)))
         return checkpoint.checkpoint_id
 

@@ -110,14 +110,10 @@ class Policies(Protocol[P]):
         """Return codec and state of a checkpoint of the trajectory as it is now."""
         ...
 
-    def prepare_state(self, subject: Subject) -> Callable[..., tuple[str, bytes]]:
-        """Return a function that packs the state of the task as it is; it takes the checkpoint of a recovery."""
-        ...
-
     def apply_checkpoint(
-        self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], *, spare: int = 0
+        self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes], recovered_to: uuid.UUID | None = None
     ) -> uuid.UUID:
-        """Store a prepared checkpoint; ``spare`` more are kept than the configuration sets."""
+        """Store a prepared checkpoint; a recovery names the one that it goes back to."""
         ...
 
     def prepare_notes(self, subject: Subject) -> list[Any]:

@@ -107,9 +107,20 @@ _TEXTS = {
         " last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1"
         f" RETURNING {ROW['usage']}"
     ),
+    # Those that recoveries made are counted apart. Those to which they went stay with them, and below each other
+    # one that stays the newest one of a recovery: it tells on which course the older ones are.
     "checkpoint.prune": (
-        "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal"
-        " FROM checkpoint WHERE trajectory_id = ?1 ORDER BY ordinal DESC LIMIT ?2)"
+        "WITH asked AS (SELECT ordinal FROM checkpoint WHERE trajectory_id = ?1 AND recovered_to IS NULL"
+        " ORDER BY ordinal DESC LIMIT ?2), made AS (SELECT ordinal, recovered_to FROM checkpoint"
+        " WHERE trajectory_id = ?1 AND recovered_to IS NOT NULL ORDER BY ordinal DESC LIMIT ?2),"
+        " kept AS (SELECT ordinal, recovered_to FROM made UNION SELECT ordinal, NULL FROM asked"
+        " UNION SELECT target.ordinal, target.recovered_to FROM checkpoint AS target"
+        " JOIN made ON target.checkpoint_id = made.recovered_to)"
+        " DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3"
+        " AND ordinal NOT IN (SELECT ordinal FROM kept)"
+        " AND ordinal NOT IN (SELECT max(older.ordinal) FROM kept JOIN checkpoint AS older"
+        " ON older.trajectory_id = ?1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal"
+        " WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal)"
     ),
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),

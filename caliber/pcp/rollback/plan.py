@@ -21,10 +21,9 @@ from caliber.access.corrections import Corrections, key_of
 from caliber.model import states
 from caliber.model.errors import Conflict
 from caliber.model.events import CorrectionAction
-from caliber.model.ids import ScopeId
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
-from caliber.pcp.checkpoints import CheckpointState
+from caliber.pcp.checkpoints import NEVER_BEGUN, CheckpointState
 from caliber.pcp.rollback.reach import Entry, entries_of, reached
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TURN
@@ -49,7 +48,7 @@ class Plan:
     lift: list[tuple[Relation, Any]] = field(default_factory=list)
     close: list[Scope] = field(default_factory=list)
     empty: Scope | None = None
-    """The open scope, if it is newer than the checkpoint and nothing happened in it."""
+    """The newest open scope, if it is newer than the checkpoint and nothing happened in it: the task goes on there."""
 
     @staticmethod
     def of(relation: Relation, changes: list[tuple[Relation, Any]]) -> list[Any]:
@@ -76,53 +75,48 @@ class TaskRecords:
 
     def __init__(self, uow: UnitOfWork, task: Trajectory, corrections: Corrections, learnt: Learnt) -> None:
         self.task = task
-        self.recovered: set[int] = set()
-        """The instants of recoveries since: a mark of another one says that somebody took the record out of use."""
         self._uow = uow
         self._corrections = corrections
         key = task.trajectory_id
         self._learnt = functools.cache(lambda: learnt(uow, key))
         self.scopes: list[Scope] = uow.select_path(SCOPE, "list_by_trajectory", key.bytes)
-        self._turns = [
-            row for scope in self.scopes for row in uow.path_rows(TURN, "list_by_scope", scope.scope_id.bytes)
-        ]
-        self._entries = [(relation, list(entries_of(uow, relation, key.bytes))) for relation in reached(uow.catalog)]
 
     @property
-    def has_any(self) -> bool:
-        """True where some record of the task is in use."""
-        if any(gone is None for _, gone, _ in self._numbered()):
-            return True
-        return any(each.active for relation, found in self._entries if relation.task is not None for each in found)
+    def has_left(self) -> bool:
+        """True where a recovery took the task out with all its scopes, and nobody went on with it."""
+        return bool(self.scopes) and all(scope.rolled_back_at is not None for scope in self.scopes)
 
     def plan(self, state: CheckpointState) -> Plan:
         """Return the changes that bring the task back to a checkpoint."""
         plan = Plan(self.task, state)
-        busy: set[ScopeId] = set()
+        busy: set[bytes] = set()
         for number, gone, row in self._numbered():
             if state.used(number) is (gone is None):
                 continue
             turn: Turn = codec_of(TURN).decode(row)
             if gone is None:
                 plan.mark.append((TURN, turn))
-                busy.add(turn.scope_id)
+                busy.add(turn.scope_id.bytes)
             else:
                 plan.lift.append((TURN, turn))
-        for relation, found in self._entries:
+        for relation in reached(self._uow.catalog):
+            found = list(entries_of(self._uow, relation, self.task.trajectory_id.bytes))
             if relation.task is None:
                 self._plan_drawn(plan, relation, found)
                 continue
             used, codec = state.in_use(relation.name), codec_of(relation)
+            scope_at = codec.index("scope_id") if "scope_id" in codec.names else None
             for each in found:
                 if each.key in used.keys:
                     if self._differs(relation, each, *used.wanted(each.key)):
                         plan.lift.append((relation, codec.decode(each.row)))
-                elif each.active or each.marked in self.recovered:
-                    record = codec.decode(each.row)
-                    plan.mark += [(relation, record)] * each.active
-                    busy.add(getattr(record, "scope_id", None))  # type: ignore[arg-type]
+                    continue
+                if each.active:
+                    plan.mark.append((relation, codec.decode(each.row)))
+                if scope_at is not None and each.key not in used.unused:
+                    busy.add(each.row[scope_at])
         for scope in self.scopes:
-            self._plan_scope(plan, scope, state, is_busy=scope.scope_id in busy)
+            self._plan_scope(plan, scope, state, is_busy=scope.scope_id.bytes in busy)
         return plan
 
     def _differs(self, relation: Relation, now: Entry, version: int, until: int | None) -> bool:
@@ -167,12 +161,17 @@ class TaskRecords:
         """Yield the number of each turn, when it was rolled back as the driver stores it, or None, and its row."""
         index = codec_of(TURN).index
         number, gone = index("turn_number"), index("rolled_back_at")
-        return ((row[number], row[gone], row) for row in self._turns)
+        for scope in self.scopes:
+            for row in self._uow.path_rows(TURN, "list_by_scope", scope.scope_id.bytes):
+                yield row[number], row[gone], row
 
     @staticmethod
     def _plan_scope(plan: Plan, scope: Scope, state: CheckpointState, *, is_busy: bool) -> None:
         is_new = scope.sequence_number >= state.scope_count
-        if is_new and scope.is_open and not is_busy and not scope.turn_count:
+        if is_new and scope.is_open and not is_busy and not scope.turn_count and state is not NEVER_BEGUN:
+            if plan.empty is not None:
+                plan.close.append(plan.empty)
+                plan.mark.append((SCOPE, plan.empty))
             plan.empty = scope  # the newest of them: scopes come in their order
             return
         if scope.is_open:

@@ -8,8 +8,9 @@ Source: C-266 to C-272, K-088; docs/pcp.md.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,29 @@ def path_of(relation: Relation) -> tuple[str, tuple[int, ...]]:
 
 def state_of(engine: Engine, snapshot: ResidentSnapshot, trajectory: Trajectory) -> CheckpointState:
     """Return the state of a task as memory has it, and of the tasks below it."""
+    own, *below = (_own_state(engine, snapshot, each) for each in _with_tasks_below(engine, snapshot, trajectory))
+    keys = frozenset().union(*(used.keys for _, state in (own, *below) for used in state.records.values()))
+    children = {task.trajectory_id.bytes: state for task, state in below}
+    return dataclasses.replace(own[1], conflicts=_conflicts(snapshot, keys), below=children)
+
+
+def _with_tasks_below(engine: Engine, snapshot: ResidentSnapshot, trajectory: Trajectory) -> Iterator[Trajectory]:
+    """Yield a task and those below it, each once: only a damaged store has a chain that comes back to itself."""
+    tasks, waiting, seen = snapshot[TRAJECTORY.name], [trajectory], {trajectory.trajectory_id}
+    while waiting:
+        task = waiting.pop()
+        yield task
+        for number in tasks.group("parent_trajectory_id", task.trajectory_id.bytes).tolist():
+            child: Trajectory = engine.memory.entity(tasks, number)
+            if child.trajectory_id not in seen:
+                seen.add(child.trajectory_id)
+                waiting.append(child)
+
+
+def _own_state(
+    engine: Engine, snapshot: ResidentSnapshot, trajectory: Trajectory
+) -> tuple[Trajectory, CheckpointState]:
+    """Return a task and its state, without conflicts and tasks below."""
     search, key = engine.part(SearchEngine), trajectory.trajectory_id
     rows = snapshot[SCOPE.name]
     scopes: list[Scope] = [
@@ -70,10 +94,7 @@ def state_of(engine: Engine, snapshot: ResidentSnapshot, trajectory: Trajectory)
     else:
         with engine.store.read() as session:
             used = {each.name: _stored(engine, session, each, key.bytes) for each in relations}
-    tasks = snapshot[TRAJECTORY.name]
-    below = [engine.memory.entity(tasks, number) for number in tasks.group("parent_trajectory_id", key.bytes).tolist()]
-    children = {child.trajectory_id.bytes: state_of(engine, snapshot, child) for child in below}
-    return CheckpointState(
+    return trajectory, CheckpointState(
         trajectory_status=trajectory.status,
         scope_count=1 + max((scope.sequence_number for scope in scopes), default=-1),
         open_scopes=tuple(sorted(scope.sequence_number for scope in scopes if scope.is_open)),
@@ -81,21 +102,20 @@ def state_of(engine: Engine, snapshot: ResidentSnapshot, trajectory: Trajectory)
         rolled_back_turns=tuple(ranges_of(rolled_back)),
         rolled_back_scopes=frozenset(scope.sequence_number for scope in scopes if scope.rolled_back_at is not None),
         records=used,
-        conflicts=_conflicts(snapshot, used),
-        below=children,
+        conflicts={},
+        below={},
         context_snapshot={},
     )
 
 
-def _conflicts(snapshot: ResidentSnapshot, used: Mapping[str, InUse]) -> dict[bytes, bool]:
-    """Return the conflicts of which a side is in use, and whether each is open."""
+def _conflicts(snapshot: ResidentSnapshot, keys: frozenset[bytes]) -> dict[bytes, bool]:
+    """Return the conflicts of which a side is among keys, and whether each is open."""
     conflicts = snapshot[CONFLICT.name]
     numbers = conflicts.rows()
     if not len(numbers):
         return {}
     is_open = (conflicts.column("resolved_at")[numbers] == NEVER_US).tolist()
     sides = [conflicts.packed_values(name, numbers.tolist()) for name in ("a_id", "b_id")]
-    keys = frozenset().union(*(each.keys for each in used.values()))
     return {
         conflicts.entity_id(number).bytes: standing
         for number, standing, one, other in zip(numbers.tolist(), is_open, *sides, strict=True)
@@ -107,11 +127,16 @@ def _resident(owners: RelationSnapshot, task: bytes) -> InUse:
     relation = owners.relation
     group = drawn_rows(owners, task) if relation.task is None else owners.group(relation.task, task)
     numbers = active_rows(owners, group)
-    keys = [pair.tobytes() for pair in owners.ties()[numbers].astype(">u8")]
+    keys = _keys(owners, numbers)
+    unused = () if relation.task is None else _keys(owners, np.setdiff1d(group, numbers))
     versions = owners.column("version")[numbers].tolist()
     until = None if relation.valid is None else relation.valid.until
     ends = [NEVER_US] * len(keys) if until is None else owners.column(until)[numbers].tolist()
-    return InUse.of(zip(keys, versions, (None if end == NEVER_US else end for end in ends), strict=True))
+    return InUse.of(zip(keys, versions, (None if end == NEVER_US else end for end in ends), strict=True), unused)
+
+
+def _keys(owners: RelationSnapshot, numbers: NDArray[np.int64]) -> list[bytes]:
+    return [pair.tobytes() for pair in owners.ties()[numbers].astype(">u8")]
 
 
 def _stored(engine: Engine, session: StatementSession, relation: Relation, task: bytes) -> InUse:
@@ -122,7 +147,9 @@ def _stored(engine: Engine, session: StatementSession, relation: Relation, task:
     else:
         name, more = path_of(relation)
         rows = session.run(plans.lists[name], (task, *more))
-    return InUse.of((each.key, each.version, each.until) for each in entries(relation, rows) if each.active)
+    found = list(entries(relation, rows))
+    unused = [each.key for each in found if not each.active and relation.task is not None]
+    return InUse.of(((each.key, each.version, each.until) for each in found if each.active), unused)
 
 
 class Entry(NamedTuple):

@@ -56,6 +56,7 @@ CHECKPOINT = Relation(
         boolean("recoverable"),
         stamped("created_at"),
         uuid_("scope_id", nullable=True),
+        uuid_("recovered_to", nullable=True),  # no foreign key: the one that it names may be pruned
     ),
     foreign_keys=(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),

@@ -125,6 +125,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
             AddPath("event", "list_audit_by_subject"),
             AddRelation("conflict"),
+            AddColumn("checkpoint", "recovered_to"),
             ReorderPath("checkpoint", "list_by_trajectory", ("created_at", "ordinal")),
         ),
     ),
