@@ -566,6 +566,7 @@ CREATE TABLE "tenant_a"."checkpoint" (
   "recoverable" BOOLEAN NOT NULL,
   "created_at" TIMESTAMPTZ NOT NULL,
   "scope_id" UUID,
+  "recovered_to" UUID,
   UNIQUE ("checkpoint_id"),
   FOREIGN KEY ("trajectory_id") REFERENCES "tenant_a"."trajectory" ("trajectory_id") ON DELETE CASCADE,
   FOREIGN KEY ("scope_id") REFERENCES "tenant_a"."scope" ("scope_id") ON DELETE CASCADE
@@ -578,24 +579,24 @@ CREATE INDEX "ix_checkpoint_scope_id" ON "tenant_a"."checkpoint" ("scope_id") WH
 COMMENT ON TABLE "tenant_a"."checkpoint" IS 'A point a trajectory can be recovered from.';
 
 -- checkpoint.insert
---   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
+--   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
 --   gives: ordinal
-INSERT INTO "tenant_a"."checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id") VALUES (coalesce($1::bigint, nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9) RETURNING "ordinal";
+INSERT INTO "tenant_a"."checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to") VALUES (coalesce($1::bigint, nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING "ordinal";
 
 -- checkpoint.insert_or_ignore
---   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
+--   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
 --   gives: ordinal
-INSERT INTO "tenant_a"."checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id") VALUES (coalesce($1::bigint, nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "tenant_a"."checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to") VALUES (coalesce($1::bigint, nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- checkpoint.upsert
---   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
+--   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
 --   gives: ordinal
-INSERT INTO "tenant_a"."checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id") VALUES (coalesce($1::bigint, nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT ("checkpoint_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "turn_number" = excluded."turn_number", "codec" = excluded."codec", "state" = excluded."state", "recoverable" = excluded."recoverable", "created_at" = excluded."created_at", "scope_id" = excluded."scope_id" RETURNING "ordinal";
+INSERT INTO "tenant_a"."checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to") VALUES (coalesce($1::bigint, nextval('"tenant_a"."checkpoint_ordinal_seq"'::regclass)), $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT ("checkpoint_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "turn_number" = excluded."turn_number", "codec" = excluded."codec", "state" = excluded."state", "recoverable" = excluded."recoverable", "created_at" = excluded."created_at", "scope_id" = excluded."scope_id", "recovered_to" = excluded."recovered_to" RETURNING "ordinal";
 
 -- checkpoint.get
 --   takes: checkpoint_id
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "tenant_a"."checkpoint" WHERE "checkpoint_id" = $1;
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "tenant_a"."checkpoint" WHERE "checkpoint_id" = $1;
 
 -- checkpoint.delete
 --   takes: checkpoint_id
@@ -608,13 +609,13 @@ SELECT count(*) FROM "tenant_a"."checkpoint";
 
 -- checkpoint.page
 --   takes: ordinal, limit
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "tenant_a"."checkpoint" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "tenant_a"."checkpoint" WHERE "ordinal" > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- checkpoint.get_many
 --   takes: ordinals
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "tenant_a"."checkpoint" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "tenant_a"."checkpoint" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
 -- checkpoint.lock
 --   takes: checkpoint_id
@@ -623,8 +624,8 @@ SELECT 1 FROM "tenant_a"."checkpoint" WHERE "checkpoint_id" = $1 FOR UPDATE;
 
 -- checkpoint.list_by_trajectory
 --   takes: trajectory_id, limit
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "tenant_a"."checkpoint" WHERE "trajectory_id" = $1 ORDER BY "ordinal" DESC LIMIT $2;
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "tenant_a"."checkpoint" WHERE "trajectory_id" = $1 ORDER BY "ordinal" DESC LIMIT $2;
 
 -- ===== change
 
@@ -728,7 +729,7 @@ SELECT sequence, writer, entries FROM "tenant_a"."change" WHERE sequence > $1 OR
 
 -- checkpoint.prune
 --   takes: trajectory_id, keep, before
-DELETE FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND ordinal < $3 AND ordinal NOT IN (SELECT ordinal FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 ORDER BY ordinal DESC LIMIT $2);
+WITH asked AS (SELECT ordinal FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND recovered_to IS NULL ORDER BY ordinal DESC LIMIT $2), made AS (SELECT ordinal, recovered_to FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND recovered_to IS NOT NULL ORDER BY ordinal DESC LIMIT $2), kept AS (SELECT ordinal, recovered_to FROM made UNION SELECT ordinal, NULL FROM asked UNION SELECT target.ordinal, target.recovered_to FROM "tenant_a"."checkpoint" AS target JOIN made ON target.checkpoint_id = made.recovered_to) DELETE FROM "tenant_a"."checkpoint" WHERE trajectory_id = $1 AND ordinal < $3 AND ordinal NOT IN (SELECT ordinal FROM kept) AND ordinal NOT IN (SELECT max(older.ordinal) FROM kept JOIN "tenant_a"."checkpoint" AS older ON older.trajectory_id = $1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal);
 
 -- checkpoint.reserve
 --   takes: count

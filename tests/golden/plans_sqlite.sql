@@ -528,6 +528,7 @@ CREATE TABLE "checkpoint" (
   "recoverable" INTEGER NOT NULL CHECK ("recoverable" IN (0, 1)),
   "created_at" INTEGER NOT NULL,
   "scope_id" BLOB CHECK (length("scope_id") = 16),
+  "recovered_to" BLOB CHECK (length("recovered_to") = 16),
   UNIQUE ("checkpoint_id"),
   FOREIGN KEY ("trajectory_id") REFERENCES "trajectory" ("trajectory_id") ON DELETE CASCADE,
   FOREIGN KEY ("scope_id") REFERENCES "scope" ("scope_id") ON DELETE CASCADE
@@ -538,24 +539,24 @@ CREATE INDEX "ix_checkpoint_list_by_trajectory" ON "checkpoint" ("trajectory_id"
 CREATE INDEX "ix_checkpoint_scope_id" ON "checkpoint" ("scope_id") WHERE "scope_id" IS NOT NULL;
 
 -- checkpoint.insert
---   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
+--   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
 --   gives: ordinal
-INSERT INTO "checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING "ordinal";
+INSERT INTO "checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) RETURNING "ordinal";
 
 -- checkpoint.insert_or_ignore
---   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
+--   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
 --   gives: ordinal
-INSERT INTO "checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING RETURNING "ordinal";
+INSERT INTO "checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING RETURNING "ordinal";
 
 -- checkpoint.upsert
---   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
+--   takes: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
 --   gives: ordinal
-INSERT INTO "checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT ("checkpoint_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "turn_number" = excluded."turn_number", "codec" = excluded."codec", "state" = excluded."state", "recoverable" = excluded."recoverable", "created_at" = excluded."created_at", "scope_id" = excluded."scope_id" RETURNING "ordinal";
+INSERT INTO "checkpoint" ("ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT ("checkpoint_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "turn_number" = excluded."turn_number", "codec" = excluded."codec", "state" = excluded."state", "recoverable" = excluded."recoverable", "created_at" = excluded."created_at", "scope_id" = excluded."scope_id", "recovered_to" = excluded."recovered_to" RETURNING "ordinal";
 
 -- checkpoint.get
 --   takes: checkpoint_id
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "checkpoint" WHERE "checkpoint_id" = ?1;
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "checkpoint" WHERE "checkpoint_id" = ?1;
 
 -- checkpoint.delete
 --   takes: checkpoint_id
@@ -568,18 +569,18 @@ SELECT count(*) FROM "checkpoint";
 
 -- checkpoint.page
 --   takes: ordinal, limit
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "checkpoint" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "checkpoint" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
 
 -- checkpoint.get_many
 --   takes: ordinals
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "checkpoint" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "checkpoint" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
 
 -- checkpoint.list_by_trajectory
 --   takes: trajectory_id, limit
---   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id
-SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id" FROM "checkpoint" WHERE "trajectory_id" = ?1 ORDER BY "ordinal" DESC LIMIT ?2;
+--   gives: ordinal, checkpoint_id, trajectory_id, turn_number, codec, state, recoverable, created_at, scope_id, recovered_to
+SELECT "ordinal", "checkpoint_id", "trajectory_id", "turn_number", "codec", "state", "recoverable", "created_at", "scope_id", "recovered_to" FROM "checkpoint" WHERE "trajectory_id" = ?1 ORDER BY "ordinal" DESC LIMIT ?2;
 
 -- ===== change
 
@@ -654,7 +655,7 @@ SELECT sequence, writer, entries FROM change WHERE sequence > ?1 ORDER BY sequen
 
 -- checkpoint.prune
 --   takes: trajectory_id, keep, before
-DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal FROM checkpoint WHERE trajectory_id = ?1 ORDER BY ordinal DESC LIMIT ?2);
+WITH asked AS (SELECT ordinal FROM checkpoint WHERE trajectory_id = ?1 AND recovered_to IS NULL ORDER BY ordinal DESC LIMIT ?2), made AS (SELECT ordinal, recovered_to FROM checkpoint WHERE trajectory_id = ?1 AND recovered_to IS NOT NULL ORDER BY ordinal DESC LIMIT ?2), kept AS (SELECT ordinal, recovered_to FROM made UNION SELECT ordinal, NULL FROM asked UNION SELECT target.ordinal, target.recovered_to FROM checkpoint AS target JOIN made ON target.checkpoint_id = made.recovered_to) DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal FROM kept) AND ordinal NOT IN (SELECT max(older.ordinal) FROM kept JOIN checkpoint AS older ON older.trajectory_id = ?1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal);
 
 -- content.at
 --   takes: owner_type, owner_ordinal, owner_version

@@ -83,7 +83,7 @@ class TaskRecords:
 
     @property
     def has_left(self) -> bool:
-        """True where a recovery took the task out with all its scopes, and nobody went on with it."""
+        """True where a recovery took the task out with all its scopes, and no other was opened since."""
         return bool(self.scopes) and all(scope.rolled_back_at is not None for scope in self.scopes)
 
     def plan(self, state: CheckpointState) -> Plan:
