@@ -515,7 +515,7 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
 
 _WINDOWS = {"window", "excluded", "explained without its user", "dosage, page and diff"}
 _COUNTING = {"get", "get for", "scope", "state of a task", "origin of an artifact"}
-_TIMED = re.compile(r"[0-9.]+ (ms|µs|s)\b|[0-9a-f]{16,}|Store position \d+|ordinal \d+|conflict \d+ is")
+_TIMED = re.compile(r"[0-9.]+ (ms|µs|s)\b|[0-9a-f]{16,}|Store position [\d,]+|ordinal \d+|conflict \d+ is")
 """Durations, hashes, ordinals and the position of the store on a page."""
 
 
