@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from caliber.erasure.subject import folded
+from caliber.erasure.subject import folded_words
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -17,7 +17,6 @@ from caliber.text.sentences import split_sentences
 
 _PART_CHARS: Final = 12
 """The length from which on a statement is known again inside a longer one: shorter ones are in many texts."""
-_ID_BYTES: Final = 16
 Row = tuple[Any, ...]
 
 
@@ -57,8 +56,7 @@ class Drawn:
             return set()
         tasks: set[bytes] = set()
         if erase.sources is not None:
-            ids = row[place(erase.sources)] or b""
-            tasks = {ids[at : at + _ID_BYTES] for at in range(0, len(ids), _ID_BYTES)}
+            tasks = split_ids(row[place(erase.sources)] or b"")
         elif relation.task is not None and any(made.empties is None for made in erase.made_from):
             tasks = {row[place(relation.task)]}
         tasks &= self._said.keys() - self._gone
@@ -87,8 +85,13 @@ def _statements(relation: Relation, row: Row) -> Iterator[str]:
         value = row[place(name)] or ""
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         for part in (text, *text.splitlines(), *(sentence.text for sentence in split_sentences(text))):
-            if plain := " ".join(folded(part).split()).strip(" .!;,:*_-•"):
-                yield plain
+            if statement := folded_words(part).strip(" .!;,:*_-•"):
+                yield statement
+
+
+def split_ids(ids: bytes) -> set[bytes]:
+    """Return the ids that a column holds side by side, of 16 bytes each."""
+    return {ids[at : at + 16] for at in range(0, len(ids), 16)}
 
 
 def _is_part(part: str, whole: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from caliber.access.owners import OF_PEOPLE
 from caliber.erasure.digests import digests_of, digests_of_body
-from caliber.erasure.drawn import Drawn
+from caliber.erasure.drawn import Drawn, split_ids
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator
@@ -236,7 +236,7 @@ class Walk:
                 or any(row[at] is not None and named(row[at]) for at, named in is_named.items())
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
                 or (doubtful is not None and is_about_person(row, doubtful))
-                or (sources is not None and bool(row[sources]) and _split(row[sources]) <= gone)
+                or (sources is not None and bool(row[sources]) and split_ids(row[sources]) <= gone)
                 or (digest is not None and row[digest] in self.outcome.hashes)
                 or (version is not None and tuple(row[at] for at in version) in self._touched)
                 or any(went(relation, made) for made in made_from)
@@ -350,7 +350,3 @@ def _trait(relation: Relation) -> Erase:
 
 def _copies(relation: Relation) -> bool:
     return any(isinstance(each.redaction, Packed) and each.redaction.layout in COPIES for each in relation.columns)
-
-
-def _split(ids: bytes) -> set[bytes]:
-    return {ids[at : at + 16] for at in range(0, len(ids), 16)}

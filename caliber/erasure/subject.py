@@ -96,7 +96,8 @@ def _pieces(text: str) -> Iterator[tuple[str, int, int]]:
         at = end
 
 
-def _plain(text: str) -> str:
+def folded_words(text: str) -> str:
+    """Return a text folded, with single spaces between its words."""
     return " ".join(folded(text).split())
 
 
@@ -159,10 +160,10 @@ class Subject:
         if not self.ids and not self.texts:
             raise RequiredFieldMissing(field="entity or texts")
         forms = frozenset(form for item in ids for form in (str(item), item.hex))
-        own = set(map(_plain, self._own))
-        self._given = frozenset(plain for plain in map(_plain, self.texts) if plain not in own) | forms
-        self.names = frozenset(map(_plain, self.texts)) | forms
-        found = {_plain(spelling) for text in self.texts for spelling in _spellings(text)} | forms
+        own = set(map(folded_words, self._own))
+        self._given = frozenset(plain for plain in map(folded_words, self.texts) if plain not in own) | forms
+        self.names = frozenset(map(folded_words, self.texts)) | forms
+        found = {folded_words(spelling) for text in self.texts for spelling in _spellings(text)} | forms
         self.spellings = tuple(sorted(found, key=lambda text: (-len(text), text)))
         self._pattern = re.compile("|".join(_pattern(text, whole=text not in forms) for text in self.spellings))
         self._first_words = tuple(dict.fromkeys(text.split()[0] for text in self.spellings))
@@ -202,13 +203,13 @@ class Subject:
 
     def named(self, text: str) -> bool:
         """Return whether a text is a name or the id of the subject, and nothing else."""
-        return _plain(text) in self.names
+        return folded_words(text) in self.names
 
     def is_principal(self, name: str) -> bool:
         """Return whether a name or label is the subject's: a user's own one differs from others by case already."""
         if unicodedata.normalize("NFC", name) in self._own:
             return True
-        return _plain(name) in self._given or _plain(name.partition(":")[2]) in self._given
+        return folded_words(name) in self._given or folded_words(name.partition(":")[2]) in self._given
 
     def without(self, text: str) -> str:
         """Return a text with ``MARK`` in the place of each name."""
@@ -308,7 +309,7 @@ def _checked(text: object) -> str:
     # A combining mark at the beginning would belong to the character before the name.
     while text and (text[0].isspace() or unicodedata.combining(text[0])):
         text = text[1:]
-    plain = _plain(text)
+    plain = folded_words(text)
     letters = [character for character in plain if character.isalnum()]
     least = 2 if any(_unspaced(character) for character in letters) else _LEAST_LETTERS
     if len(letters) < least:

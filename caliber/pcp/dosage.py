@@ -48,15 +48,14 @@ from caliber.context.trace import RULES, Decided, trace
 from caliber.context.window import MEMORY, build_window
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.counting import ELLIPSIS
-from caliber.model.context import AssemblyAction, DecisionCode, SectionType, SourceType
+from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.ids import WindowId
 from caliber.model.search import ResultStatus
 from caliber.model.time import to_us
 from caliber.model.windows import AssemblyDecision, ContextSection, ContextWindow, Message, SourceRef
-from caliber.pcp.window_checks import check_rest, check_sections, not_a_window
+from caliber.pcp.window_checks import SPOKEN_TYPES, check_rest, check_sections, not_a_window
 
-_SPOKEN: Final = (SectionType.USER, SectionType.CURRENT)
 _LEAD: Final = (SYSTEM, PERSONA, EXTRA, SUMMARY)
 """Sources whose sections are filled before the conversation."""
 _NUMBERS: Final = source_numbers()
@@ -134,7 +133,7 @@ class Dosage:
         for section in self._window.sections:
             for ref in section.sources:
                 number = _NUMBERS[ref.source_type]
-                if section.section_type not in _SPOKEN:
+                if section.section_type not in SPOKEN_TYPES:
                     count[number] = count.get(number, 0) + 1
         return any(sum(count.get(source, 0) for source in sources) > limit for sources, limit in plan.most)
 
@@ -151,7 +150,7 @@ class Dosage:
         """Return the sources in the order of their ranks, and the sections that stand after the older turns."""
         pieces = [piece for section in self._window.sections for piece in _sources(section)]
         following, messages = self._messages()
-        spoken = [piece for kind in _SPOKEN for piece in pieces if piece.section.section_type is kind]
+        spoken = [piece for kind in SPOKEN_TYPES for piece in pieces if piece.section.section_type is kind]
         if len(spoken) != len(messages):
             raise not_a_window("has other messages than its sections")
         for number, (piece, message) in enumerate(zip(spoken, messages, strict=True)):
@@ -169,7 +168,7 @@ class Dosage:
 
     def _messages(self) -> tuple[set[str], list[Message]]:
         """Return the names of the sections after the older turns, and the messages that are turns."""
-        others = [each for each in self._window.sections if each.section_type not in _SPOKEN]
+        others = [each for each in self._window.sections if each.section_type not in SPOKEN_TYPES]
         last = self._window.sections[-1]
         bodies = [each.content if each is last else each.content.removesuffix(self._separator) for each in others]
         messages = list(self._window.messages)
@@ -201,18 +200,18 @@ class Dosage:
         """Return a plan of the window's own sections under the configured limits."""
         config, window = self._config, self._window
         base = plan_of(config, ())
-        of_kind = {kind: each for each in window.sections for kind in _SPOKEN if each.section_type is kind}
-        others = [each for each in window.sections if each.section_type not in _SPOKEN]
+        of_kind = {kind: each for each in window.sections for kind in SPOKEN_TYPES if each.section_type is kind}
+        others = [each for each in window.sections if each.section_type not in SPOKEN_TYPES]
         # Strictly by priority all sections are one message; what follows the query is filled after the conversation.
         late = [each for each in others if (each.name in following if following else _source(each) not in _LEAD)]
         early = [each for each in others if each not in late]
-        ordered = [*early, of_kind.get(_SPOKEN[0]), *late, of_kind.get(_SPOKEN[1])]
+        ordered = [*early, of_kind.get(SPOKEN_TYPES[0]), *late, of_kind.get(SPOKEN_TYPES[1])]
         headers = ["" if each is None else each.content[: each.sources[0].span[0]] for each in ordered]
         lengths = base.estimator.lengths_of([self._separator, *headers]).tolist()
         separator = lengths[0] if base.additive else 0
         sections = []
         for index, (each, header) in enumerate(zip(ordered, headers, strict=True)):
-            kind = _SPOKEN[index == len(ordered) - 1] if each is None else each.section_type
+            kind = SPOKEN_TYPES[index == len(ordered) - 1] if each is None else each.section_type
             name = kind.value if each is None else each.name
             floor, cap = config.assembly.share(name) if following else (0.0, 1.0)
             sections.append(
@@ -220,7 +219,7 @@ class Dosage:
                     index=index,
                     name=name,
                     type=kind,
-                    source=SPOKEN if kind in _SPOKEN else _source(each),
+                    source=SPOKEN if kind in SPOKEN_TYPES else _source(each),
                     priority=0 if each is None else each.priority,
                     cap_tokens=None,
                     header=header,
@@ -294,8 +293,8 @@ class Dosage:
         """Return the tokens of the old sections from ``critical_priority`` on, with their messages."""
         critical = self._config.pcp.dosage.critical_priority
         kept = [] if critical is None else [each for each in self._window.sections if each.priority >= critical]
-        spoken = sum(len(each.sources) for each in kept if each.section_type in _SPOKEN)
-        messages = spoken + any(each.section_type not in _SPOKEN for each in kept)
+        spoken = sum(len(each.sources) for each in kept if each.section_type in SPOKEN_TYPES)
+        messages = spoken + any(each.section_type not in SPOKEN_TYPES for each in kept)
         overhead = self._config.assembly.message_overhead_tokens
         return sum(each.token_count for each in kept) + overhead * messages
 
@@ -335,7 +334,7 @@ def _source(section: ContextSection | None) -> int:
 def _sources(section: ContextSection) -> list[_Piece]:
     """Return the sources of a section. Raises: InvalidValue."""
     out: list[_Piece] = []
-    spoken, at = section.section_type in _SPOKEN, section.sources[0].span[0]
+    spoken, at = section.section_type in SPOKEN_TYPES, section.sources[0].span[0]
     for ref in section.sources:
         start, end = ref.span
         if start < at:

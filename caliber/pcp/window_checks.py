@@ -15,7 +15,7 @@ from caliber.model.context import SectionType
 from caliber.model.errors import InvalidValue
 from caliber.model.windows import AssemblyDecision, ContextSection, Message, SourceRef
 
-_SPOKEN: Final = (SectionType.USER, SectionType.CURRENT)
+SPOKEN_TYPES: Final = (SectionType.USER, SectionType.CURRENT)
 _MOST: Final = 2**31 - 1
 """The greatest number that a window holds: tokens, versions, priorities and characters are fewer."""
 _FUNCTION: Final = ("name", "arguments")
@@ -41,7 +41,7 @@ def check_sections(window: Any, kinds: Collection[str]) -> None:
     for section in window.sections:
         _check_section(section, kinds)
     names = [section.name for section in window.sections]
-    spoken = [section.section_type for section in window.sections if section.section_type in _SPOKEN]
+    spoken = [section.section_type for section in window.sections if section.section_type in SPOKEN_TYPES]
     if len(set(names)) < len(names) or len(set(spoken)) < len(spoken):
         raise not_a_window("has a section twice")
     if window.text != "".join(section.content for section in window.sections):
