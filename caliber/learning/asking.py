@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Final
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER, Held, Statement, Step
 from caliber.learning.rules.candidates import INSTRUCTION, Candidate, Person, Refused, is_instruction
 from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.protocols import LearningProvider
+from caliber.model import arguments
 from caliber.model.errors import InvalidResponse
 from caliber.model.knowledge import NoteType
 from caliber.model.learning import LearningAction, PersonAttribute
@@ -27,6 +29,8 @@ TOO_LONG: Final = "too long for a fact"
 NO_SUCH_FACT: Final = "the model named no fact that is known"
 _STATEMENT_CHARS: Final = 400
 _REASON_CHARS: Final = 200
+_FACT: Final = {"person": str, "attribute": PersonAttribute, "value": str, "statement": str}
+_DECISION: Final = {"action": LearningAction, "known": int | None, "reason": str}
 _WORD: Final = re.compile(r"[^\W_]+")
 _TASTES: Final = frozenset({PersonAttribute.LIKES, PersonAttribute.DISLIKES, PersonAttribute.DIET})
 
@@ -48,6 +52,8 @@ class Asking:
         by_number = {turn.turn_number: turn for turn in turns}
         found: list[tuple[Turn, Candidate | Refused]] = []
         for fact in self._provider.extract_facts(user, asked) if asked else ():
+            if not _is_a(fact, ExtractedFact, _FACT):
+                raise InvalidResponse(provider=self._provider.model_id, reason="a fact is of another type")
             turn = by_number.get(fact.source_turn)
             if turn is None:
                 found.append((turns[0], Refused(UNSUPPORTED, 0, 0, fact.attribute)))
@@ -71,6 +77,8 @@ class Asking:
         if len(decided) != len(questions):
             reason = f"{len(decided)} decisions for {len(questions)} statements"
             raise InvalidResponse(provider=self._provider.model_id, reason=reason)
+        if not all(_is_a(each, FactDecision, _DECISION) for each in decided):
+            raise InvalidResponse(provider=self._provider.model_id, reason="a decision is of another type")
         decisions = dict(zip(asked, decided, strict=True))
         steps: list[Step] = []
         for at, statement in enumerate(statements):
@@ -78,16 +86,27 @@ class Asking:
         return steps
 
 
+def _is_a(answer: object, cls: type, kinds: Mapping[str, Any]) -> bool:
+    """Return whether what a provider answered is of a class, and its fields of theirs: others may have written it."""
+    return isinstance(answer, cls) and all(isinstance(getattr(answer, name), kind) for name, kind in kinds.items())
+
+
+def _cleaned(text: str) -> str:
+    """Return a text without what cannot be stored or shown: control characters and lone surrogates."""
+    return "".join(each for each in text if unicodedata.category(each) not in ("Cc", "Cs")).strip()
+
+
 def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
     """Return a fact as a candidate, or why the message does not state it."""
+    person, statement = "".join(filter(str.isprintable, fact.person)).strip(), _cleaned(fact.statement)
     place = text.casefold().find(fact.value.strip().casefold())
     start, end = (place, place + len(fact.value.strip())) if place >= 0 else (0, 0)
     reason = None
-    if len(fact.statement) > _STATEMENT_CHARS:
+    if len(statement) > _STATEMENT_CHARS:
         reason = TOO_LONG
     elif is_instruction(fact.statement) or is_instruction(fact.value) or is_instruction(fact.person):
         reason = INSTRUCTION
-    elif place < 0 or not fact.value.strip() or not _is_supported(fact, text, user):
+    elif place < 0 or not fact.value.strip() or not _is_supported(person, statement, text, user):
         reason = UNSUPPORTED
     if reason is not None:
         return Refused(reason, start, end, fact.attribute)
@@ -95,20 +114,23 @@ def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
     return Candidate(
         attribute=fact.attribute,
         value=fact.value.strip(),
-        content=fact.statement.strip(),
+        content=statement,
         start=start,
         end=end,
         note_type=NoteType.PREFERENCE if fact.attribute in _TASTES else NoteType.FACT,
-        person=None if own else Person("", "".join(filter(str.isprintable, fact.person)).strip()),
+        person=None if own else Person("", person),
     )
 
 
-def _is_supported(fact: ExtractedFact, text: str, user: str) -> bool:
+def _is_supported(person: str, statement: str, text: str, user: str) -> bool:
     """Return whether a message names the person of a fact, and every name and number that the statement has."""
     named = {word.casefold() for word in _WORD.findall(text)} | {word.casefold() for word in _WORD.findall(user)}
-    person = () if fact.person.casefold() == USER_PERSON else _WORD.findall(fact.person)
-    exact = [word for word in _WORD.findall(fact.statement) if word[0].isupper() or word[0].isdigit()]
-    return all(word.casefold() in named for word in (*person, *exact))
+    who, stated = _WORD.findall(person), _WORD.findall(statement)
+    if not who or not stated or len(person) > arguments.MAX_NAME_CHARS:
+        return False
+    exact = [word for word in stated if word[0].isupper() or word[0].isdigit()]
+    exact += () if person.casefold() == USER_PERSON else who
+    return all(word.casefold() in named for word in exact)
 
 
 def _equal(content: str, statement: Statement) -> bool:
@@ -122,7 +144,7 @@ def _step(statement: Statement, decision: FactDecision | None, known: Sequence[H
         return Step(LearningAction.NOTHING, statement, KNOWN, same[-1])
     if decision is None:
         return Step(LearningAction.ADD, statement, NEW, None, _made(statement, held))
-    reason = decision.reason[:_REASON_CHARS]
+    reason = _cleaned(decision.reason)[:_REASON_CHARS]
     if decision.action is LearningAction.NOTHING:
         return Step(LearningAction.NOTHING, statement, reason or KNOWN)
     if decision.action is LearningAction.ADD:
