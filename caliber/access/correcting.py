@@ -28,6 +28,7 @@ from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EDGE
 from caliber.schema.traits import Ends, Valid
@@ -216,7 +217,7 @@ class RecordCorrections(ABC, Generic[R]):
             revived = self._revived(record) if self._until_column in changes else {}
             stored: R = self._corrections.undo(uow, self.relation, record, event, **revived)
             if event.principal != self._principal.label:  # what another took away is not had back so
-                self._corrections.require_own(self.relation, record, {name: getattr(stored, name) for name in changes})
+                self.require_own(uow, record, {name: getattr(stored, name) for name in changes})
             if not changes.keys().isdisjoint(self._valid.columns):
                 self._check_order(uow, stored)
             self._emit(uow, self.changed, stored)
@@ -228,7 +229,15 @@ class RecordCorrections(ABC, Generic[R]):
         """Return a record, locked as its correction locks it, before work beside that. Raises: as ``end``."""
         return self._begin(uow, key, action, None, None, dated=True)
 
+    def require_own(self, uow: UnitOfWork, record: R, changes: Mapping[str, Any]) -> None:
+        """Raise PermissionDenied where a user names other readers of a record, or trusts it too much."""
+        self._corrections.require_own(self.relation, record, changes, lambda: self.most_trusted(uow, record))
+
     # --- rules of one relation -------------------------------------------------------------------
+
+    @abstractmethod
+    def most_trusted(self, uow: UnitOfWork, record: R) -> tuple[TrustLabel, str]:
+        """Return the highest label that a user may state for a record, and the knobs that set it."""
 
     @abstractmethod
     def text_of(self, record: R) -> str:

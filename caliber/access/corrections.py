@@ -31,6 +31,7 @@ from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageEr
 from caliber.model.events import CorrectionAction, Event, EventFamily
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import EVENT, TRAJECTORY
 from caliber.storage.compile.codec import codec_of, dump_json
@@ -119,16 +120,21 @@ class Corrections:
             resource = f"{relation.name} {key_of(relation, record)}"
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
 
-    def require_own(self, relation: Relation, record: Any, changes: Mapping[str, Any]) -> None:
-        """Raise PermissionDenied where a user names other readers of a record, or trusts it too much."""
+    def require_own(
+        self, relation: Relation, record: Any, changes: Mapping[str, Any], limit: Callable[[], tuple[TrustLabel, str]]
+    ) -> None:
+        """Raise PermissionDenied where a user names other readers of a record, or trusts it more than the ``limit``.
+
+        That is a label, and the knobs that set it.
+        """
         if not self._as_user:
             return
-        label, limit = self._principal.label, self._engine.config.trust.notes
+        label = self._principal.label
         if relation.readers is not None and relation.readers in changes:
             known = getattr(record, relation.readers)
             require_own_readers(label, self._user_names(), changes[relation.readers], known)
         if "trust" in changes:
-            require_own_trust(label, changes["trust"], limit)
+            require_own_trust(label, changes["trust"], *limit())
 
     def may_correct(self, relation: Relation, record: Any) -> bool:
         """Return whether the principal may see a record and correct it."""

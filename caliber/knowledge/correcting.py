@@ -99,9 +99,12 @@ class NoteCorrections(RecordCorrections[Note]):
     def text_of(self, record: Note) -> str:
         return embedded_text(record.entity, record.content)
 
-    def revised(self, uow: UnitOfWork, record: Note, changes: Mapping[str, Any]) -> Note:  # noqa: ARG002
+    def most_trusted(self, uow: UnitOfWork, record: Note) -> tuple[TrustLabel, str]:  # noqa: ARG002
+        return self._engine.config.trust.notes, "trust.notes"
+
+    def revised(self, uow: UnitOfWork, record: Note, changes: Mapping[str, Any]) -> Note:
         """Return a note with changed fields; other content is trusted no more than ``trust.notes``, unless stated."""
-        self._corrections.require_own(NOTE, record, changes)
+        self.require_own(uow, record, changes)
         changed = dataclasses.replace(record, **changes)
         check_validity(changed.valid_from, changed.valid_until)
         if changed.content == record.content or "trust" in changes:
@@ -122,7 +125,7 @@ class NoteCorrections(RecordCorrections[Note]):
         idempotency_key: str | None,
         sources: tuple[uuid.UUID, ...],
     ) -> tuple[Note, bool]:
-        self._corrections.require_own(NOTE, old, changes)
+        self.require_own(uow, old, changes)
         until = old.valid_until if old.valid_until is not None and old.valid_until > start else None
         kept = {name: getattr(old, name) for name in (*REQUIRED, *OPTIONAL)}
         values = {

@@ -64,9 +64,14 @@ class ArtifactCorrections(RecordCorrections[Artifact]):
     def text_of(self, record: Artifact) -> str:
         return record.text
 
+    def most_trusted(self, uow: UnitOfWork, record: Artifact) -> tuple[TrustLabel, str]:
+        scope: Scope = uow.get(SCOPE, record.scope_id.bytes)
+        return label_of(uow, scope, record.source_turn, None, self._engine.config.trust.artifacts)[0], "trust"
+
     def revised(self, uow: UnitOfWork, record: Artifact, changes: Mapping[str, Any]) -> Artifact:
         """Return an artifact with changed fields; another source turn lowers its label, and never raises it."""
         changed = dataclasses.replace(record, **changes)
+        self.require_own(uow, changed, changes)
         if "ttl" in changes:
             self._check_lifetime(uow, record, changed.ttl)
             changed = dataclasses.replace(changed, expires_at=expiry(changed.ttl, record.created_at))
@@ -95,6 +100,7 @@ class ArtifactCorrections(RecordCorrections[Artifact]):
         Unless one is stated, its label is the least trusted of the old one's and of that of a new artifact.
         """
         values = {**{name: getattr(old, name) for name in _KEPT}, **changes}
+        self.require_own(uow, dataclasses.replace(old, source_turn=values["source_turn"]), changes)
         if values["content"] == old.content:
             reason = "it has this content already; update it, or delete it"
             raise Conflict(entity_type=ARTIFACT.name, id=old.artifact_id, reason=reason)

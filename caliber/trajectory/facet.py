@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
-from caliber.access.owners import require_own_trust
 from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -312,10 +311,8 @@ class TaskMethods:
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id, below=TURN)
-        trust = engine.config.trust
-        for turn in new:
-            if turn.labelled and self._principal.is_user:
-                require_own_trust(self._principal.label, turn.trust, trust.of_turn(turn.role, turn.name), "trust")
+        if self._principal.is_user:
+            new = [turn_ops.labelled_by_user(turn, self._principal.label, engine.config.trust) for turn in new]
         kind = None if self._principal.is_admin else OWN_KIND.get(self._principal.kind)
         author_id = None if kind is None and user is None else self._author(scope_id, user, kind)
         vectors = None

@@ -5,11 +5,14 @@ Source: C-026 to C-029, C-235, K-022, K-094.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from caliber.access.owners import require_own_trust
+from caliber.config.trust import TrustConfig
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
@@ -138,6 +141,18 @@ _KEYWORDS = {
     "token_count",
     "trust",
 }
+
+
+def labelled_by_user(turn: NewTurn, user: str, trust: TrustConfig) -> NewTurn:
+    """Return the turn of a ``user``, by its label: in no role are its words trusted more than a user's.
+
+    Raises: PermissionDenied where it states a higher label.
+    """
+    limit = least_trusted(trust.of_turn(turn.role, turn.name), trust.user_turns)
+    if not turn.labelled:
+        return dataclasses.replace(turn, trust=limit)
+    require_own_trust(user, turn.trust, limit, "trust")
+    return turn
 
 
 def append_turns(

@@ -446,7 +446,6 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "trust.web_tools": ("importing.chat", "learning.facet", "trajectory.facet"),
     "trust.artifacts": ("policies.policy_engine", "trajectory.correcting", "trajectory.facet", "trajectory.summing"),
     "trust.notes": (
-        "access.corrections",
         "knowledge.correcting",
         "knowledge.drawing",
         "knowledge.facet",
