@@ -67,8 +67,9 @@ def signature(name: str, function: Any) -> str:
 
 
 def text_of(thing: Any) -> str:
-    """Return a docstring as Markdown: one line a paragraph, wrapped anew, its code in single ticks."""
-    paragraphs = inspect.cleandoc(thing.__doc__ or "").replace("``", "`").split("\n\n")
+    """Return a docstring as Markdown: one line a paragraph, wrapped anew, its code in single ticks, without sources."""
+    plain = re.sub(r"\s*\bSource: .*", "", inspect.cleandoc(thing.__doc__ or ""), flags=re.DOTALL)
+    paragraphs = plain.replace("``", "`").split("\n\n")
     return "\n\n".join("\n".join(wrapped(" ".join(each.split()))) for each in paragraphs if each)
 
 

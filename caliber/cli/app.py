@@ -14,7 +14,7 @@ from caliber.model.hints import did_you_mean
 
 # Name -> module:command, and the line in the help. Written here so that help imports nothing.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("caliber.cli.setup:init", "Write a complete, commented configuration."),
+    "init": ("caliber.cli.setup:init", "Write a short, commented configuration."),
     "check": ("caliber.cli.setup:check", "Check a configuration and sum it up."),
     "fmt": ("caliber.cli.fmt:fmt", "Lay out .caliber files."),
     "create": ("caliber.cli.setup:create", "Create the store that the configuration names."),

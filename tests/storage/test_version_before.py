@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,12 @@ import caliber
 from caliber.api.opening import plan_migration
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, FixedClock
-from caliber.model.errors import SchemaMismatch
+from caliber.model.errors import NotFound, SchemaMismatch
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
 from caliber.storage.compile.plan import create_statements, enum_check
 from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
-from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, relations_at
+from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, OwnerCount, relations_at
 from caliber.storage.write.changes import unpack_changes
 from caliber.testing import inspect
 
@@ -87,6 +89,22 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
         assert memory.admin.verify() == []
 
 
+AGENTS_SESSION = "UPDATE session SET initiator_type = 'agent'"
+OWNERS = (OwnerCount("session", 0, 1), OwnerCount("trajectory", 1, 0))
+
+
+def check_owners(settings: Any) -> None:
+    """A task of a user is that user's alone now; the session, which was made an agent's, is everybody's."""
+    with caliber.open(settings, clock=FixedClock(EXPECTED["now_us"])) as memory:
+        (session,) = memory.storage.sessions.all()
+        task = memory.get(EXPECTED["trajectory_id"])
+        stranger = memory.acting_as(caliber.Principal.user("stranger"))
+        assert stranger.get(session.session_id) == session
+        with pytest.raises(NotFound):
+            stranger.get(task.trajectory_id)
+        assert memory.acting_as(caliber.Principal.application()).get(task.trajectory_id, user=task.initiator) == task
+
+
 def check_jobs(settings: Any) -> None:
     """The trigger that waited, and how far the rule on a schedule was, are jobs now."""
     with caliber.open(settings, clock=FixedClock(EXPECTED["now_us"])) as memory:
@@ -106,21 +124,30 @@ def settings(backend: Any) -> Any:
 def test_a_file_of_the_version_before_opens_after_migrating(file_backend: Any, tmp_path: Path) -> None:
     settings = file_backend.config(memories=[FACT])
     shutil.copyfile(DATA / "store.sqlite", settings.storage.path)
+    with contextlib.closing(sqlite3.connect(settings.storage.path)) as connection, connection:
+        connection.execute(AGENTS_SESSION)
     for call in (caliber.open, lambda config: caliber.create(config, exist_ok=True)):
         with pytest.raises(SchemaMismatch, match=r"schema version 2 is older than .* run `caliber db migrate`"):
             call(settings)
-    assert list(plan_migration(settings).versions) == LATER
+    plan = plan_migration(settings)
+    assert (list(plan.versions), plan.owners) == (LATER, OWNERS)
     assert caliber.migrate(settings) == LATER
     assert caliber.migrate(settings) == []
+    assert plan_migration(settings).owners == ()
     check_jobs(settings)
     check_store(settings)
+    check_owners(settings)
 
 
 def test_the_command_migrates_a_file_of_the_version_before(tmp_path: Path) -> None:
     shutil.copyfile(DATA / "store.sqlite", tmp_path / "store.db")
     document = tmp_path / "caliber.toml"
     command("init", "--path", document, "--store", "store.db", "--embedding", "none")
-    assert f"schema version {', '.join(map(str, LATER))}" in command("db", "migrate", "--config", document).stdout
+    planned = command("db", "migrate", "--plan", "--config", document).stdout
+    assert "trajectory: 1 of users would become their own, 0 would stay shared" in planned
+    applied = command("db", "migrate", "--config", document).stdout
+    assert f"schema version {', '.join(map(str, LATER))}" in applied
+    assert "trajectory: 1 of users are their own, 0 stay shared" in applied
     assert "up to date" in command("db", "migrate", "--config", document).stdout
 
 
@@ -160,11 +187,14 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
         pg.tamper(None, f"ALTER TABLE {name} DROP COLUMN rolled_back_at")
     pg.tamper(None, "ALTER TABLE turn DROP COLUMN author_id")
     pg.tamper(None, "ALTER TABLE checkpoint DROP COLUMN recovered_to")
+    pg.tamper(None, AGENTS_SESSION)
     with pytest.raises(SchemaMismatch, match="run `caliber db migrate`"):
         caliber.open(settings)
+    assert plan_migration(settings).owners == OWNERS
     assert caliber.migrate(settings) == LATER
     assert caliber.migrate(settings) == []
     check_store(settings, restored=True)
+    check_owners(settings)
     check_jobs(settings)
     pg.forsake()
 

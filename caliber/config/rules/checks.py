@@ -297,7 +297,7 @@ def _lint_on_write(mode: str | None, enabled: bool) -> Iterator[ConfigError]:
 @check("principal.kind", "principal.role")
 def _role(kind: PrincipalKind, role: object) -> Iterator[ConfigError]:
     if role is not None and kind is not PrincipalKind.AGENT:
-        yield _clash("principal.role", "principal.kind", "only an agent has a role (M-118)")
+        yield _clash("principal.role", "principal.kind", "only an agent has a role")
 
 
 # --- running them --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import SchemaMismatch
@@ -60,6 +61,16 @@ class MigrationStep:
     min_writer_version: int
     changes: tuple[SchemaChange, ...] = ()
     convert: Callable[[Dialect], tuple[str, ...]] = lambda _: ()
+    owned: tuple[str, ...] = ()
+    """Relations whose records of users are those users' own from this version on; all others stay shared."""
+
+
+class OwnerCount(NamedTuple):
+    """The records of a relation that become their users' own, and those that stay shared with everybody."""
+
+    relation: str
+    private: int
+    shared: int
 
 
 _ROLE_TYPES = "decision architecture coordination pattern skill bug test implementation untyped"
@@ -112,6 +123,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddEnumMember(PrincipalKind.APPLICATION),
             AddRelation("access_grant"),
         ),
+        owned=("session", "trajectory"),
     ),
     # A process of schema 6 would show turns that a recovery took back, and cannot read the notes of these types.
     7: MigrationStep(
@@ -154,6 +166,22 @@ def statements_of(version: int, dialect: Dialect) -> tuple[str, ...]:
     """Return the statements that bring a store to a schema version from the one before."""
     derived = [line for before, after in changed_by(version) for line in statements_between(before, after, dialect)]
     return (*derived, *MIGRATIONS[version].convert(dialect))
+
+
+def owner_counts(
+    command: Callable[[str], Sequence[Sequence[int]]], versions: Iterable[int], dialect: Dialect
+) -> tuple[OwnerCount, ...]:
+    """Return the records that versions make their users' own, by relation; ``command`` runs a statement."""
+    counts = []
+    for name in (name for version in versions for name in MIGRATIONS[version].owned):
+        relation = next(each for each in RELATIONS if each.name == name)
+        assert relation.owner is not None
+        by = relation.owner.by
+        kind = next(dict(each.parts)["entity_type"] for each in relation.composites if each.field == by)
+        asked = f"SELECT count(*), count(CASE WHEN {kind} = 'user' THEN 1 END) FROM {dialect.table(name)}"
+        ((every, private),) = command(asked)
+        counts.append(OwnerCount(name, int(private), int(every) - int(private)))
+    return tuple(counts)
 
 
 def missing_versions(applied: Iterable[Migration]) -> tuple[int, ...]:
