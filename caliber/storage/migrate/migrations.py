@@ -61,8 +61,8 @@ class MigrationStep:
     min_writer_version: int
     changes: tuple[SchemaChange, ...] = ()
     convert: Callable[[Dialect], tuple[str, ...]] = lambda _: ()
-    owned: tuple[str, ...] = ()
-    """Relations whose records of users are those users' own from this version on; all others stay shared."""
+    owns: bool = False
+    """Whether records of users are those users' own from this version on; all others stay shared."""
 
 
 class OwnerCount(NamedTuple):
@@ -123,7 +123,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddEnumMember(PrincipalKind.APPLICATION),
             AddRelation("access_grant"),
         ),
-        owned=("session", "trajectory"),
+        owns=True,
     ),
     # A process of schema 6 would show turns that a recovery took back, and cannot read the notes of these types.
     7: MigrationStep(
@@ -169,18 +169,20 @@ def statements_of(version: int, dialect: Dialect) -> tuple[str, ...]:
 
 
 def owner_counts(
-    command: Callable[[str], Sequence[Sequence[int]]], versions: Iterable[int], dialect: Dialect
+    command: Callable[[str], Sequence[Sequence[int]]], versions: Sequence[int], dialect: Dialect
 ) -> tuple[OwnerCount, ...]:
     """Return the records that versions make their users' own, by relation; ``command`` runs a statement."""
     counts = []
-    for name in (name for version in versions for name in MIGRATIONS[version].owned):
-        relation = next(each for each in RELATIONS if each.name == name)
-        assert relation.owner is not None
+    owning = any(MIGRATIONS[version].owns for version in versions)
+    there = {each.name for each in relations_at(min(versions) - 1)} if owning else ()
+    for relation in RELATIONS:
+        if relation.owner is None or relation.name not in there:
+            continue
         by = relation.owner.by
         kind = next(dict(each.parts)["entity_type"] for each in relation.composites if each.field == by)
-        asked = f"SELECT count(*), count(CASE WHEN {kind} = 'user' THEN 1 END) FROM {dialect.table(name)}"
-        ((every, private),) = command(asked)
-        counts.append(OwnerCount(name, int(private), int(every) - int(private)))
+        table = dialect.table(relation.name)
+        ((every, private),) = command(f"SELECT count(*), count(CASE WHEN {kind} = 'user' THEN 1 END) FROM {table}")
+        counts.append(OwnerCount(relation.name, int(private), int(every) - int(private)))
     return tuple(counts)
 
 
