@@ -6,6 +6,7 @@ Source: C-217 to C-224, C-447 to C-467, design section 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,11 @@ from numpy.typing import NDArray
 from caliber.context.abridge import abridge
 from caliber.context.assembled import Assembled
 from caliber.context.columns import (
+    ALONE,
     CONSIDERED,
     DISPUTED,
+    GROUP,
+    LEAD,
     LENGTH,
     MARK,
     ROW,
@@ -39,7 +43,7 @@ from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
 from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, render_columns
 from caliber.context.trace import Decided
-from caliber.context.window import build_window, count_sections, cut_texts, excess
+from caliber.context.window import build_window, count_sections, cut_texts, excess, keep_labels
 from caliber.model.context import SectionType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
 from caliber.resident.mirror import RelationSnapshot
@@ -126,10 +130,22 @@ def decide(
     """
     reserve = NO_RESERVE
     for attempt in count():
-        filled = way(ranked, codes, sizes, plan, max_tokens, reserve)
+        filled = None
+        with suppress(BudgetTooSmall):
+            filled = way(ranked, codes, sizes, plan, max_tokens, reserve)
+        if filled is None:
+            alone = (codes == CONSIDERED) & (ranked[SOURCE] == SPOKEN) & (ranked[GROUP] == ALONE)
+            keep_labels(plan, ranked, np.flatnonzero(alone).tolist(), rendered)
+            filled = way(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
         if reader is not None:
             _render_turns(ranked, filled.codes, reader, rendered)
         shown = cut_texts(plan, ranked, sizes, filled, rendered)
+        if silent := {item.place: item.room for item in filled.truncations if rendered.is_silent(item.place)}:
+            keep_labels(plan, ranked, [*silent], rendered)
+            for place, room in silent.items():
+                ranked[LEAD][place] = max(int(ranked[LEAD][place]), room + 1)
+            rendered.uncut()
+            continue
         decided = Decided(plan, max_tokens, ranked, filled, sizes, shown, reserve)
         if plan.additive:
             break

@@ -160,6 +160,11 @@ class RenderedTexts:
         self.cut_turns.clear()
         self.cuts.clear()
 
+    def is_silent(self, place: int) -> bool:
+        """Return whether a text is a turn that was cut, and nothing of its content is left."""
+        turn = self.cut_turns.get(place)
+        return turn is not None and not turn.content.removesuffix(ELLIPSIS).strip()
+
     def turns(self, places: Sequence[int]) -> list[TurnText]:
         """Return turns as they enter, in parts."""
         out = self.parts(places)

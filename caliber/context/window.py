@@ -33,7 +33,7 @@ from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.texts import Cut, RenderedTexts, TurnText, byte_length, passage_lead, quoted
 from caliber.context.trace import Decided, trace
-from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length, truncate_to_tokens
+from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError
 from caliber.model.lazy import LazyTuple
@@ -223,20 +223,30 @@ def cut_texts(
     shown = sizes.copy()
     for item in filled.truncations:
         place = item.place
-        if cached is None:
-            cut = _compressed if item.compress else _cut
-            rendered.cut(place, cut(plan, rendered.texts[place], item.room, rendered.query))
-            shown[place] = plan.measure([rendered.texts[place]])[0]
-        else:
+        turn = rendered.parts([place])[0] if ranked[SOURCE][place] == SPOKEN else None
+        label = "" if turn is None else turn.label
+        if cached is not None:
             shown[place], made = cached[place]
             rendered.cut(place, made)
-        if ranked[SOURCE][place] == SPOKEN:
-            (turn,) = rendered.parts([place])
-            text = rendered.texts[place]
-            rendered.cut_turns[place] = turn.with_content(
-                text[len(turn.label) :] if text.startswith(turn.label) else ""
+        else:
+            whole = rendered.texts[place]
+            made = (
+                _compressed(plan, whole, item.room, rendered.query)
+                if item.compress
+                else _cut(plan, whole, item.room, label)
             )
+            rendered.cut(place, made)
+            shown[place] = plan.measure([rendered.texts[place]])[0]
+        if turn is not None:
+            rendered.cut_turns[place] = turn.with_content(rendered.texts[place][len(label) :])
     return shown
+
+
+def keep_labels(plan: AssemblyPlan, ranked: Candidates, places: Sequence[int], rendered: RenderedTexts) -> None:
+    """Note the length of turns that are cut after the first character of their content: no shorter cut shows any."""
+    beginnings = [turn.label + turn.text[len(turn.label) :][:1] for turn in rendered.parts(places)]
+    known = ranked[LEAD]
+    known[list(places)] = np.maximum(known[list(places)], plan.measure(beginnings))
 
 
 def _compressed(plan: AssemblyPlan, whole: str, room: int, query: str | None) -> Cut:
@@ -247,18 +257,17 @@ def _compressed(plan: AssemblyPlan, whole: str, room: int, query: str | None) ->
         return int(plan.measure([quoted(whole, spans)])[0]) <= room
 
     spans = key_sentences(whole, query or "", fits)
-    return Cut(spans[-1][1], False, spans) if spans else _cut(plan, whole, room, query)
+    return Cut(spans[-1][1], False, spans) if spans else _cut(plan, whole, room)
 
 
-def _cut(plan: AssemblyPlan, whole: str, room: int, _query: str | None) -> Cut:
-    """Return the place to cut a text that must not be longer than ``room``."""
-    if plan.additive:
-        cut = truncate_to_tokens(whole, plan.whole_tokens(room), estimator=plan.estimator)
-    else:
-        data = plan.estimator.encoded(whole, field="text")
-        cut = truncate_to_length(whole, data, max(0, room), plan.estimator, ending=plan.separator)
-    dots = not whole.startswith(cut)
-    return Cut(len(cut) - len(ELLIPSIS) * dots, dots)
+def _cut(plan: AssemblyPlan, whole: str, room: int, label: str = "") -> Cut:
+    """Return the place to cut a text that must not be longer than ``room``: after its label, which stays whole."""
+    estimator, rest = plan.estimator, whole[len(label) :]
+    length, ending = (plan.longest(plan.whole_tokens(room)), "") if plan.additive else (room, plan.separator)
+    length -= estimator.length_of(label)
+    cut = truncate_to_length(rest, estimator.encoded(rest, field="text"), max(0, length), estimator, ending=ending)
+    dots = not rest.startswith(cut)
+    return Cut(len(label) + len(cut) - len(ELLIPSIS) * dots, dots)
 
 
 def _spans(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> list[tuple[int, int]]:

@@ -47,7 +47,6 @@ from caliber.context.texts import RenderedTexts, TurnText, day_text
 from caliber.context.trace import RULES, Decided, trace
 from caliber.context.window import MEMORY, build_window
 from caliber.kernels import uuid7
-from caliber.kernels.tokens.counting import ELLIPSIS
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.ids import WindowId
@@ -158,7 +157,7 @@ class Dosage:
                 (each["id"], each["function"]["name"], each["function"]["arguments"]) for each in message.tool_calls
             )
             turn = TurnText(message.role, message.content, message.name, calls, message.tool_call_id)
-            if turn.text != piece.text and not _is_cut_label(turn, piece.text):
+            if turn.text != piece.text:
                 raise not_a_window("has a message that reads otherwise in its text")
             piece.turn, piece.number = turn, number
         _mark(spoken, self._config.assembly.recent_exchanges)
@@ -346,11 +345,6 @@ def _sources(section: ContextSection) -> list[_Piece]:
         out.append(piece)
         at = end
     return out
-
-
-def _is_cut_label(turn: TurnText, text: str) -> bool:
-    """Return whether a text is that of a turn which was cut before its content began."""
-    return not turn.content and not turn.calls and turn.label.startswith(text.removesuffix(ELLIPSIS))
 
 
 def _day(ref: SourceRef) -> int:

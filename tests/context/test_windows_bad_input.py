@@ -23,8 +23,8 @@ from caliber.model.trajectory import TTL, TTLKind
 pytestmark = pytest.mark.databases("one")
 
 ME = EntityRef.user("me")
-SMALLEST = 11
-"""Tokens of the smallest window: a header, the cost of a message, and one token of it."""
+SMALLEST = 12
+"""Tokens of the smallest window: a header, the cost of a message, its speaker, and one token of it."""
 KNOBS: dict[str, Any] = {"embedding__embed__turn": "commit", "policies": []}
 
 
@@ -69,7 +69,9 @@ def test_every_tiny_budget_gives_a_window_or_says_what_it_needs(talk: Talk) -> N
         window = talk.memory.assemble_context(task, max_tokens=budget)
         assert window.used_tokens <= budget
         assert window.messages[-1].role == "user"
-        assert window.messages[-1].content.startswith("What"[: len(window.messages[-1].content)].rstrip("."))
+        said = window.messages[-1].content.removesuffix("...")
+        assert said
+        assert "What is my tortoise called?".startswith(said)
         assert talk.memory.replay(window.window_id).text == window.text
     assert "Humboldt" in window.text
 

@@ -232,19 +232,71 @@ def test_no_limit_is_ever_exceeded(window_of: Any, order: str) -> None:
     holds()
 
 
-def test_a_turn_that_was_cut_inside_its_label_can_be_cut_again(backend: Any, start: Any) -> None:
-    memory = backend.open(**KNOBS)
+LONG = "ana maria lopez de la vega y de los santos"
+
+
+@pytest.mark.parametrize("order", ["priority", "stable_first"])
+@pytest.mark.parametrize(
+    "content", ["Filter the water please.", "QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo" * 4, "\n  水を濾して 👩‍🌾"]
+)
+@pytest.mark.parametrize("instructions", ["", "Help with pumps. Be brief."])
+def test_no_budget_leaves_a_message_without_content(
+    backend: Any, start: Any, order: str, content: str, instructions: str
+) -> None:
+    memory = backend.open(
+        **KNOBS,
+        assembly__order=order,
+        assembly__overflow_policy="truncate",
+        system_instructions=instructions or None,
+    )
     agent = start(memory)
-    memory.append_turn(agent.scope_id, role="user", content="Filter the water please.", name="ana")
+    memory.append_turn(agent.scope_id, role="user", content=content, name=LONG)
     memory.flush()
-    window = memory.assemble_context(agent.trajectory_id)
-    shown = set()
-    for limit in range(window.used_tokens, 0, -1):
-        window = memory.pcp.apply_dosage(window, max_tokens=limit)
-        assert window.used_tokens <= limit
-        shown |= {each.content for each in window.sections}
-        assert memory.pcp.apply_dosage(window) is window
-    assert {"# Now\nuser ana:...", "# Now\nuse"} <= shown
+    whole = memory.assemble_context(agent.trajectory_id)
+    shortest = len(content)
+    for limit in range(1, whole.used_tokens + 1):
+        cut = memory.pcp.apply_dosage(whole, max_tokens=limit)
+        assert cut.used_tokens <= limit
+        assert memory.pcp.apply_dosage(cut) is cut
+        enough = limit
+        try:
+            made = memory.assemble_context(agent.trajectory_id, max_tokens=limit)
+        except BudgetTooSmall as error:
+            enough = error.needed
+            made = memory.assemble_context(agent.trajectory_id, max_tokens=enough)
+        assert memory.replay(made.window_id).text == made.text
+        assert made.used_tokens <= enough
+        for window in (made, cut):
+            for message in window.messages:
+                said = message.content.removesuffix("...")
+                assert said.strip()
+                if message.role == "user":
+                    assert content.startswith(said)
+                    assert LONG + ": " + message.content in window.text
+                    shortest = min(shortest, len(said))
+    assert shortest <= len(content) // 2
+
+
+def test_a_result_of_a_tool_is_not_cut_in_its_label(backend: Any, start: Any) -> None:
+    memory = backend.open(**KNOBS | {"assembly__truncate_min_tokens": 1, "assembly__overflow_policy": "truncate"})
+    agent = start(memory)
+    scope = agent.scope_id
+    memory.append_turn(scope, role="user", content="Read.")
+    memory.append_turn(scope, role="assistant", content="", tool_calls=[ToolCall("c" * 60, "read", "{}")])
+    memory.append_turn(scope, role="tool", content="pressure is high " * 8, tool_call_id="c" * 60, name="r" * 60)
+    memory.flush()
+    whole = memory.assemble_context(agent.trajectory_id)
+    cut = set()
+    for limit in range(whole.used_tokens, 10, -1):
+        for window in (
+            memory.assemble_context(agent.trajectory_id, max_tokens=limit),
+            memory.pcp.apply_dosage(whole, max_tokens=limit),
+        ):
+            assert window.used_tokens <= limit
+            results = [each.content for each in window.messages if each.role == "tool"]
+            assert all(each.removesuffix("...") for each in results)
+            cut.update(results)
+    assert len(cut) > 2
 
 
 def test_the_last_message_that_does_not_fit_is_not_cut_into_the_rest(backend: Any, start: Any) -> None:
@@ -259,7 +311,7 @@ def test_the_last_message_that_does_not_fit_is_not_cut_into_the_rest(backend: An
         try:
             assert memory.assemble_context(agent.trajectory_id, max_tokens=limit).used_tokens <= limit
         except BudgetTooSmall:
-            assert limit < 12
+            assert limit < 13
         assert memory.pcp.apply_dosage(whole, max_tokens=limit).used_tokens <= limit
 
 

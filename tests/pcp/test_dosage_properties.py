@@ -128,6 +128,8 @@ def check(memory: Any, old: ContextWindow, new: ContextWindow, limit: int) -> No
     spoken = message_texts(new)
     if estimator.additive:
         assert estimate_tokens("".join(spoken), estimator=estimator) + overhead * len(new.messages) <= limit
+    # each message says something
+    assert all(each.get("tool_calls") or each["content"].removesuffix("...").strip() for each in new.to_messages())
     # calls and results together: what had both has both, or neither
     called, answered = paired(new)
     had_called, had_answered = paired(old)

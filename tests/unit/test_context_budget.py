@@ -379,7 +379,9 @@ def test_a_pair_of_call_and_answer_is_whole_or_not_there_at_any_budget(world: An
     world.turn("ok", TurnRole.TOOL, call_id="c1", name="read")
     for policy in ("truncate", "exclude"):
         config = shared(**{"assembly.overflow_policy": policy})
-        for budget in range(5, 260):
+        with pytest.raises(BudgetTooSmall):  # room for nothing but the name of the speaker
+            world.window(config=config, max_tokens=5)
+        for budget in range(8, 260):
             window = world.window(config=config, max_tokens=budget)
             roles = [message.role for message in window.messages]
             assert roles in (["user"], ["user", "assistant", "tool"]), (budget, roles)

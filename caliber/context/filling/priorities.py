@@ -123,7 +123,7 @@ def fill_by_priority(
     source, section, group, turn_number = (
         ranked[name].take(considered) for name in (SOURCE, SECTION, GROUP, TURN_NUMBER)
     )
-    is_turn = source == SPOKEN
+    is_turn, lead = source == SPOKEN, ranked[LEAD].take(considered)
     full = plan.longest(plan.budget(max_tokens))
     # One section is the last: it has no separator after it, and rounds up at no cost.
     total = full + plan.separator_length + plan.slack - reserve.total
@@ -141,8 +141,8 @@ def fill_by_priority(
         turn_number=turn_number,
         is_turn=is_turn,
         # A recalled turn includes the header of its passage: strictly by priority each is a passage by itself.
-        cost=sizes[considered] + plan.message_length * is_turn + ranked[LEAD].take(considered),
-        lead=ranked[LEAD].take(considered),
+        cost=sizes[considered] + plan.message_length * is_turn + lead * ~is_turn,
+        lead=lead,
         codes=np.zeros(len(considered), np.uint8),
         budgets=budgets,
         total=total,
@@ -302,7 +302,7 @@ def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
         return
     codes = state.codes
     refused = (codes == EXCLUDED_BUDGET) | (codes == EXCLUDED_SECTION_BUDGET)
-    refused &= (state.group == ALONE) & (state.lead == 0)  # a recalled turn is never cut
+    refused &= (state.group == ALONE) & (state.is_turn | (state.lead == 0))  # a recalled turn is never cut
     if not refused.any():
         return
     tried: set[int] = set()
@@ -316,7 +316,7 @@ def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
             continue
         room = state.limit(section) - (plan.separator_length if state.used_in[section] else plan.overheads[section])
         room -= plan.message_length if state.is_turn[place] else 0
-        if plan.whole_tokens(room) >= least:
+        if plan.whole_tokens(room) >= least and room >= state.lead[place]:
             state.codes[place] = INCLUDED_TRUNCATED
             state.truncations.append(Truncation(place, room))
             state.charge(section, room)
@@ -338,7 +338,7 @@ def _smallest(state: _Filling) -> int:
         if section.source == SYSTEM:
             tokens = 1
         elif state.group[place] == ALONE and assembly.overflow_policy != "exclude" and section.compressible:
-            tokens = min(tokens, assembly.truncate_min_tokens)
+            tokens = min(tokens, max(assembly.truncate_min_tokens, plan.tokens(int(state.lead[place]))))
         # One token more than the parts: each of them may round up.
         least.append(tokens + plan.tokens(section.header_length) + assembly.message_overhead_tokens + 1)
     return min(least)

@@ -139,20 +139,25 @@ def fill_shared(
 def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
     """Include instructions, persona, texts of the caller and the mandatory turns of the conversation."""
     plan = state.plan
-    kept = min(conversation.must_length(), state.total // 2)
-    for place in np.flatnonzero(state.sources == SYSTEM).tolist():
-        overhead = plan.overheads[state.section[place]]
-        room = state.room - kept - overhead
-        if state.cost[place] <= room:
-            state.include(place)
-        elif plan.whole_tokens(room) >= 1:
-            state.cut(place, room, room + overhead)
+    _fill_instructions(state, min(conversation.must_length(), state.total // 2))
     conversation.enter_must()
+    _fill_instructions(state, 0)  # those that made room for a message of which nothing fits
     texts = np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)).tolist()
     state.take(texts)
     if plan.compresses:
         for place in texts:
             state.compress(place)
+
+
+def _fill_instructions(state: Filling, kept: int) -> None:
+    """Include instructions that are not included yet, cut if they leave less than ``kept`` of the rest."""
+    for place in np.flatnonzero((state.sources == SYSTEM) & (state.decided == CONSIDERED)).tolist():
+        overhead = state.plan.overheads[state.section[place]]
+        room = state.room - kept - overhead
+        if state.cost[place] <= room:
+            state.include(place)
+        elif state.plan.whole_tokens(room) >= 1:
+            state.cut(place, room, room + overhead)
 
 
 # --- everything besides the conversation ----------------------------------------------------------
@@ -274,7 +279,7 @@ def _smallest(state: Filling, lacking: list[int]) -> int:
         if place in state.together:
             pass  # never cut
         elif state.source[place] == SYSTEM or is_turn:
-            tokens = min(tokens, 1)
+            tokens = min(tokens, max(1, plan.tokens(state.lead[place])))
         elif assembly.overflow_policy != "exclude" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.

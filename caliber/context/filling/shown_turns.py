@@ -113,7 +113,7 @@ class ShownTurns:
             else:
                 overhead = state.price(first) - state.cost[first]
                 room = state.room - overhead - plan.message_length
-                if plan.whole_tokens(room) >= 1:
+                if plan.whole_tokens(room) >= 1 and room >= state.lead[first]:
                     state.cut(first, room, room + overhead + plan.message_length)
 
     def _enter_cut(self, call: int, results: list[int]) -> bool:
@@ -128,7 +128,7 @@ class ShownTurns:
             state.price(call) - state.cost[call] + sum(state.cost[place] + separator for place in whole) - separator
         )
         room = state.room - others - separator - plan.message_length
-        if plan.whole_tokens(room) < plan.config.assembly.truncate_min_tokens:
+        if plan.whole_tokens(room) < plan.config.assembly.truncate_min_tokens or room < state.lead[longest]:
             return False
         for place in whole:
             state.include(place)
