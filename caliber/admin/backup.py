@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,7 @@ from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import suppress
+from caliber.model.process.interrupts import managed, suppress
 from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE
@@ -134,7 +133,7 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
     return RestoreReport(source, shown, epoch, rows, undone, not_indexed)
 
 
-@contextmanager
+@managed
 def _opened(config: CaliberConfig) -> Iterator[Store]:
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
     try:

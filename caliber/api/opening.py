@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress, Tracer, unheard
 from caliber.model.time import Clock, SystemClock
 from caliber.storage.protocol import ConnectionPool, Store
@@ -152,7 +152,7 @@ def purge(
     return replace(report, out_of_reach=(*report.out_of_reach, *kept))
 
 
-@contextmanager
+@managed
 def bare_store(config: ConfigSource, *, tenant: str | None = None) -> Iterator[Store]:
     """Open a store without memory or anything behind: for looking after it. Raises: as ``open``."""
     settings = _of_tenant(config_of(config), tenant)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from caliber.admin.maintenance import maintain
@@ -16,6 +15,7 @@ from caliber.erasure.finishing import open_erasures
 from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Tracer
 from caliber.model.time import Clock
 from caliber.search.opening import SearchEngine
@@ -37,7 +37,7 @@ def handle_of(made: H) -> H:
     return made if tracing is None else tracing.traced(made)
 
 
-@contextmanager
+@managed
 def _abandoned_on_failure(engine: Engine) -> Iterator[None]:
     try:
         yield

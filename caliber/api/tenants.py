@@ -29,10 +29,10 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress, Tracer, unheard
 from caliber.model.tenants import Tenant, TenantState, tenant_name
 from caliber.model.time import Clock
-from caliber.storage.waiting import managed
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, abort, drop_old, drop_store, prepare_place
 from caliber.tenancy.pool import HandlePool, PoolStats

@@ -18,7 +18,6 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any, Final
@@ -26,7 +25,7 @@ from typing import IO, Any, Final
 from caliber.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations, dumped
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import let_through, suppress
+from caliber.model.process.interrupts import let_through, managed, suppress
 from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
@@ -133,7 +132,7 @@ def refuse_log_beside(path: Path) -> None:
                 raise Conflict(entity_type="file", id=str(path), reason=reason)
 
 
-@contextmanager
+@managed
 def only_one(path: Path) -> Iterator[None]:
     """Prevent concurrent writes of the same file. Raises: Conflict when another process writes it, Unavailable."""
     lock = path.with_name(f".{path.name}.lock")

@@ -11,10 +11,10 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from caliber.api.caliber import Caliber
+from caliber.model.process.interrupts import managed
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 
@@ -103,7 +103,7 @@ def open_scope_of(memory: Caliber, trajectory: Trajectory) -> Scope:
     return memory.current_scope(trajectory.trajectory_id) or memory.open_scope(trajectory.trajectory_id)
 
 
-@contextmanager
+@managed
 def importing(memory: Caliber, identity: str) -> Iterator[None]:
     """Block other imports of the same source while this one determines the new content.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from caliber.model.errors import (
@@ -18,6 +17,7 @@ from caliber.model.errors import (
     MissingRequired,
     NonFiniteError,
 )
+from caliber.model.process.interrupts import managed
 
 if TYPE_CHECKING:
     from caliber._native import _FFI, _Lib
@@ -73,7 +73,7 @@ def available_paths() -> tuple[str, ...]:
     return OFF, *paths(load()[1])
 
 
-@contextmanager
+@managed
 def forced_path(name: str) -> Iterator[None]:
     """Run the whole process on one path for a while; for tests and benchmarks.
 
@@ -83,7 +83,7 @@ def forced_path(name: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@managed
 def running(path: Native | None) -> Iterator[None]:
     """Run the whole process on these kernels for a while, whichever build they are of; None is the twins."""
     global _chosen

@@ -21,7 +21,7 @@ from typing import Any, Final
 from caliber.localserver import guard
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import let_through, suppress
+from caliber.model.process.interrupts import let_through, managed, suppress
 
 FEATURE: Final = "a private PostgreSQL server"
 NEEDED_BYTES: Final = 100 * 1024 * 1024
@@ -151,7 +151,7 @@ def cannot_write(folder: Path, error: OSError) -> Unavailable:
     )
 
 
-@contextlib.contextmanager
+@managed
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file against every other process and thread."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,20 +1,20 @@
 """Deadline of the current call, kept in a context variable that every wait on its behalf reads.
 
-A provider is called through a protocol without deadlines, behind a cache and behind retries; so is a database, which is
-also read while memory is brought up to date. The context of the call bounds all of them: ``within`` sets the bound, and
-code that is about to wait reads ``remaining_s``. Background threads start without one. Public calls open it with
-``bounded(deadline_ms)``; nothing else takes a ``deadline_ms``.
+Providers and databases are called through protocols without deadlines. ``within`` sets the bound of a call, and code
+that is about to wait reads ``remaining_s``. Public calls open it with ``bounded(deadline_ms)``; nothing else takes a
+``deadline_ms``. Background threads start without one.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 
 from caliber.model.errors import Unavailable
+from caliber.model.process.interrupts import managed
 
 TIMEOUT: Final = "timeout"
 """The reason that errors of deadlines give."""
@@ -32,7 +32,7 @@ def bounded(deadline_ms: int | None) -> AbstractContextManager[None]:
     return within(as_whole(deadline_ms, "deadline_ms") / 1_000)
 
 
-@contextmanager
+@managed
 def within(seconds: float | None) -> Iterator[None]:
     """Limit calls inside the block to ``seconds`` from now; an earlier limit stays, and None adds none."""
     if seconds is None:
@@ -47,7 +47,7 @@ def within(seconds: float | None) -> Iterator[None]:
         _until.reset(token)
 
 
-@contextmanager
+@managed
 def at_least(seconds: float) -> Iterator[None]:
     """Give calls inside the block ``seconds`` from now, even if the call has less left: they finish started work."""
     before = _until.get()
@@ -61,7 +61,7 @@ def at_least(seconds: float) -> Iterator[None]:
         _until.reset(token)
 
 
-@contextmanager
+@managed
 def unbounded() -> Iterator[None]:
     """Remove the limit for calls inside the block: they complete work that must not be left half done."""
     token = _until.set(None)

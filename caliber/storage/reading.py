@@ -6,8 +6,8 @@ Source: docs/decisions/0160.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
+from caliber.model.process.interrupts import managed
 from caliber.schema.relation import Relation
 from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.session import StatementSession
@@ -15,7 +15,7 @@ from caliber.storage.protocol import Store
 from caliber.storage.write.catalog_guard import check_present
 
 
-@contextmanager
+@managed
 def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
     """Open a read session on one relation of the store. Raises: SchemaMismatch for a dropped memory."""
     with store.read() as session:

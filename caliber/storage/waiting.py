@@ -1,4 +1,4 @@
-"""Signal-safe threading: events, conditions, semaphores, context managers that survive interrupts.
+"""Signal-safe threading: events, conditions, semaphores that survive interrupts.
 
 A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``). The standard
 library takes the locks of ``Event`` and ``Condition`` in Python: raised there, it leaves them taken for ever. A lock
@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import functools
 import itertools
 import operator
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from caliber.model.errors import Unavailable
-from caliber.model.process.interrupts import let_through, may_be_interrupted
+from caliber.model.process.interrupts import let_through, managed, may_be_interrupted
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@contextlib.contextmanager
+@managed
 def starting() -> Iterator[None]:
     """Start a thread in the block. Raises: Unavailable (``out of threads``) when the system refuses it."""
     try:
@@ -169,28 +167,3 @@ class Places:
         with self._condition:
             self._condition.notify_all()
             self.holders.discard(holder)
-
-
-class _Managed(contextlib._GeneratorContextManager[T]):
-    def __enter__(self) -> T:
-        try:
-            return super().__enter__()
-        except BaseException:
-            self.gen.close()  # at its ``yield``, when the interrupt came after that
-            raise
-
-    def __exit__(self, *error: Any) -> bool | None:
-        try:
-            return super().__exit__(*error)
-        finally:
-            self.gen.close()
-
-
-def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
-    """As ``contextlib.contextmanager``: resources held at the ``yield`` are released at once when interrupted."""
-
-    @functools.wraps(function)
-    def managing(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
-        return _Managed(function, args, kwargs)  # type: ignore[arg-type]
-
-    return managing

@@ -21,7 +21,8 @@ from typing import Any, Final, Generic, TypeVar
 from caliber.engine.background import STOP_S
 from caliber.engine.worker import Worker
 from caliber.model.errors import Conflict, Unavailable
-from caliber.storage.waiting import Condition, apart, managed
+from caliber.model.process.interrupts import managed
+from caliber.storage.waiting import Condition, apart
 
 H = TypeVar("H")
 

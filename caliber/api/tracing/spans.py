@@ -8,11 +8,12 @@ import inspect
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from enum import Enum
 from typing import Any, Final, TypeVar
 
+from caliber.model.process.interrupts import managed
 from caliber.model.process.tracing import Fact, Facts, SpanKind, TracedStore
 from caliber.model.progress import Tracer
 from caliber.model.windows import ContextWindow, SearchResult
@@ -72,7 +73,7 @@ class Tracing:
     ) -> Callable[..., AbstractContextManager[R]]:
         """As ``around``, of a function that returns a context manager: the span lasts as long as the block."""
 
-        @contextmanager
+        @managed
         def spanned(*args: Any, **options: Any) -> Iterator[R]:
             span = self.tracer.start(self.store, kind, name, facts)
             try:

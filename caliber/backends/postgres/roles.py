@@ -8,7 +8,6 @@ make a schema that it owns. Source: O-1, design sections 3 and 5; docs/decisions
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
 from caliber.model.errors import CaliberError, Conflict, InternalError, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.storage.compile.spelling import quote
 
 Connection = psycopg.Connection[Any]
@@ -29,7 +29,7 @@ Connection = psycopg.Connection[Any]
 _MARK = "CALIBER tenant "
 
 
-@contextmanager
+@managed
 def _as_user_of_the_dsn(settings: PostgresConfig) -> Iterator[tuple[Connection, str]]:
     role = settings.login_role
     if role is None:

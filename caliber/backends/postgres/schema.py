@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, simple
@@ -14,6 +13,7 @@ from caliber.backends.postgres.dialect import TEMPLATE, PostgresDialect, dialect
 from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
@@ -202,7 +202,7 @@ def require_store(connection: PgConnection, schema: str, store: str) -> Postgres
 _NO_VECTOR: Final = "the database has no pgvector; CREATE EXTENSION vector there (its package must be on the server)"
 
 
-@contextmanager
+@managed
 def alone(shared: Shared, schema: str) -> Iterator[PgConnection]:
     """Run in one transaction that no other creator or migrator of the schema runs beside."""
     connection = connect(shared)

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
@@ -32,6 +31,7 @@ from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of,
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import Predicate
@@ -266,7 +266,7 @@ class PostgresStore:
     ) -> Listing:
         return Listing(relation, predicate, self._dialect, order_by, descending=descending)
 
-    @contextmanager
+    @managed
     def read(self) -> Iterator[StatementSession]:
         self._check_open()
         with self._pool.connection(ask=True) as connection:
@@ -274,7 +274,7 @@ class PostgresStore:
             connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None))
             yield connection
 
-    @contextmanager
+    @managed
     def first_read(self) -> Iterator[StatementSession]:
         with self.read() as session:
             has_fence, moved, read_only = session.run(self._own["session.writable"], ())[0]
@@ -284,7 +284,7 @@ class PostgresStore:
                 raise takes_no_writes(self._shared.store)
             yield session
 
-    @contextmanager
+    @managed
     def _transaction(self, lock_timeout_ms: int) -> Iterator[PgConnection]:
         """Lend a connection in a transaction that changes no record, as long as it takes but for locks."""
         self._check_open()

@@ -34,6 +34,7 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import IncompatibleOptions
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
@@ -48,7 +49,7 @@ from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
 from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
-from caliber.storage.waiting import Places, managed
+from caliber.storage.waiting import Places
 from caliber.storage.write.feed import SequenceFeed
 from caliber.storage.write.unit_of_work import UnitOfWork
 

@@ -1,17 +1,28 @@
-"""Exceptions of signal handlers: how to tell them from errors of the work, and to let them through.
+"""Exceptions of signal handlers: how to tell them from errors of the work, let them through, and leave nothing held.
 
 A handler runs in the main thread, between two bytecodes, and may raise anything (Ctrl-C, ``sys.exit``, a time limit's
 ``TimeoutError``). Such an exception belongs to the caller alone. So a clause that translates or drops an error that a
 handler may raise too (``Exception``, ``OSError``, ``RuntimeError``) first calls ``let_through``.
+
+It may be raised at the first step of an ``__exit__`` in Python, before any ``try``. The frame of that step would keep
+the generator of ``contextlib.contextmanager`` until somebody drops the error: another thread, which cannot give back a
+lock, or nobody. ``managed`` closes it at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import signal
 import threading
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def may_be_interrupted() -> bool:
@@ -56,3 +67,62 @@ def _code_of(handler: Any) -> Any:
     handler = getattr(handler, "__func__", handler)
     called = getattr(type(handler), "__call__", None)  # noqa: B004  (which code it is, not whether)
     return getattr(handler, "__code__", None) or getattr(called, "__code__", None)
+
+
+class _Held:
+    """The owner of a generator."""
+
+    __slots__ = ("__weakref__", "gen")
+    gen: Any
+
+
+def _leave(held: Any, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool | None:
+    """Complete a generator after its block; ``held`` is weak, so that no frame of an error keeps the generator."""
+    try:
+        if kind is not None:
+            return contextlib._GeneratorContextManager.__exit__(held, kind, error, trace)
+        if next(held.gen, held) is not held:
+            raise RuntimeError("generator didn't stop")
+        return None
+    finally:
+        held.gen.close()
+
+
+class _Exit(property):
+    """A property, looked up in C: the function that ends a block. ``ExitStack`` calls the property itself."""
+
+    def __call__(self, manager: _Managed, *error: Any) -> bool | None:
+        return manager.leave(*error)
+
+
+class _Managed:
+    __slots__ = ("held", "leave")
+    held: _Held
+    leave: functools.partial[bool | None]
+
+    def __enter__(self) -> Any:
+        try:
+            for value in self.held.gen:
+                return value
+        except BaseException:
+            self.held.gen.close()  # at its ``yield``, when the interrupt came after that
+            raise
+        raise RuntimeError("generator didn't yield")
+
+    # A ``with`` statement keeps the value of this property, and nothing else of the manager. If its call is interrupted
+    # at the first step, the statement drops it: that closes the generator, at once and in the same thread.
+    __exit__ = _Exit(operator.attrgetter("leave"))
+
+
+def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
+    """As ``contextlib.contextmanager``, but nothing that is held at the ``yield`` outlives an interrupted block."""
+
+    @functools.wraps(function)
+    def managing(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
+        manager, held = _Managed(), _Held()
+        held.gen = function(*args, **kwargs)
+        manager.held, manager.leave = held, functools.partial(_leave, weakref.proxy(held))
+        manager.leave.held = held  # type: ignore[attr-defined]
+        return manager
+
+    return managing

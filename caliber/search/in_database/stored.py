@@ -14,13 +14,13 @@ import functools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Final
 
 from caliber.config.search import SearchConfig
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import SchemaMismatch
+from caliber.model.process.interrupts import managed
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.partial import PartialMirrors
@@ -104,7 +104,7 @@ class StoredSearch:
         """Clear the caches of words: some may no longer occur in any text."""
         self._searcher = self._fresh()
 
-    @contextmanager
+    @managed
     def at_one_boundary(self) -> Iterator[Callable[[Asked], tuple[Outcome, Position]]]:
         """Yield a search of the store at one commit: it returns the best hits, and that position.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model.errors import InvalidValue, Unavailable
-from caliber.model.process.interrupts import let_through, suppress
+from caliber.model.process.interrupts import let_through, managed, suppress
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.arrow import default_array, load_pyarrow, schema_of
@@ -24,7 +23,7 @@ class ParquetFile(NamedTuple):
     relation: str | None
 
 
-@contextmanager
+@managed
 def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     """Open a Parquet file whose rows are read a batch at a time.
 

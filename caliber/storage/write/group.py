@@ -24,9 +24,8 @@ from typing import Any, Final, TypeVar
 
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
-from caliber.model.process.interrupts import may_be_interrupted
+from caliber.model.process.interrupts import managed, may_be_interrupted
 from caliber.storage.compile.session import GRACE_S
-from caliber.storage.waiting import managed
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")

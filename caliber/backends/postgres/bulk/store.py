@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
@@ -18,6 +18,7 @@ from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.statements import irregular
 from caliber.model.errors import CaliberError
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
@@ -80,13 +81,13 @@ class PostgresBulk:
             self._shared.channel,
         )
 
-    @contextmanager
+    @managed
     def connection(self) -> Iterator[Connection]:
         """Lend a dedicated connection, outside pipeline mode; the driver's errors are translated."""
         with self._working() as lent:
             yield lent.raw
 
-    @contextmanager
+    @managed
     def _working(self) -> Iterator[PgConnection]:
         failed: CaliberError
         with self._lend() as lent:

@@ -14,8 +14,8 @@ from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.connecting.pool import BasePool
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, DTypeError, InvalidValue, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.storage.protocol import ConnectionPool
-from caliber.storage.waiting import managed
 
 _TRIES: Final = 100
 """Dead connections that are handed back before it is the pool that counts as out of order."""

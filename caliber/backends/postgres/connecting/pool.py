@@ -11,8 +11,9 @@ from typing import Final
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.storage.compile.session import store_closed
-from caliber.storage.waiting import Places, managed
+from caliber.storage.waiting import Places
 
 DOUBT_S: Final = 1.0
 """After one connection broke, others are tested before use for this long: mostly they break together."""

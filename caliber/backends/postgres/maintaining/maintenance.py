@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,6 +15,7 @@ from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
 from caliber.dump.dumped_relations import BATCH_ROWS
 from caliber.model.errors import InternalError
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import RelationPlans, index_names
@@ -148,7 +148,7 @@ class PostgresMaintenance:
 
     # --- all of it -------------------------------------------------------------------------------
 
-    @contextmanager
+    @managed
     def snapshot(self) -> Iterator[PostgresSnapshot]:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any, Final, cast
 
 from psycopg import RawCursor
@@ -31,6 +31,7 @@ from caliber.dump.dumped_relations import (
 )
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
@@ -65,7 +66,7 @@ def restore(
     finally:
         opened.close()
 
-    @contextmanager
+    @managed
     def lend() -> Iterator[PgConnection]:
         with closing(connect(shared)) as connection:
             yield connection

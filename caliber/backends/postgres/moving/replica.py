@@ -11,7 +11,6 @@ import dataclasses
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -31,6 +30,7 @@ from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict
+from caliber.model.process.interrupts import managed
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ORDINAL, Column, ColumnType, Relation
@@ -187,7 +187,7 @@ class PostgresReplica:
 
     # --- connections -----------------------------------------------------------------------------
 
-    @contextmanager
+    @managed
     def _connection(self) -> Iterator[Connection]:
         opened = connect(self._shared)
         failed: CaliberError
@@ -210,7 +210,7 @@ class PostgresReplica:
         assert self._known is not None
         return self._known
 
-    @contextmanager
+    @managed
     def reading(self) -> Iterator[_Reading]:
         with self._connection() as connection, connection.transaction():
             connection.execute(b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -218,7 +218,7 @@ class PostgresReplica:
             connection.execute(b"SET LOCAL idle_in_transaction_session_timeout = 0")
             yield _Reading(connection, self._dialect, self._comment(connection) is None)
 
-    @contextmanager
+    @managed
     def _alone(self, connection: Connection) -> Iterator[None]:
         """Run a transaction that no other attempt's runs beside."""
         with connection.transaction():
@@ -227,7 +227,7 @@ class PostgresReplica:
             connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, self._schema))
             yield
 
-    @contextmanager
+    @managed
     def writing(self, token: str) -> Iterator[_Writing]:
         with self._connection() as connection, self._alone(connection):
             self._require_ours(connection, token)

@@ -14,11 +14,10 @@ from caliber.backends.sqlite.connecting.first_page import FileState, state_of, u
 from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
 from caliber.model.errors import CaliberError, SchemaMismatch
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import let_through
+from caliber.model.process.interrupts import let_through, managed
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import Counter
-from caliber.storage.waiting import managed
 
 APPLICATION_ID = 0x43414C42
 """``CALB`` in the file's header, so that a file that is not ours is recognised before anything is read."""

@@ -20,7 +20,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -28,6 +27,7 @@ import apsw
 
 from caliber.kernels import files
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.storage.waiting import Event
 
 _UNQUIET: Final = (
@@ -78,7 +78,7 @@ class Calls:
     def forked(self) -> None:
         """Take note that this process is a child of the one that made this."""
 
-    @contextmanager
+    @managed
     def connected(self, path: Path, flags: int) -> Iterator[apsw.Connection]:
         """Lend a plain connection, to be used within turns. Raises: apsw.Error."""
         with self.turn():

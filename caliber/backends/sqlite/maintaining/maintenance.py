@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from caliber.backends.sqlite.maintaining import views
 from caliber.backends.sqlite.schema import PLANS, check_allowed
 from caliber.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
 from caliber.model.errors import StorageError
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
@@ -124,7 +125,7 @@ class SqliteMaintenance:
 
     # --- all of it -------------------------------------------------------------------------------
 
-    @contextmanager
+    @managed
     def snapshot(self) -> Iterator[SqliteSnapshot]:
         with self._reading() as connection:
             # A process that does not know the newest schema would leave out new relations.

@@ -11,7 +11,6 @@ import functools
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +38,7 @@ from caliber.backends.sqlite.schema import (
 from caliber.dump.archive import Archive, only_one
 from caliber.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relations.erasure import ERASURE
 from caliber.storage.bulk.columns import rows_of
@@ -148,7 +148,7 @@ def _put(beside: Path, target: Path, options: OpenOptions) -> None:
         raise Conflict(entity_type="store", id=str(target), reason=reason) from error
 
 
-@contextmanager
+@managed
 def _connected(options: OpenOptions, *, create: bool = False) -> Iterator[SqliteConnection]:
     connection = SqliteConnection(options, Counter(), memory_name="", create=create)
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, syn
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
+from caliber.model.process.interrupts import managed
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
@@ -153,7 +153,7 @@ class SqliteReplica:
 
     # --- connections -----------------------------------------------------------------------------
 
-    @contextmanager
+    @managed
     def _connected(self, file: Path, begin: str, *, create: bool = False) -> Iterator[SqliteConnection]:
         if not create and not file.exists():
             raise Unavailable(f"there is no store at {file}", reason="missing", retryable=False)
@@ -169,13 +169,13 @@ class SqliteReplica:
         finally:
             connection.close()
 
-    @contextmanager
+    @managed
     def reading(self) -> Iterator[_Reading]:
         file = self._file if self._file.exists() else self._unfinished
         with self._connected(file, "BEGIN") as connection:
             yield _Reading(connection)
 
-    @contextmanager
+    @managed
     def writing(self, token: str) -> Iterator[_Writing]:
         with self._connected(self._unfinished, "BEGIN IMMEDIATE") as connection:
             self._require_ours(connection, token)
