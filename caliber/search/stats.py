@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
-from caliber.storage.compile.damage import NO_INSTANT, damaged
+from caliber.storage.compile.damage import damaged
 from caliber.text.dates import Interval
 
 
@@ -68,11 +68,12 @@ class StoredStats:
 
     def today(self, now_us: int) -> date:
         """Return the day of the newest visible record, or today if that is earlier."""
-        newest = [stats.newest_us for stats in self.kinds.values() if stats.newest_us is not None]
+        newest = [(stats.newest_us, kind) for kind, stats in self.kinds.items() if stats.newest_us is not None]
+        at, kind = max(newest, default=(now_us, ""))
         try:
-            return from_us(min(now_us, max(newest)) if newest else now_us).date()
+            return from_us(min(now_us, at)).date()
         except OverflowError:
-            raise damaged(NO_INSTANT) from None
+            raise damaged(f"a stored {kind} is damaged: no calendar has its time", relation=kind) from None
 
     def count(self, term: str) -> int:
         """Return how many visible texts hold a term."""

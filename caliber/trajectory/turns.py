@@ -16,15 +16,16 @@ from caliber.config.trust import TrustConfig
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
-from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
+from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound, StorageError
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
+from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.compile.codec import codec_of, decoder_of
-from caliber.storage.compile.damage import damaged
+from caliber.storage.compile.damage import Row, damaged, damaged_row
 from caliber.storage.write.pipelined import Pipelined
 from caliber.storage.write.unit_of_work import Query, UnitOfWork
 
@@ -187,12 +188,17 @@ def append_turns(
         above = trajectories[0]
         trajectory_id = TrajectoryId(uuid_from_bytes(scopes[0][_SCOPE_OWNER]))
         if above[_STATUS] != TrajectoryStatus.ACTIVE:
+            _check(TRAJECTORY, above)
             reason = f"trajectory {trajectory_id} is {above[_STATUS]}"
             raise ConstraintViolation(constraint="trajectory_active", reason=reason)
         sequence = scopes[0][_NEXT_SEQUENCE] - len(fresh)
         number = above[_TURN_COUNT] - len(fresh)
         now = from_us(uow.now_us)
-        before = least = _label_of(scopes[0][_SCOPE_TRUST])
+        try:
+            before = least = _label_of(scopes[0][_SCOPE_TRUST])
+        except StorageError:
+            _check(SCOPE, scopes[0])
+            raise
         for turn in fresh:
             # A model's output derives from its input: all earlier turns of this scope.
             inherits = turn.role is TurnRole.ASSISTANT and not turn.labelled
@@ -227,6 +233,13 @@ def append_turns(
         return out
     stored_turns = iter(out)
     return [existing[at] if at in existing else next(stored_turns) for at in range(len(new))]
+
+
+def _check(relation: Relation, row: Row) -> None:
+    """Raise StorageError that names a row, if that is damaged."""
+    found = damaged_row(relation, row)
+    if found is not None:
+        raise found from None
 
 
 def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tuple[list[NewTurn], dict[int, Turn]]:

@@ -9,7 +9,8 @@ import pytest
 from support.configs import USER
 
 import caliber
-from caliber.model.errors import CaliberError
+from caliber.model.errors import CaliberError, StorageError
+from caliber.testing import inspect
 
 WORDS = ("\0", "a\0b", "\ud800", "a\ud800b")
 
@@ -46,3 +47,36 @@ def test_texts_that_are_none_are_typed_errors(backend: Any, word: str) -> None:
     memory.append_turn(scope.scope_id, role="user", content="as ever")
     memory.flush()
     assert memory.search("as ever").hits
+
+
+DAMAGES = {
+    "label of a scope": ("UPDATE {scope} SET trust = 'no label'", "scope", "append"),
+    "status of a task": ("UPDATE {trajectory} SET status = 'none'", "trajectory", "append"),
+    "time after the calendar": ("UPDATE {turn} SET occurred_at = 253402300800000000", "turn", "recall"),
+    "time before the calendar": ("UPDATE {turn} SET occurred_at = -62135596800000001", "turn", "ask"),
+}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "sqlite-memory"], indirect=True)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_that_a_call_meets_is_named(backend: Any, damage: str) -> None:
+    statement, kind, call = DAMAGES[damage]
+    memory: caliber.Caliber = backend.open()
+    task = memory.start_trajectory("lighthouses", initiator=USER)
+    other = memory.start_trajectory("another goal", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    turn = memory.append_turn(scope.scope_id, role="user", content="lighthouses by the sea")
+    memory.flush()
+    backend.tamper(memory, "PRAGMA ignore_check_constraints = ON")
+    backend.damage(memory, statement)
+    if call != "append":
+        inspect(memory).resident.reload()
+    calls = {
+        "append": lambda: memory.append_turn(scope.scope_id, role="user", content="more"),
+        "recall": lambda: memory.assemble_context(other.trajectory_id, query="lighthouses"),
+        "ask": lambda: memory.assemble_context(other.trajectory_id, query="lighthouses last week"),
+    }
+    key = {"scope": scope.scope_id, "trajectory": task.trajectory_id, "turn": turn.turn_id}[kind]
+    with pytest.raises(StorageError, match=f"a stored {kind} is damaged .{key}: "):
+        calls[call]()

@@ -49,7 +49,9 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText, day_text
+from caliber.model.errors import StorageError
 from caliber.model.windows import CutOff
+from caliber.storage.compile.damage import undated
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -218,7 +220,10 @@ def as_passages(
     reading = np.empty(len(rows), np.int64)
     reading[np.lexsort((numbers, passages))] = np.arange(len(rows))
     names_of = sorted(set(days.tolist()))
-    heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
+    try:
+        heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
+    except StorageError as error:
+        raise undated(turns.relation, map(turns.packed, rows.tolist())) from error
     colon = 2 if plan.additive else 0
     lead = dict(zip(names_of, (length - colon for length in heads), strict=True))
     columns = {

@@ -20,7 +20,7 @@ from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
-from caliber.storage.compile.damage import NO_INSTANT, damaged
+from caliber.storage.compile.damage import undated
 from caliber.text.dates import Interval
 
 LEGS = ("vector", "keyword", "graph", "importance")
@@ -232,11 +232,13 @@ def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
 
 def today(searched: Sequence[Searched], now_us: int) -> date:
     """Return the day of the newest visible record: "last week" is relative to it."""
-    newest = [at for at in (_newest_us(item) for item in searched) if at is not None]
+    newest = [(at, number) for number, at in enumerate(map(_newest_us, searched)) if at is not None]
+    at, number = max(newest, default=(now_us, 0))
     try:
-        return from_us(min(now_us, max(newest)) if newest else now_us).date()
+        return from_us(min(now_us, at)).date()
     except OverflowError:
-        raise damaged(NO_INSTANT) from None
+        owners, visible = searched[number].owners, searched[number].visibility.visible
+        raise undated(owners.relation, map(owners.packed, np.flatnonzero(visible).tolist())) from None
 
 
 def _newest_us(item: Searched) -> int | None:

@@ -10,11 +10,11 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
 from caliber.model.errors import StorageError
+from caliber.model.process.interrupts import managed
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.decoding import raw_decoder_of
@@ -144,6 +144,17 @@ def damaged_row(relation: Relation, row: Row) -> StorageError | None:
     return _named(relation, key_of(relation, row), wrong)
 
 
+def undated(relation: Relation, rows: Iterable[Row]) -> StorageError:
+    """Return the error that names the first of these rows with a time that no calendar has."""
+    names = relation.dates.happened
+    places = [1 + [column.name for column in relation.columns].index(name) for name in names]
+    for row in rows:
+        wrong = faults(relation, tuple(row[place] for place in places), names)
+        if wrong:
+            return _named(relation, key_of(relation, row), wrong)
+    return damaged(NO_INSTANT)
+
+
 def key_of(relation: Relation, row: Row) -> str:
     """Return the name of a row in messages: its key, or its ordinal where the key is damaged."""
     start = 1 if relation.ordinal else 0
@@ -178,7 +189,7 @@ def stored_instant(value: Any) -> datetime:
         raise damaged(NO_INSTANT) from None
 
 
-@contextmanager
+@managed
 def blaming(relation: Relation, rows: Iterable[Row] | Callable[[], Iterable[Row]]) -> Iterator[None]:
     """Raise StorageError for an error caused by damage in one of these rows; pass on all others."""
     try:
