@@ -137,49 +137,65 @@ class Forgetting:
     ) -> ForgetReport:
         engine = self._engine
         wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
-        with _one_at_a_time, contextlib.ExitStack() as stack:
+        with _one_at_a_time:
             engine.behind.flush()
             if dry_run:
                 outcome = self._rehearse(wanted)
                 return ForgetReport(kind, True, outcome.erased, outcome.redacted, outcome.windows_closed)
             erasure_id = uuid7()
             outcome, claim = self._begin(kind, wanted, erasure_id, scrub_log)
-            stack.enter_context(claim.working())
-            stack.callback(leave, engine, claim)
-            for number in range(_ROUNDS):
-                if number:
-                    engine.behind.flush()
-                    outcome.add(self._again(wanted, erasure_id))
-                drop_from_memory(engine)
-                remaining = engine.store.eraser.scrub(wait / 1_000)
-                if scrub_log and not remaining:
-                    remaining = engine.store.eraser.scrub_log(wait / 1_000)
-                    if remaining:
-                        mark_rewritten(engine, erasure_id)
-                proof = Proof(wanted.subject, outcome.hashes)
-                proof.read(engine.store, engine.memory)
-                if not proof.findings or remaining:
-                    break
-            remaining += self._still_named(wanted.subject)
-            if not remaining and not proof.findings:
-                _finish(engine, erasure_id)
+            with claim.working():
+                try:
+                    return self._removed(kind, wanted, outcome, erasure_id, wait_s=wait / 1_000, scrub_log=scrub_log)
+                finally:
+                    leave(engine, claim)
+
+    def _removed(
+        self,
+        kind: ErasureKind,
+        wanted: Wanted,
+        outcome: Outcome,
+        erasure_id: uuid.UUID,
+        *,
+        wait_s: float,
+        scrub_log: bool,
+    ) -> ForgetReport:
+        """Remove from files what a transaction erased, look for it everywhere, and return what is proven."""
+        engine = self._engine
+        for number in range(_ROUNDS):
+            if number:
+                engine.behind.flush()
+                outcome.add(self._again(wanted, erasure_id))
+            drop_from_memory(engine)
+            remaining = engine.store.eraser.scrub(wait_s)
             if scrub_log and not remaining:
-                for earlier in unfinished_erasures(engine):
-                    if REWRITTEN in earlier.counts:  # it waited for the same log
-                        _finish(engine, earlier.erasure_id)
-            remaining += [*_left_alone(proof), *_maybe_drawn(outcome)]
-            return ForgetReport(
-                kind=kind,
-                dry_run=False,
-                erased=outcome.erased,
-                redacted=outcome.redacted,
-                windows_closed=outcome.windows_closed,
-                erasure_id=erasure_id,
-                searched=tuple(proof.places),
-                inside_words=proof.inside_words,
-                remaining=tuple(remaining),
-                out_of_reach=(*engine.store.eraser.out_of_reach(), *_elsewhere(engine)),
-            )
+                remaining = engine.store.eraser.scrub_log(wait_s)
+                if remaining:
+                    mark_rewritten(engine, erasure_id)
+            proof = Proof(wanted.subject, outcome.hashes)
+            proof.read(engine.store, engine.memory)
+            if not proof.findings or remaining:
+                break
+        remaining += self._still_named(wanted.subject)
+        if not remaining and not proof.findings:
+            _finish(engine, erasure_id)
+        if scrub_log and not remaining:
+            for earlier in unfinished_erasures(engine):
+                if REWRITTEN in earlier.counts:  # it waited for the same log
+                    _finish(engine, earlier.erasure_id)
+        remaining += [*_left_alone(proof), *_maybe_drawn(outcome)]
+        return ForgetReport(
+            kind=kind,
+            dry_run=False,
+            erased=outcome.erased,
+            redacted=outcome.redacted,
+            windows_closed=outcome.windows_closed,
+            erasure_id=erasure_id,
+            searched=tuple(proof.places),
+            inside_words=proof.inside_words,
+            remaining=tuple(remaining),
+            out_of_reach=(*engine.store.eraser.out_of_reach(), *_elsewhere(engine)),
+        )
 
     def _walk(self, uow: UnitOfWork, wanted: Wanted) -> Outcome:
         engine = self._engine

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 from caliber.jobs.states import released, rescheduled
 from caliber.model.jobs import Job, JobOutcome, JobState
-from caliber.model.process.interrupts import suppress
+from caliber.model.process.interrupts import managed, suppress
 from caliber.model.time import to_us
 from caliber.schema.relations import JOB, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ALL: Final = 2**31 - 1
-_in_progress: dict[int, Claim] = {}
-"""Claims that threads of this process are working on, by identity."""
+_in_progress: dict[object, Sequence[Claim]] = {}
+"""Claims that threads of this process are working on, under what a block drops in one step, interrupted or not."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_progress.clear)  # the child does not have those threads
 
 
 def in_progress() -> int:
     """Return how many jobs threads of this process work on."""
-    return len(_in_progress)
+    return sum(map(len, list(_in_progress.values())))
 
 
 def extend_all(jobs: Lessor) -> float:
@@ -34,7 +35,7 @@ def extend_all(jobs: Lessor) -> float:
     Units: seconds from now; infinity while nothing is in progress.
     """
     waits = []
-    for claim in list(_in_progress.values()):
+    for claim in itertools.chain.from_iterable(list(_in_progress.values())):
         if claim.settled or claim.lessor is not jobs:
             continue
         # A worker that lost its lease, or whose store is closed, finds out in the transaction of the work.
@@ -57,6 +58,17 @@ def take_back(uow: UnitOfWork, *, besides: str) -> None:
     for job in uow.select_entities(JOB, "job.list_open", "", JobState.RUNNING.value, _ALL):
         if job.kind != besides:
             uow.update(JOB, released(job, uow.now_us))
+
+
+@managed
+def working(claims: Sequence[Claim]) -> Iterator[None]:
+    """Extend the leases of all claims for as long as the block takes."""
+    block = object()
+    try:
+        _in_progress[block] = claims
+        yield
+    finally:
+        _in_progress.pop(block, None)
 
 
 class Lessor(Protocol):
@@ -85,23 +97,19 @@ class Lessor(Protocol):
 class Claim:
     """The right to do one job, for as long as its lease is extended."""
 
-    def __init__(self, jobs: Lessor, job: Job) -> None:
+    def __init__(self, jobs: Lessor, job: Job, place: object = None) -> None:
         self.lessor = jobs
         self.job = job
+        self.place = place
         self.settled = False
         """Whether a committed transaction of the work ended the job, or gave it another time."""
         self.interrupted = False
         """Whether the work should stop and continue later: the store is being closed, or a more urgent job is due."""
         self._extended_us = to_us(job.scheduled_at)
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self) -> AbstractContextManager[None]:
         """Extend the lease for as long as the block takes."""
-        _in_progress[id(self)] = self
-        try:
-            yield
-        finally:
-            _in_progress.pop(id(self), None)
+        return working([self])
 
     @property
     def stopping(self) -> bool:

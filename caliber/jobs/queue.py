@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from caliber.engine.engine import Engine
-from caliber.jobs.claims import Claim, Superseded, extend_all
+from caliber.jobs.claims import Claim, Superseded, extend_all, working
 from caliber.jobs.events import record
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.outages import Outages
@@ -29,7 +29,7 @@ from caliber.model.errors import CaliberError, InternalError, error_fields, in_a
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job, JobOutcome
-from caliber.model.process.interrupts import let_through
+from caliber.model.process.interrupts import let_through, managed
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import JOB
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -48,8 +48,9 @@ class JobQueue:
         self._handlers: dict[str, Handler] = {}
         self._outages = Outages(self._config.backoff_ms, self._config.backoff_max_ms)
         self.producers = Producers(engine, self._outages)
-        self._running: dict[str, int] = {}
-        self._counting = threading.Lock()
+        self._places: dict[object, str] = {}
+        """The kinds that threads of this process run, under what each thread drops in one step, interrupted or not."""
+        self._placing = threading.Lock()
         self._unwritten: list[tuple[Claim, Exception]] = []
         """Failures that the store could not take when they happened."""
         self._writing_failures = threading.Lock()
@@ -223,12 +224,12 @@ class JobQueue:
 
     def _takes(self, kind: str) -> bool:
         handler = self._handlers[kind]
-        return self._running.get(kind, 0) < handler.concurrency and not handler.idle()
+        return list(self._places.values()).count(kind) < handler.concurrency and not handler.idle()
 
-    def claim_due(self, until_us: int | None = None) -> list[Claim]:
+    def claim_due(self, until_us: int | None = None, place: object = None) -> list[Claim]:
         """Claim jobs that are due now, or were by ``until_us``: a batch of the most urgent kind, by due time.
 
-        Return no claims when nothing is due.
+        Return no claims when nothing is due. The claims take one place of their kind, under the name of ``place``.
 
         Raises: StorageError kinds.
         """
@@ -245,21 +246,21 @@ class JobQueue:
         due = [(at, kind) for kind, at in self._available() if at <= bound]
         order = {kind: place for place, kind in enumerate(self._handlers)}
         for _, kind in sorted(due, key=lambda each: (self._handlers[each[1]].priority, each[0], order[each[1]])):
-            if claims := self._claim(self._handlers[kind]):
+            if claims := self._claim(self._handlers[kind], object() if place is None else place):
                 return claims
         return []
 
-    def _claim(self, handler: Handler) -> list[Claim]:
+    def _claim(self, handler: Handler, place: object) -> list[Claim]:
         def work(uow: UnitOfWork) -> tuple[bool, list[Job]]:
             values = (handler.kind, uow.now_us, uow.now_us + self.lease_us, self._claimant, handler.batch)
             jobs = uow.select_entities(JOB, "job.claim", *values)
             return bool(jobs), self._fit(uow, jobs)
 
-        # Counted first: otherwise two threads could both count themselves as the last allowed one of the kind.
-        with self._counting:
+        # First: otherwise two threads could both take the last place of the kind.
+        with self._placing:
             if not self._takes(handler.kind):
                 return []
-            self._running[handler.kind] = self._running.get(handler.kind, 0) + 1
+            self._places[place] = handler.kind
         jobs: list[Job] = []
         try:
             more = True
@@ -267,10 +268,10 @@ class JobQueue:
                 more, jobs = self._engine.write(work)
         finally:
             if not jobs:
-                self._count(handler.kind, -1)
-        return [Claim(self, job) for job in sorted(jobs, key=lambda job: (job.due_at, job.job_id))]
+                self._places.pop(place, None)
+        return [Claim(self, job, place) for job in sorted(jobs, key=lambda job: (job.due_at, job.job_id))]
 
-    def claim_one(self, job_id: uuid.UUID) -> Claim | None:
+    def claim_one(self, job_id: uuid.UUID, place: object) -> Claim | None:
         """Claim a job whether it is due or not; None while another process works on it, or it ended."""
         self._engine.check_open()
         if self.find(job_id) is None:
@@ -283,8 +284,9 @@ class JobQueue:
         jobs = self._engine.write(work)
         if not jobs:
             return None
-        self._count(jobs[0].kind, 1)
-        return Claim(self, jobs[0])
+        claim = Claim(self, jobs[0], place)
+        self._places[place] = claim.job.kind
+        return claim
 
     def _fit(self, uow: UnitOfWork, jobs: Iterable[Job]) -> list[Job]:
         """Return the claimed jobs that may run; fail those that stopped or killed every worker that tried."""
@@ -331,10 +333,13 @@ class JobQueue:
 
     def run_due(self) -> int:
         """Run due jobs now; return the number of actions done. Raises: StorageError kinds."""
-        done, now = 0, self.now_us()
+        done, now, place = 0, self.now_us(), object()
         extend_all(self)
-        while claims := self.claim_due(now):
-            done += self.run(claims)
+        try:
+            while claims := self.claim_due(now, place):
+                done += self.run(claims)
+        finally:
+            self._places.pop(place, None)
         return done
 
     def run(self, claims: Sequence[Claim]) -> int:
@@ -345,9 +350,7 @@ class JobQueue:
         """
         done, finished = 0, []
         try:
-            with contextlib.ExitStack() as working:
-                for claim in claims:  # all of them, or others claim the last ones of a batch meanwhile
-                    working.enter_context(claim.working())
+            with working(claims):  # all of them, or others claim the last ones of a batch meanwhile
                 for claim in claims:
                     count = self.attempt(claim)
                     done += count or 0
@@ -356,7 +359,7 @@ class JobQueue:
                 if finished:
                     self._finish(finished)
         finally:
-            self._count(claims[0].job.kind, -1)
+            self._places.pop(claims[0].place, None)
         return done
 
     def give_back(self, claims: Sequence[Claim]) -> None:
@@ -365,32 +368,30 @@ class JobQueue:
             for claim in claims:
                 self._release(claim)
         finally:
-            self._count(claims[0].job.kind, -1)
+            self._places.pop(claims[0].place, None)
 
-    @contextlib.contextmanager
+    @managed
     def holding(self, job_id: uuid.UUID) -> Iterator[Claim | None]:
         """Claim a job for the block, due or not; None while another process runs it, or when it has ended.
 
         After the block it has ended, or waits for its next time; an exception of the block is recorded and raised.
         """
-        claim = self.claim_one(job_id)
-        if claim is None:
-            yield None
-            return
+        claim, place = None, object()
         try:
+            claim = self.claim_one(job_id, place)
+            if claim is None:
+                yield None
+                return
             with claim.working():
                 yield claim
             if not claim.settled:
                 self._finish([claim])
         except CaliberError as error:
-            self.fail(claim, error)
+            if claim is not None:
+                self.fail(claim, error)
             raise
         finally:
-            self._count(claim.job.kind, -1)
-
-    def _count(self, kind: str, by: int) -> None:
-        with self._counting:
-            self._running[kind] = self._running.get(kind, 0) + by
+            self._places.pop(place, None)
 
     def attempt(self, claim: Claim) -> int | None:
         """Do one job; return how many actions that took, None where it is another's, or failed."""

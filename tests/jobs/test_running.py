@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import random
+import signal
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,6 +15,8 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import config, scheduled
+from support.evidence import scale, seed
+from support.interrupted import Late
 from support.threads import no_new_threads
 from support.waits import until
 from support.weeks import SetClock
@@ -19,7 +24,7 @@ from support.weeks import SetClock
 import caliber
 from caliber.engine.background import THREADS
 from caliber.jobs import runner
-from caliber.jobs.claims import Claim
+from caliber.jobs.claims import Claim, in_progress
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import StorageError
@@ -29,6 +34,8 @@ from caliber.testing import inspect
 
 QUIET = {"embedding_provider": None, "retention__apply_every_ms": 0}
 BY_HAND = {**QUIET, "jobs__poll_ms": 0}
+
+INTERRUPTS = scale(200, 5_000)
 
 EVERYWHERE = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
 ON_DISK = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
@@ -346,3 +353,34 @@ def test_a_producer_that_fails_stops_no_other_work(backend: Any, clock: SetClock
     clock.at += timedelta(milliseconds=memory.config.jobs.backoff_ms + 1)
     memory.jobs.run_due()
     assert failing.calls == 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
+def test_an_interrupted_run_keeps_no_job_and_no_place_of_its_kind(backend: Any, clock: SetClock) -> None:
+    """Its job is done by a later call once the lease is over: a thread that has gone extends no lease."""
+    memory = backend.open(clock=clock, jobs__attempts_max=1_000, **BY_HAND)
+    handle(memory, "work", once, batch=2)
+    chance, errors = random.Random(seed()), []
+
+    def handler(*_: Any) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, handler)
+    gc.disable()  # an interrupt in a callback of the collector, Hypothesis has one, is a warning that fails the test
+    try:
+        for _ in range(INTERRUPTS):
+            add(memory, "work")
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 4e-3))
+                memory.jobs.run_due()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Late as error:
+                errors.append(error)
+            assert in_progress() == 0
+            clock.at += timedelta(hours=2)
+            memory.jobs.run_due()
+            assert not memory.jobs.list(state="waiting")
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGALRM, before)
+    assert errors
