@@ -32,39 +32,28 @@ def bounded(deadline_ms: int | None) -> AbstractContextManager[None]:
     return within(as_whole(deadline_ms, "deadline_ms") / 1_000)
 
 
-@managed
-def within(seconds: float | None) -> Iterator[None]:
+def within(seconds: float | None) -> AbstractContextManager[None]:
     """Limit calls inside the block to ``seconds`` from now; an earlier limit stays, and None adds none."""
     if seconds is None:
-        yield
-        return
-    before = _until.get()
-    until = time.monotonic() + min(seconds, _LONGEST_S)
-    token = _until.set(until if before is None else min(before, until))
-    try:
-        yield
-    finally:
-        _until.reset(token)
+        return _NO_BOUND
+    before, until = _until.get(), time.monotonic() + min(seconds, _LONGEST_S)
+    return _limited(until if before is None else min(before, until))
 
 
-@managed
-def at_least(seconds: float) -> Iterator[None]:
+def at_least(seconds: float) -> AbstractContextManager[None]:
     """Give calls inside the block ``seconds`` from now, even if the call has less left: they finish started work."""
     before = _until.get()
-    if before is None:
-        yield
-        return
-    token = _until.set(max(before, time.monotonic() + seconds))
-    try:
-        yield
-    finally:
-        _until.reset(token)
+    return _NO_BOUND if before is None else _limited(max(before, time.monotonic() + seconds))
+
+
+def unbounded() -> AbstractContextManager[None]:
+    """Remove the limit for calls inside the block: they complete work that must not be left half done."""
+    return _limited(None)
 
 
 @managed
-def unbounded() -> Iterator[None]:
-    """Remove the limit for calls inside the block: they complete work that must not be left half done."""
-    token = _until.set(None)
+def _limited(until: float | None) -> Iterator[None]:
+    token = _until.set(until)
     try:
         yield
     finally:

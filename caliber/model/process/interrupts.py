@@ -88,30 +88,22 @@ def _leave(held: Any, kind: type[BaseException] | None, error: BaseException | N
         held.gen.close()
 
 
-class _Exit(property):
-    """A property, looked up in C: the function that ends a block. ``ExitStack`` calls the property itself."""
+class _Step(property):
+    """A property, looked up in C, with the function that begins or ends a block. ``ExitStack`` calls the property."""
 
-    def __call__(self, manager: _Managed, *error: Any) -> bool | None:
-        return manager.leave(*error)
+    def __call__(self, manager: _Managed, *error: Any) -> Any:
+        return self.__get__(manager)(*error)
 
 
 class _Managed:
-    __slots__ = ("held", "leave")
-    held: _Held
+    __slots__ = ("enter", "leave")
+    enter: Callable[[], Any]
     leave: functools.partial[bool | None]
 
-    def __enter__(self) -> Any:
-        try:
-            for value in self.held.gen:
-                return value
-        except BaseException:
-            self.held.gen.close()  # at its ``yield``, when the interrupt came after that
-            raise
-        raise RuntimeError("generator didn't yield")
-
-    # A ``with`` statement keeps the value of this property, and nothing else of the manager. If its call is interrupted
-    # at the first step, the statement drops it: that closes the generator, at once and in the same thread.
-    __exit__ = _Exit(operator.attrgetter("leave"))
+    # A ``with`` statement keeps the second value while its block runs, and nothing else of the manager. If an interrupt
+    # ends that call at its first step, the statement drops it: the generator is closed at once, by the same thread.
+    __enter__ = _Step(operator.attrgetter("enter"))
+    __exit__ = _Step(operator.attrgetter("leave"))
 
 
 def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
@@ -121,7 +113,7 @@ def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextMa
     def managing(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
         manager, held = _Managed(), _Held()
         held.gen = function(*args, **kwargs)
-        manager.held, manager.leave = held, functools.partial(_leave, weakref.proxy(held))
+        manager.enter, manager.leave = held.gen.__next__, functools.partial(_leave, weakref.proxy(held))
         manager.leave.held = held  # type: ignore[attr-defined]
         return manager
 
