@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from caliber.admin.maintenance import maintain
@@ -15,7 +15,6 @@ from caliber.erasure.finishing import open_erasures
 from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
-from caliber.model.process.interrupts import managed
 from caliber.model.progress import Tracer
 from caliber.model.time import Clock
 from caliber.search.opening import SearchEngine
@@ -35,15 +34,6 @@ def handle_of(made: H) -> H:
     """Return a new handle, traced where its tenant is."""
     tracing = made._engine.find_part(HandleTracing)
     return made if tracing is None else tracing.traced(made)
-
-
-@managed
-def _abandoned_on_failure(engine: Engine) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        engine.abandon()
-        raise
 
 
 def start_engine(
@@ -67,7 +57,7 @@ def start_engine(
         connection_pool=connection_pool,
         reading=[erasures.read],
     )
-    with _abandoned_on_failure(engine):
+    try:
         add_parts(engine)
         engine.start()
         search = engine.part(SearchEngine)
@@ -82,6 +72,9 @@ def start_engine(
             engine.add(HandleTracing(trace_engine(engine, tracer)))
         engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
         runner.start(engine)
+    except BaseException:
+        engine.abandon()
+        raise
     if "logging" in sys.modules:
         from caliber.model.process.logs import log  # most modules of a store are loaded before anybody logs
 
