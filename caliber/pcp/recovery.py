@@ -250,26 +250,26 @@ class Recovery:
 
     def _resume(self, uow: UnitOfWork, plan: Plan) -> Scope:
         """Return the scope in which the task goes on, an empty one or a new one; give the task the status it had."""
-        key, status, wanted = plan.task.trajectory_id, plan.task.status, plan.state.trajectory_status
-        scope = plan.empty
+        key, scope = plan.task.trajectory_id, plan.empty
         if scope is None:
-            if status is not TrajectoryStatus.ACTIVE:
-                lifecycle.move_trajectory(uow, key, TrajectoryStatus.ACTIVE)
-            status, scope = TrajectoryStatus.ACTIVE, lifecycle.open_scope(uow, key)
+            self._move(uow, key, TrajectoryStatus.ACTIVE)
+            scope = lifecycle.open_scope(uow, key)
             self._emit(uow, EventType.SCOPE_OPEN, scope, {"id": str(scope.scope_id)})
-        if status is not wanted:
-            lifecycle.move_trajectory(uow, key, wanted)
+        self._move(uow, key, plan.state.trajectory_status)
         return scope
 
     def _settle(self, uow: UnitOfWork, plan: Plan) -> None:
         """Suspend a task below that leaves; let one that comes back go on."""
-        key, status = plan.task.trajectory_id, plan.status
-        if status is None or not states.TRAJECTORY.can_transition(plan.task.status, status):
-            return
-        lifecycle.move_trajectory(uow, key, status)
-        if status is TrajectoryStatus.ACTIVE and plan.state.open_scopes and plan.empty is None:
-            opened = lifecycle.open_scope(uow, key)
-            self._emit(uow, EventType.SCOPE_OPEN, opened, {"id": str(opened.scope_id)})
+        status = plan.status
+        if plan.opens:
+            self._resume(uow, plan)
+        elif status is not None and states.TRAJECTORY.can_transition(plan.task.status, status):
+            self._move(uow, plan.task.trajectory_id, status)
+
+    @staticmethod
+    def _move(uow: UnitOfWork, key: uuid.UUID, status: TrajectoryStatus) -> None:
+        if uow.get(TRAJECTORY, key.bytes).status is not status:
+            lifecycle.move_trajectory(uow, key, status)
 
     def _emit(self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any]) -> None:
         about = EntityType.SCOPE if kind is EventType.SCOPE_OPEN else EntityType.CHECKPOINT

@@ -18,10 +18,12 @@ from support.databases import Backend
 from support.evidence import scale, seed
 
 import caliber
+from caliber.kernels import uuid7
 from caliber.model import TrajectoryStatus
 from caliber.model.errors import NoCheckpointAvailable, StorageError
 from caliber.schema.relations import CHECKPOINT, TRAJECTORY
 from caliber.testing import inspect
+from caliber.trajectory.lifecycle import open_scope
 
 KNOBS: dict[str, Any] = {
     "embedding_provider": None,
@@ -242,6 +244,34 @@ def test_a_subtask_without_records_leaves_and_comes_back(backend: Backend) -> No
     assert task.memory.admin.verify() == []
 
 
+@pytest.mark.parametrize("said", [[], ["first"]])
+def test_a_suspended_subtask_that_came_back_keeps_its_own_course(backend: Backend, said: list[str]) -> None:
+    task = Task(opened(backend))
+    task.say("good")
+    checkpoint = task.checkpoint()
+    below = Task(task.memory, task.id)
+    for text in said:
+        below.say(text)
+    task.memory.suspend_trajectory(below.id)
+    suspended = task.checkpoint()
+    task.memory.resume_trajectory(below.id)
+    below.say("second")  # so the scope went on, and its summary would tell of it
+    left = task.recover(checkpoint)
+    assert left.subtasks_rolled_back == 1
+    assert task.recover(suspended).subtasks_restored == 1
+    assert (below.texts, task.memory.get(below.id).status) == (said, TrajectoryStatus.SUSPENDED)
+    assert task.recover(suspended).reason is not None
+    task.recover(left.before_id)
+    assert (below.texts, task.memory.get(below.id).status) == (said, TrajectoryStatus.SUSPENDED)
+    task.memory.resume_trajectory(below.id)
+    held = task.memory.current_scope(below.id)
+    assert held is not None
+    assert held.rolled_back_at is None
+    below.say("third")
+    assert below.texts == [*said, "third"]
+    assert task.memory.admin.verify() == []
+
+
 def test_a_chain_of_parents_that_comes_back_to_itself_is_followed_once(backend: Backend) -> None:
     task = Task(opened(backend))
     task.say("good")
@@ -288,6 +318,33 @@ def test_a_tree_deeper_than_the_stack_recovers(backend: Backend, few_frames: int
     assert (done.subtasks_rolled_back, chain[-1].texts) == (few_frames, [])
     assert task.recover(done.before_id).subtasks_restored == few_frames
     assert chain[-1].texts == ["at the bottom"]
+
+
+def test_a_checkpoint_holds_a_thousand_nested_subtasks(backend: Backend) -> None:
+    task = Task(opened(backend))
+    task.say("good")
+    keys = [task.id]
+
+    def nest(uow: Any) -> None:
+        known = uow.get(TRAJECTORY, task.id.bytes)
+        for _ in range(1_000):
+            key = uuid7()
+            new = dataclasses.replace(known, trajectory_id=key, parent_trajectory_id=keys[-1], turn_count=0, version=1)
+            uow.insert(TRAJECTORY, new)
+            open_scope(uow, key)
+            keys.append(key)
+
+    inspect(task.memory).engine.write(nest)
+    scope = task.memory.current_scope(keys[-1]).scope_id
+    task.memory.append_turn(scope, role="user", content="at the bottom")
+    checkpoint = task.checkpoint()
+    task.say("bad")
+    done = task.recover()
+    assert (done.checkpoint_id, done.damaged, done.subtasks_rolled_back) == (checkpoint, (), 0)
+    assert {task.memory.get(key).status for key in keys} == {TrajectoryStatus.ACTIVE}
+    assert task.memory.search("at the bottom").hits
+    assert task.texts == ["good"]
+    assert len(task.memory.storage.checkpoints.get(checkpoint).state) < 100_000
 
 
 # --- scopes ------------------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Plan:
     close: list[Scope] = field(default_factory=list)
     empty: Scope | None = None
     """The newest open scope, if it is newer than the checkpoint and nothing happened in it: the task goes on there."""
+    opens: bool = False
+    """Whether a task that was taken out comes back, and needs a scope to go on in."""
 
     @staticmethod
     def of(relation: Relation, changes: list[tuple[Relation, Any]]) -> list[Any]:
@@ -58,7 +60,7 @@ class Plan:
     @property
     def is_done(self) -> bool:
         """True where the records and the status are as they were at the checkpoint."""
-        return not (self.mark or self.lift or self.close) and self.status is None
+        return not (self.mark or self.lift or self.close or self.opens) and self.status is None
 
     @property
     def status(self) -> TrajectoryStatus | None:
@@ -117,6 +119,8 @@ class TaskRecords:
                     busy.add(each.row[scope_at])
         for scope in self.scopes:
             self._plan_scope(plan, scope, state, is_busy=scope.scope_id.bytes in busy)
+        if self.has_left and state.open_scopes and plan.empty is None:
+            plan.opens = not states.TRAJECTORY.is_terminal(self.task.status)
         return plan
 
     def _differs(self, relation: Relation, now: Entry, version: int, until: int | None) -> bool:
