@@ -26,21 +26,15 @@ class EmbeddedKinds:
         }
         names = {memory.relation.name: name for name, memory in catalog.memories.items()}
         self.modes = {kind: settings.mode_of(names.get(kind, kind)) for kind in self._texts}
+        self.wanted = tuple([kind for kind in self._texts if self.modes[kind] is not EmbedMode.OFF])
+        """The kinds that get vectors. With mode ``commit`` too the worker embeds records without one: those of an
+        earlier model, or changed since."""
         self._places = {kind: self._place(kind) for kind in self.all}
 
     @property
     def all(self) -> tuple[str, ...]:
         """Every kind that can have vectors."""
         return tuple(self._texts)
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The kinds that get vectors.
-
-        With mode ``commit`` too the worker embeds records without a vector: those of an earlier model, or changed
-        since.
-        """
-        return tuple(kind for kind in self.all if self.modes[kind] is not EmbedMode.OFF)
 
     def commits(self, kind: str) -> bool:
         """Return whether vectors are committed with their records."""

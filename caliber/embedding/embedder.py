@@ -129,11 +129,6 @@ class Embedder:
         """Return the vector of a text in the configured space. Raises: as ``EmbeddingTarget.query``."""
         return self.configured.query(text)
 
-    @property
-    def has_work(self) -> bool:
-        """True when a worker is needed: records are to have vectors."""
-        return bool(self.embedded)
-
     # --- which space -----------------------------------------------------------------------------
 
     def answering(self, space_id: uuid.UUID | None) -> EmbeddingTarget | None:
@@ -257,8 +252,12 @@ class Embedder:
         self._wake()
 
     def start(self) -> None:
-        """Have the threads of the process embed what there is. Raises: Unavailable when the system refuses a thread."""
-        self._worker.wake_up()
+        """Embed what has no vector yet, if there may be any. Raises: Unavailable when the system refuses a thread."""
+        (first, *others), memory = self._targets, self._memory
+        if others or self._is_filling(first) or memory.may_lack_vectors(self.embedded, first.space.space_id):
+            self._worker.wake_up()
+        else:
+            self._missing_scan.skip()
 
     def _wake(self) -> None:
         with contextlib.suppress(Unavailable):  # any other task's thread serves it, and a missing vector is found again

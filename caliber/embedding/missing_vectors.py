@@ -48,6 +48,10 @@ class MissingVectorScan:
         self._to_walk.update(target.key for target in targets)
         return True
 
+    def skip(self) -> None:
+        """Leave out the first scan: every record has its vectors."""
+        self._to_walk.clear()
+
     def rescan(self, target: EmbeddingTarget) -> None:
         """Have a space looked through once more, when the look under way is over."""
         self._to_walk.add(target.key)

@@ -57,7 +57,7 @@ def open_embeddings(engine: Engine) -> None:
     engine.add(Embeddings(embedder))
     if embedder is not None:
         engine.follow(embedder)
-        if embedder.has_work:
+        if embedder.embedded:
             embedder.start()
 
 

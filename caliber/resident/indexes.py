@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from caliber.resident.mirror import Generation
 from caliber.resident.spaces import Spaces
 from caliber.resident.vectors import VectorIndex
@@ -96,6 +98,15 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
                 [row[_VECTOR] for row in rows],
                 [owners.index.get(row[_OWNER], -1) for row in rows],
             )
+
+    def lacking(self, key: IndexKey, owners: Generation) -> list[int]:
+        """Return the rows of the live records that have no vector in a space."""
+        lacking = owners.live[: owners.length].copy()
+        index = self.get(key)
+        if index is not None:
+            rows = index.owner_rows.view(index.matrix.size)[index.versions.view(index.matrix.size) > 0]
+            lacking[rows[rows >= 0]] = False
+        return [int(row) for row in np.flatnonzero(lacking)]
 
     def remove(self, ordinal: int) -> set[IndexKey]:
         """Retire the vector of an embedding row; return the index it was in."""

@@ -400,6 +400,19 @@ class ResidentMemory:
             index = self.mirrors.indexes.get((owner_type, space_id))
             return index is not None and index.has_owner(owner)
 
+    def may_lack_vectors(self, kinds: Sequence[str], space_id: uuid.UUID) -> bool:
+        """Return whether a record of some kinds with a text to embed may have no vector in a space: else all have."""
+        with self._mine():
+            for kind in kinds:
+                owners = self.mirrors.generations.get(kind)
+                if owners is None:
+                    return True
+                embedded = owners.layout.relation.embedded
+                for row in self.mirrors.indexes.lacking((kind, space_id), owners) if owners.length else ():
+                    if embedded is None or owners.row(row)[owners.layout.codec.index(embedded)]:
+                        return True
+        return False
+
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
         """Return the texts of rows; evicted ones are read back in one statement and counted."""
         texts = snapshot.generation.texts
