@@ -48,22 +48,34 @@ class AsyncPcp(AsyncFace, of=Pcp):
         return await self._run(self._sync.recover, task, checkpoint, preview=preview, deadline_ms=deadline_ms)
 
     async def validate(
-        self, target: ContextWindow | Id, *, record: bool = False, deadline_ms: int | None = None
+        self,
+        target: ContextWindow | Id,
+        *,
+        record: bool = False,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
     ) -> ValidationResult:
         """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
 
         See ``Pcp.validate``.
         """
-        return await self._run(self._sync.validate, target, record=record, deadline_ms=deadline_ms)
+        return await self._run(self._sync.validate, target, record=record, user=user, deadline_ms=deadline_ms)
 
     async def apply_dosage(
-        self, window: ContextWindow | Id, *, max_tokens: int | None = None, deadline_ms: int | None = None
+        self,
+        window: ContextWindow | Id,
+        *,
+        max_tokens: int | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
     ) -> ContextWindow:
         """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
 
         See ``Pcp.apply_dosage``.
         """
-        return await self._run(self._sync.apply_dosage, window, max_tokens=max_tokens, deadline_ms=deadline_ms)
+        return await self._run(
+            self._sync.apply_dosage, window, max_tokens=max_tokens, user=user, deadline_ms=deadline_ms
+        )
 
     async def conflicts(
         self,

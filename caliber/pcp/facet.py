@@ -77,24 +77,37 @@ class Pcp:
             return self._recovery.recover(self._own(task), wanted, preview=preview)
 
     def validate(
-        self, target: ContextWindow | Id, *, record: bool = False, deadline_ms: int | None = None
+        self,
+        target: ContextWindow | Id,
+        *,
+        record: bool = False,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
     ) -> ValidationResult:
         """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
 
         ``target`` is a window, or the id of a persisted window, of a scope or of a task. Nothing is changed unless
         ``record`` is set: then each confirmed contradiction is recorded as a conflict, once a pair, and resolved by
-        ``pcp.grounding.conflict_resolution``, as far as the principal may correct the side that loses.
+        ``pcp.grounding.conflict_resolution``, as far as the principal may correct the side that loses. ``user`` is whom
+        the call is for, as in ``explain``.
 
-        Raises: ConstraintViolation for an id of no window, scope or task, or of a window that has expired; Unavailable.
+        Raises: ConstraintViolation for an id of no window, scope or task, or of a window that has expired; Unavailable;
+            PermissionDenied for another user.
         """
         from caliber.pcp.validation import Validator  # its word lists load with the first check
 
         arguments.as_flag(record, "record")
         with bounded(deadline_ms):
-            return Validator(self._engine, self._principal).validate(target, self._conflicts() if record else None)
+            validator = Validator(self._engine, self._principal, self._searching.seen_by(user))
+            return validator.validate(target, self._conflicts(user) if record else None)
 
     def apply_dosage(
-        self, window: ContextWindow | Id, *, max_tokens: int | None = None, deadline_ms: int | None = None
+        self,
+        window: ContextWindow | Id,
+        *,
+        max_tokens: int | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
     ) -> ContextWindow:
         """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
 
@@ -103,12 +116,14 @@ class Pcp:
         turns and records by rank, compressed where they do not fit whole. Where the sections from
         ``critical_priority`` on exceed the limit by themselves, the log of the task gets an event ``error``. The new
         window has the old trace, and one decision about each source that it lost or holds shorter. It is not persisted.
+        ``user`` is whom the call is for, as in ``explain``.
 
-        Raises: InputError kinds; NotFound for a window or task that does not exist or is hidden.
+        Raises: InputError kinds; NotFound for a window or task that does not exist or is hidden; PermissionDenied for
+            another user.
         """
         limit = None if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
         with bounded(deadline_ms):
-            return self._inspector().apply_dosage(window, limit)
+            return self._inspector(user).apply_dosage(window, limit)
 
     def conflicts(
         self,
@@ -208,10 +223,10 @@ class Pcp:
         with bounded(deadline_ms):
             return self._inspector().provenance(key)
 
-    def _inspector(self) -> Inspector:
+    def _inspector(self, user: str | EntityRef | None = None) -> Inspector:
         from caliber.pcp.inspecting import Inspector  # only people who debug a task need it
 
-        return Inspector(self._engine, self._principal, self._searching)
+        return Inspector(self._engine, self._principal, self._searching.seen_by(user))
 
     def _own(self, task: Id) -> Any:
         self._engine.check_open()

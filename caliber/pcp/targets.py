@@ -46,9 +46,9 @@ class Target:
 class Targets:
     """Finds the records of windows, scopes and tasks, as one principal sees them."""
 
-    def __init__(self, engine: Engine, principal: Principal) -> None:
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
         self._engine = engine
-        self._reader = Reader(engine, principal, Searching(engine, principal))
+        self._reader = Reader(engine, principal, searching)
         self._readers = self._reader.searching.readers
 
     def find(self, target: Any) -> Target:
@@ -70,6 +70,8 @@ class Targets:
             window, _, _ = self._reader.recorded(key)
         except NotFound:
             reason = f"{key} is no window, scope or task that can be read here; windows that expired are gone"
+            if self._readers.serves_tasks and not self._readers.everything:
+                reason += ", and those of a user's task need user="
             raise ConstraintViolation(constraint="context_window_exists", reason=reason) from None
         record = unpack_record(window.record)
         return self._of_window(snapshot, record.facts.trajectory_id, list(record.ids.values()))

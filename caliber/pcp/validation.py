@@ -31,6 +31,7 @@ from caliber.pcp.verifying import Finding, Verifier
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relation import Residence
 from caliber.schema.traits import Grounded
+from caliber.search.service import Searching
 
 _ORDER: Final = {severity: place for place, severity in enumerate(Severity)}
 NO_TASK: Final = uuid.UUID(int=0)
@@ -103,10 +104,10 @@ class Examiner:
 class Validator(Examiner):
     """Checks records as one principal sees them."""
 
-    def __init__(self, engine: Engine, principal: Principal) -> None:
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
         super().__init__(engine)
         self._label = principal.label
-        self._targets = Targets(engine, principal)
+        self._targets = Targets(engine, principal, searching)
 
     def validate(self, target: Any, conflicts: Conflicts | None = None) -> ValidationResult:
         """Return the issues of a window, scope or task; record contradictions as conflicts, if those are given.

@@ -10,7 +10,7 @@ from support.configs import USER
 
 import caliber
 from caliber.model import EntityRef, EntityType, Principal
-from caliber.model.errors import NotFound
+from caliber.model.errors import ConstraintViolation, NotFound, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.pcp import TraceSummary
 from caliber.model.time import FixedClock
@@ -144,6 +144,33 @@ def test_an_application_sees_what_the_user_of_the_task_does(backend: Any) -> Non
     assert admin.pcp.task_state(task.trajectory_id).note_count == 2
     assert memory.pcp.task_state(task.trajectory_id).note_count == 1
     assert memory.pcp.trace_summary(task.trajectory_id).artifacts_created == 1
+
+
+def test_an_application_checks_and_cuts_windows_of_a_user(backend: Any) -> None:
+    admin = backend.open(jobs__poll_ms=0, policies=[])
+    memory = admin.acting_as(Principal.application("app"))
+    task = memory.start_trajectory("find the harbour", user="anna@example.com").trajectory_id
+    scope = admin.current_scope(task).scope_id
+    memory.create_artifact(scope, content="the harbour is north", **KEEP)
+    memory.append_turn(scope, role="user", content="Where is the harbour, and how far is it from the station?")
+    window = memory.assemble_context(task)
+    memory.flush()
+    key = window.window_id
+    with pytest.raises(ConstraintViolation, match="need user="):
+        memory.pcp.validate(key)
+    with pytest.raises(NotFound, match="pass user="):
+        memory.pcp.apply_dosage(key, max_tokens=20)
+    with pytest.raises(ConstraintViolation):
+        memory.pcp.validate(key, user="bert@example.com")
+    with pytest.raises(NotFound):
+        memory.pcp.apply_dosage(key, user="bert@example.com")
+    # a window holds the turn as well
+    checked = [memory.pcp.validate(target, user="anna@example.com").checked for target in (key, window, task, scope)]
+    assert checked == [2, 2, 1, 1]
+    assert memory.pcp.apply_dosage(key, user="anna@example.com").text == window.text
+    assert memory.pcp.apply_dosage(key, max_tokens=20, user="anna@example.com").used_tokens <= 20
+    with pytest.raises(PermissionDenied):
+        admin.acting_as(Principal.user("bert@example.com")).pcp.validate(window, user="anna@example.com")
 
 
 # --- operations in the event log -------------------------------------------------------------------
