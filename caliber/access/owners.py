@@ -82,7 +82,7 @@ def names_of_reader(
     entities = [] if user is None else [person(identities, user)]
     kind = OWN_KIND.get(principal.kind)
     if kind is not None and not principal.is_admin:
-        entities.append(_named(identities, kind, principal.id))
+        entities.append(entity_named(identities, kind, principal.id))
     ids = set()
     for entity in entities:
         ids.add(entity.id.bytes)
@@ -99,7 +99,7 @@ def names_of_reader(
 def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:
     """Return the user that a name or reference stands for by now."""
     if isinstance(user, str):
-        return _named(identities, EntityType.USER, user)
+        return entity_named(identities, EntityType.USER, user)
     return _stands_for(identities, user)
 
 
@@ -111,7 +111,8 @@ def _having(identities: RelationSnapshot, column: str, value: Any) -> Iterator[I
         yield decode(identities.packed(row))
 
 
-def _named(identities: RelationSnapshot, kind: EntityType, name: str) -> EntityRef:
+def entity_named(identities: RelationSnapshot, kind: EntityType, name: str) -> EntityRef:
+    """Return the entity that a name stands for by now."""
     plain = EntityRef.plain_name(name)
     for known in _having(identities, "name", plain):
         if known.entity.entity_type == kind and not known.namespace:

@@ -5,13 +5,15 @@ Notes name the tasks that they were drawn from, and some artifacts no turn: none
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from caliber.erasure.subject import folded_words
+from caliber.erasure.subject import MARK, Subject, folded_words
+from caliber.model.access import PrincipalKind
+from caliber.schema.erase import Erase, MadeFrom, Packed, Redaction
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.kept_content import unpack_content
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.text.sentences import split_sentences
 
@@ -21,33 +23,145 @@ Row = tuple[Any, ...]
 
 
 class Drawn:
-    """The words that went, by the tasks of others that they stood in; ``unclear`` counts what may repeat them."""
+    """The words that go, by the tasks that they stand in, and the records that may repeat them.
 
-    def __init__(self, uow: UnitOfWork, ids: frozenset[bytes], gone: set[bytes]) -> None:
-        self._uow, self._ids, self._gone = uow, ids, gone
+    These are words of the subject in tasks of others, and those of its own tasks that a record is drawn from together
+    with others. ``unclear`` are the ids of records that may say them in other words, ``earlier`` those of such records
+    that an earlier erasure left: whose words they may say is not known by now.
+    """
+
+    def __init__(self, uow: UnitOfWork, subject: Subject, earlier: frozenset[bytes], *, of_person: bool) -> None:
+        self._uow, self._subject, self._left, self._of_person = uow, subject, earlier, of_person
         self._said: dict[bytes, set[str]] = {}
+        self._shared: set[bytes] = set()
+        self._visited: frozenset[bytes] = frozenset()
+        """The tasks of others that the subject wrote in."""
+        self._owners: set[Row] = set()
+        """Relation and ordinal of the records that may repeat the words: their earlier contents may, too."""
+        self._repeating: set[bytes] = set()
         self._traced: dict[str, set[Row]] = {}
-        self.unclear: Counter[str] = Counter()
+        self.unclear: dict[str, set[bytes]] = {}
+        self.earlier: dict[str, set[bytes]] = {}
+
+    def collect(self) -> None:
+        """Read the words that the subject wrote into tasks, also those of earlier contents, before any of them goes."""
+        written: dict[Row, bytes] = {}
+        values: dict[MadeFrom, set[Row]] = {}
+        relations = [each for each in self._uow.catalog.relations if each.erase is not None]
+        for relation in relations:
+            trait, place = _trait(relation), codec_of(relation).index
+            if trait.sources is not None:
+                for row in self._rows(relation):
+                    tasks = split_ids(row[place(trait.sources)] or b"")
+                    self._shared |= tasks if len(tasks) > 1 else set()
+            if relation.task is None or relation.text is None:
+                continue
+            made = [each for each in trait.made_from if each.empties is None]
+            used = [each for other in relations for each in _trait(other).made_from if each.relation == relation.name]
+            if not (trait.owned or made or _has_author(relation)):
+                continue
+            for row in self._rows(relation):
+                drawn = any(tuple(row[place(name)] for name in each.columns) in values.get(each, ()) for each in made)
+                if drawn or self._is_by_subject(relation, row):
+                    written[relation.name, row[0]] = task = row[place(relation.task)]
+                    self._said.setdefault(task, set()).update(_statements(relation, row))
+                    for each in used:
+                        values.setdefault(each, set()).add(tuple(row[place(name)] for name in each.target))
+        for relation in relations:
+            if (owner := _trait(relation).version_of) is None:
+                continue
+            place = codec_of(relation).index
+            for row in self._rows(relation):
+                of = tuple(row[place(name)] for name in owner)
+                task = written.get(of)
+                if task is None and self._is_by_subject(relation, row) and relation.task is not None:
+                    task = row[place(relation.task)]
+                if task is not None:
+                    self._said.setdefault(task, set()).update(_kept_statements(relation, row))
+        self._visited = frozenset(self._said)
 
     def take(self, relation: Relation, row: Row) -> None:
-        """Take note of the words of a record that went, if its author is the subject."""
+        """Take note of the words of an own task that went, where a record was drawn from it and from others."""
         if relation.task is None or relation.text is None or relation.erase is None:
             return
-        place = codec_of(relation).index
-        task = row[place(relation.task)]
-        if task in self._said or any(row[place(name)] in self._ids for name in relation.erase.owned):
+        task = row[codec_of(relation).index(relation.task)]
+        if task in self._shared and task not in self._visited:
             self._said.setdefault(task, set()).update(_statements(relation, row))
 
-    def repeats(self, relation: Relation, row: Row) -> bool:
-        """Return whether a record repeats words that went, from a task that it may have been drawn from."""
-        said = {each for task in self._tasks(relation, row) for each in self._said[task]} if self._said else set()
+    def rest(self, relation: Relation, row: Row) -> dict[str, Any] | None:
+        """Return the text columns of a record without the words that went; None if nothing is left of one.
+
+        Only of a record that was merged from several sources something is left.
+        """
+        assert relation.erase is not None
+        place = codec_of(relation).index
+        key = row[place(relation.key[0])]
+        left: dict[str, Any] = {}
+        tasks = self._tasks(relation, row) if self._said else set()
+        said = {each for task in tasks for each in self._said[task]}
         if not said:
+            if key in self._left:
+                self.earlier.setdefault(relation.plural, set()).add(key)
+            return left
+        assert relation.text is not None
+        if any(_is_said(own, said) for own in _statements(relation, row)):
+            if relation.erase.sources is None:
+                return None
+            for name in relation.text.searched:
+                text = row[place(name)]
+                if text is not None and (kept := _without(text, said)) != text:
+                    if not kept:
+                        return None
+                    left[name] = kept
+        if self._of_person:
+            self.unclear.setdefault(relation.plural, set()).add(key)
+        self._owners.add((relation.name, row[0]))
+        self._repeating.add(key)
+        return left
+
+    def repeats_kept(self, relation: Relation, row: Row) -> bool:
+        """Return whether an earlier content of a record repeats words that went."""
+        assert relation.erase is not None
+        place = codec_of(relation).index
+        of = tuple(row[place(name)] for name in relation.erase.version_of or ())
+        if of not in self._owners:
             return False
-        for own in _statements(relation, row):
-            if own in said or any(_is_part(own, each) or _is_part(each, own) for each in said):
-                return True
-        self.unclear[relation.plural] += 1
-        return False
+        said = {each for statements in self._said.values() for each in statements}
+        return any(_is_said(own, said) for own in _kept_statements(relation, row))
+
+    def words(self, relation: Relation, row: Row) -> Callable[[str], str] | None:
+        """Return a function that marks a text which repeats words that went; None for a record of other tasks.
+
+        These are copies: questions of windows, events with the values before a correction, outcomes of tasks.
+        """
+        if not self._said or relation.erase is None:
+            return None
+        place = codec_of(relation).index
+        named = [row[place(name)] for name in (relation.key[0], *([relation.task] if relation.task else ()))]
+        said = {each for task in named if task in self._visited for each in self._said[task]}
+        if relation.text is not None and row[place(relation.key[0])] not in self._visited:
+            return None  # words of others
+        if any(row[place(name)] in self._repeating for name in relation.erase.hangs_on):
+            said = {each for statements in self._said.values() for each in statements}
+        if not said:
+            return None
+        is_text = any(isinstance(each.redaction, Packed) for each in relation.columns)
+
+        def marked(text: str) -> str:
+            own = _statement(text)
+            is_free = is_text or " " in own or len(own) >= _PART_CHARS  # no word of the program
+            return MARK if own and is_free and _is_said(own, said) else text
+
+        return marked
+
+    def _rows(self, relation: Relation) -> Iterator[Row]:
+        return (row for page in self._uow.pages(relation) for row in page)
+
+    def _is_by_subject(self, relation: Relation, row: Row) -> bool:
+        place = codec_of(relation).index
+        if any(row[place(name)] in self._subject.ids for name in _trait(relation).owned):
+            return True
+        return _has_author(relation) and is_author(self._subject, relation, row)
 
     def _tasks(self, relation: Relation, row: Row) -> set[bytes]:
         """Return the tasks with such words that a record of no certain source is of."""
@@ -59,7 +173,7 @@ class Drawn:
             tasks = split_ids(row[place(erase.sources)] or b"")
         elif relation.task is not None and any(made.empties is None for made in erase.made_from):
             tasks = {row[place(relation.task)]}
-        tasks &= self._said.keys() - self._gone
+        tasks &= self._said.keys()
         return set() if tasks and self._is_traced(relation, row) else tasks
 
     def _is_traced(self, relation: Relation, row: Row) -> bool:
@@ -80,13 +194,37 @@ class Drawn:
 
 def _statements(relation: Relation, row: Row) -> Iterator[str]:
     assert relation.text is not None
-    place = codec_of(relation).index
     for name in relation.text.searched:
-        value = row[place(name)] or ""
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        for part in (text, *text.splitlines(), *(sentence.text for sentence in split_sentences(text))):
-            if statement := folded_words(part).strip(" .!;,:*_-•"):
-                yield statement
+        yield from _statements_of(row[codec_of(relation).index(name)])
+
+
+def _kept_statements(relation: Relation, row: Row) -> Iterator[str]:
+    """Yield the statements in an earlier content of a record."""
+    for column in relation.columns:
+        if isinstance(column.redaction, Packed):
+            for value in unpack_content(row[codec_of(relation).index(column.name)]).values():
+                yield from _statements_of(value if isinstance(value, str | bytes) else None)
+
+
+def _statements_of(value: str | bytes | None) -> Iterator[str]:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
+    for part in (text, *text.splitlines(), *(sentence.text for sentence in split_sentences(text))):
+        if statement := _statement(part):
+            yield statement
+
+
+def _statement(text: str) -> str:
+    return folded_words(text).strip(" .!;,:*_-•")
+
+
+def is_author(subject: Subject, relation: Relation, row: Row) -> bool:
+    """Return whether a user who is the subject wrote a record of a task; one of its own tasks goes with that."""
+    if relation.task is None or row[codec_of(relation).index(relation.task)] is None:
+        return False
+    authors = (each for each in relation.columns if each.redaction is Redaction.AUTHOR)
+    names = (row[codec_of(relation).index(each.name)] for each in authors)
+    labels = [name.rpartition("@")[0] for name in names if name is not None]
+    return any(label.startswith(f"{PrincipalKind.HUMAN}:") and subject.is_principal(label) for label in labels)
 
 
 def split_ids(ids: bytes) -> set[bytes]:
@@ -94,5 +232,33 @@ def split_ids(ids: bytes) -> set[bytes]:
     return {ids[at : at + 16] for at in range(0, len(ids), 16)}
 
 
+def _has_author(relation: Relation) -> bool:
+    return relation.task is not None and any(each.redaction is Redaction.AUTHOR for each in relation.columns)
+
+
+def _trait(relation: Relation) -> Erase:
+    assert relation.erase is not None
+    return relation.erase
+
+
+def _is_said(own: str, said: set[str]) -> bool:
+    return own in said or any(_is_part(own, each) or _is_part(each, own) for each in said)
+
+
 def _is_part(part: str, whole: str) -> bool:
     return len(part) >= _PART_CHARS and part in whole
+
+
+def _without(text: str, said: set[str]) -> str:
+    """Return a text without the sentences that were said, or an empty one if no word is left."""
+    lines = []
+    for line in text.splitlines():
+        sentences = [sentence.text for sentence in split_sentences(line)]
+        kept = [each for each in sentences if not _is_said(_statement(each), said)]
+        if len(kept) < len(sentences):
+            lines.append(" ".join(kept))
+        elif not _is_said(_statement(line), said):
+            lines.append(line)
+    left = "\n".join(line for line in lines if line.strip())
+    # A statement of several lines, too.
+    return "" if not _statement(left) or _is_said(_statement(left), said) else left

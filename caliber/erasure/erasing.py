@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from caliber.access.owners import OF_PEOPLE
 from caliber.erasure.digests import digests_of, digests_of_body
-from caliber.erasure.drawn import Drawn, split_ids
+from caliber.erasure.drawn import Drawn, is_author, split_ids
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import AmbiguousSubject
-from caliber.schema.erase import COPIES, OF_PRINCIPALS, Erase, Layout, MadeFrom, Packed
+from caliber.schema.erase import COPIES, OF_PRINCIPALS, Erase, Layout, MadeFrom, Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.changes import DELETE
@@ -38,12 +38,14 @@ _ALL_TIME_US: Final = 3_650 * 86_400_000_000
 class Outcome:
     """The outcome of a walk. ``hashes`` are digests of contents that went, for a later search for them.
 
-    ``unclear`` are records that may have been drawn from words of the subject in tasks of others.
+    ``unclear`` are the ids of records that may have been drawn from words of the subject, ``earlier`` those of such
+    records that an earlier erasure left.
     """
 
     erased: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
-    unclear: Counter[str] = field(default_factory=Counter)
+    unclear: dict[str, set[bytes]] = field(default_factory=dict)
+    earlier: dict[str, set[bytes]] = field(default_factory=dict)
     windows_closed: int = 0
     hashes: set[bytes] = field(default_factory=set)
 
@@ -56,7 +58,9 @@ class Outcome:
         """Add the counts of a later walk."""
         self.erased += other.erased
         self.redacted += other.redacted
-        self.unclear += other.unclear
+        for mine, found in ((self.unclear, other.unclear), (self.earlier, other.earlier)):
+            for name, ids in found.items():
+                mine.setdefault(name, set()).update(ids)
         self.windows_closed += other.windows_closed
         self.hashes |= other.hashes
 
@@ -74,12 +78,16 @@ class Wanted:
 
     subject: Subject
     even_if_shared: bool = False
+    of_person: bool = True
+    """False for a task alone: what repeats its words in other words is nobody's to judge."""
 
 
 class Walk:
     """One walk over a store, inside one write transaction."""
 
-    def __init__(self, uow: UnitOfWork, wanted: Wanted, estimator: Estimator) -> None:
+    def __init__(
+        self, uow: UnitOfWork, wanted: Wanted, estimator: Estimator, earlier: frozenset[bytes] = frozenset()
+    ) -> None:
         self._uow = uow
         self._row: tuple[Any, ...] = ()
         self._now = self._row
@@ -93,7 +101,7 @@ class Walk:
         self._changed: set[bytes] = set()
         self._touched = self._redactor.lost.touched
         self._gone = self._redactor.gone
-        self._drawn = Drawn(uow, wanted.subject.ids, self._gone)
+        self._drawn = Drawn(uow, wanted.subject, earlier, of_person=wanted.of_person)
         self._relations = sorted(
             (relation for relation in uow.catalog.relations if relation.erase is not None), key=self._turn_of
         )
@@ -128,10 +136,11 @@ class Walk:
             refused = _trait(relation).refused
             if refused is not None:
                 self._refuse_declared(relation, refused)
+        self._drawn.collect()
         for relation in self._relations:
             self._walk(relation, _trait(relation))
         self.outcome.windows_closed = self._redactor.closed
-        self.outcome.unclear = self._drawn.unclear
+        self.outcome.unclear, self.outcome.earlier = self._drawn.unclear, self._drawn.earlier
         return self.outcome
 
     def _refuse_declared(self, relation: Relation, reason: str) -> None:
@@ -187,7 +196,15 @@ class Walk:
                 else:
                     self._erase(relation, entity)
                 continue
+            rest = self._drawn.rest(relation, self._now) if relation.text is not None else {}
+            if rest is None:
+                self._erase(relation, entity)
+                continue
+            self._redactor.also = self._drawn.words(relation, self._now)
             changed = self._redactor.without(relation, entity)
+            if rest and changed is not None:
+                without = {name: self._subject.without(text) for name, text in rest.items()}
+                changed = self._redactor.changed(relation, changed, without)
             lost: dict[str, Any] = {name: None for name, made in emptied if self._is_of_gone(relation, made)}
             if changed is not None and any(getattr(entity, name) is not None for name in lost):
                 changed = self._redactor.changed(relation, changed, lost)
@@ -217,6 +234,7 @@ class Walk:
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
         is_named = {place(name): self._names(relation.column(name)) for name in erase.names}
         made_from = [made for made in erase.made_from if made.empties is None]
+        has_author = relation.task is not None and any(each.redaction is Redaction.AUTHOR for each in relation.columns)
         doubtful = self._subject.doubtful if erase.people else None
         kind = place(erase.kind) if erase.people and erase.kind is not None else 0
         sources = None if erase.sources is None else place(erase.sources)
@@ -234,13 +252,14 @@ class Walk:
                 any(row[at] in ids for at in needed)
                 or any(row[at] in ids or row[at] in lost for at in hangs)
                 or any(row[at] is not None and named(row[at]) for at, named in is_named.items())
+                or (has_author and is_author(self._subject, relation, row))
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
                 or (doubtful is not None and is_about_person(row, doubtful))
                 or (sources is not None and bool(row[sources]) and split_ids(row[sources]) <= gone)
                 or (digest is not None and row[digest] in self.outcome.hashes)
                 or (version is not None and tuple(row[at] for at in version) in self._touched)
                 or any(went(relation, made) for made in made_from)
-                or drawn.repeats(relation, row)
+                or (version is not None and drawn.repeats_kept(relation, row))
             )
 
         return goes

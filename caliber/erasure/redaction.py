@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from caliber.erasure import packed
@@ -27,6 +27,8 @@ class Redactor:
         self._estimator = estimator
         self.gone: set[bytes] = set()
         self.lost = packed.Lost(subject, self.within)
+        self.also: Callable[[str], str] | None = None
+        """Takes further words out of JSON and packed content of the present record."""
         self.closed = 0
         """Packed records that can be replayed no longer."""
 
@@ -117,7 +119,8 @@ class Redactor:
     def within(self, value: Any) -> Any:
         """Return a JSON value without the subject, in keys too."""
         if isinstance(value, str):
-            return self._subject.without(value)
+            text = self._subject.without(value)
+            return text if self.also is None else self.also(text)
         if isinstance(value, list | tuple):
             return [self.within(item) for item in value]
         if isinstance(value, dict):

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from caliber.access.identities import current, entity_of, merged_into, names_of
@@ -40,6 +40,7 @@ from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ROUNDS: Final = 3
@@ -99,7 +100,7 @@ class Forgetting:
     ) -> ForgetReport:
         """Erase a task and the tasks it started. Raises: as ``Admin.purge_trajectory``."""
         self._check_rights("purge")
-        wanted = Wanted(Subject(self._family(trajectory_id)), even_if_shared=True)
+        wanted = Wanted(Subject(self._family(trajectory_id)), even_if_shared=True, of_person=False)
         return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms, scrub_log)
 
     def resume(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
@@ -202,7 +203,9 @@ class Forgetting:
         uow.serialize(ERASING)  # before the tables: those who write rows of reads have it then
         if engine.store.eraser.hold is not None:
             uow.run(engine.store.eraser.hold)
-        outcome = Walk(uow, wanted, engine.estimator).run()
+        erasures = (codec_of(ERASURE).decode(row) for page in uow.pages(ERASURE) for row in page)
+        earlier = frozenset(each.bytes for erasure in erasures for each in erasure.unread or ())
+        outcome = Walk(uow, wanted, engine.estimator, earlier).run()
         # Workers have read the subject's records already: their results and errors may hold the subject's words.
         take_back(uow, besides=ERASURE_JOB)
         uow.on_commit.append(lambda: engine.part(JobQueue).on_enqueued(0.0))
@@ -227,7 +230,9 @@ class Forgetting:
         def work(uow: UnitOfWork) -> tuple[Outcome, Claim]:
             outcome = self._walk(uow, wanted)
             asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
-            erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
+            erasure = Erasure(
+                erasure_id, kind, outcome.counts | asked, from_us(uow.now_us), unread=_ids(outcome.unclear)
+            )
             uow.record_change(ERASURE, erasure, uow.insert(ERASURE, erasure))
             event_log.audit(uow, self._event(erasure, wanted.subject))
             return outcome, jobs.enqueue_claimed(uow, ERASURE_JOB, payload={"erasure_id": erasure_id.hex})
@@ -244,7 +249,9 @@ class Forgetting:
                 counts = dict(found.counts)
                 for name, count in outcome.counts.items():
                     counts[name] = counts.get(name, 0) + count
-                uow.record_change(ERASURE, uow.update(ERASURE, dataclasses.replace(found, counts=counts)), None)
+                unread = tuple({*(found.unread or ()), *_ids(outcome.unclear)})
+                changed = dataclasses.replace(found, counts=counts, unread=unread)
+                uow.record_change(ERASURE, uow.update(ERASURE, changed), None)
             return outcome
 
         return self._engine.write(work)
@@ -356,11 +363,27 @@ def _left_alone(proof: Proof) -> list[str]:
 
 
 def _maybe_drawn(outcome: Outcome) -> list[str]:
-    """Return the lines about records that may have been drawn from words of the subject in tasks of others."""
-    if not outcome.unclear:
-        return []
-    found = ", ".join(f"{name} ({count})" for name, count in sorted(outcome.unclear.items()))
-    return [f"{found} of tasks that the subject wrote in may say in other words what it said: read and delete them"]
+    """Return the lines about records that may have been drawn from words of the subject."""
+    out = []
+    if outcome.unclear:
+        found = ", ".join(f"{name} ({len(ids)})" for name, ids in sorted(outcome.unclear.items()))
+        out.append(
+            f"{found} of tasks that the subject wrote in may say in other words what it said: read and delete them"
+        )
+    known = {each for ids in outcome.unclear.values() for each in ids}
+    earlier = {name: len(ids - known) for name, ids in sorted(outcome.earlier.items()) if ids - known}
+    if earlier:
+        found = ", ".join(f"{name} ({count})" for name, count in earlier.items())
+        out.append(
+            f"{found} that an earlier erasure left may say in other words what a subject said, perhaps this one: read "
+            "and delete them, or empty `unread` in storage.erasures"
+        )
+    return out
+
+
+def _ids(found: Mapping[str, set[bytes]]) -> tuple[uuid.UUID, ...]:
+    """Return the ids of records by relation as one list."""
+    return tuple(uuid.UUID(bytes=each) for ids in found.values() for each in sorted(ids))
 
 
 def _elsewhere(engine: Engine) -> list[str]:

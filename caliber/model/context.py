@@ -99,6 +99,7 @@ class ContentVersion:
     body: str
     replaced_at: datetime
     trajectory_id: uuid.UUID | None = None
+    author_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

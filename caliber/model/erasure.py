@@ -26,13 +26,17 @@ class ErasureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """One erasure: its progress and its counts. It holds nothing of the erased data."""
+    """One erasure: its progress and its counts. It holds nothing of the erased data.
+
+    ``unread`` are the ids of records that it left, which may say in other words what went: people read them.
+    """
 
     erasure_id: uuid.UUID
     kind: ErasureKind
     counts: dict[str, int]
     begun_at: datetime
     finished_at: datetime | None = None
+    unread: tuple[uuid.UUID, ...] | None = None
     version: int = 1
 
 

@@ -235,7 +235,11 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A typed output kept beyond its scope; ``retired_at`` is when its TTL ended. Source: C-040, K-026."""
+    """A typed output kept beyond its scope; ``retired_at`` is when its TTL ended.
+
+    ``author_id`` is the id of the user or agent that made it, if that is neither the task's user nor its agent. Source:
+    C-040, K-026.
+    """
 
     artifact_id: ArtifactId
     trajectory_id: TrajectoryId
@@ -259,6 +263,7 @@ class Artifact:
     occurred_at: datetime | None = None
     idempotency_key: str | None = None
     trust: TrustLabel = TrustLabel.WEB
+    author_id: uuid.UUID | None = None
     version: int = 1
 
     @property

@@ -149,12 +149,14 @@ def create_artifact(
     *,
     unlabelled: TrustLabel,
     user: str | None = None,
+    author_id: uuid.UUID | None = None,
     closing: bool = False,
 ) -> tuple[Artifact, bool]:
     """Store an artifact, or find the same content already active in its trajectory; return it and whether it is new.
 
     The same content of another label is another artifact. The label is the one stated, else that of the source turn,
     else ``unlabelled``. A ``user``, by its label, may state none of more trust than it would have without.
+    ``author_id`` is who made it, if not the user or agent of the task.
 
     Raises: NotFound; ConstraintViolation for a closed scope or an ended session; Conflict when an idempotency key
         comes again with other content or another label; InvalidValue for ``ttl='session'`` outside a session, and for
@@ -190,7 +192,7 @@ def create_artifact(
         ARTIFACT, _BY_CONTENT, scope.trajectory_id.bytes, new.content_hash, new.artifact_type.value, trust.value
     )
     if existing is not None and is_valid(ARTIFACT, existing, now):
-        return _update_provenance(uow, existing, new, now), False
+        return _update_provenance(uow, existing, new, now, author_id), False
     # The trajectory before all that belongs to it: a deletion locks in this order too, so no deadlock occurs.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
     if existing is not None:
@@ -216,6 +218,7 @@ def create_artifact(
         occurred_at=new.occurred_at,
         idempotency_key=new.idempotency_key,
         trust=trust,
+        author_id=author_id,
     )
     uow.insert(ARTIFACT, artifact)
     return artifact, True
@@ -260,7 +263,9 @@ def check_lifetime(uow: UnitOfWork, trajectory: Trajectory, ttl: TTL) -> None:
         raise ConstraintViolation(constraint="session_open", reason="the session has ended: nothing would retire it")
 
 
-def _update_provenance(uow: UnitOfWork, artifact: Artifact, new: NewArtifact, now: datetime) -> Artifact:
+def _update_provenance(
+    uow: UnitOfWork, artifact: Artifact, new: NewArtifact, now: datetime, author_id: uuid.UUID | None
+) -> Artifact:
     """Take over the newer provenance of the same content (C-230); nothing is written when it is the same.
 
     Content that had no idempotency key takes the one it came with now: the key must not come again with other content.
@@ -271,6 +276,8 @@ def _update_provenance(uow: UnitOfWork, artifact: Artifact, new: NewArtifact, no
         confidence=new.confidence,
         source_turn=new.source_turn,
         idempotency_key=artifact.idempotency_key or new.idempotency_key,
+        # What a second one states as well is no longer the words of the one alone.
+        author_id=artifact.author_id if artifact.author_id == author_id else None,
     )
     if changed == artifact:
         return artifact

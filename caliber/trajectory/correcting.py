@@ -113,7 +113,10 @@ class ArtifactCorrections(RecordCorrections[Artifact]):
         new = check_artifact(self._engine.estimator, **values, idempotency_key=idempotency_key)
         sprawl = self._engine.config.pcp.anti_sprawl
         issues = lint_on_write(self._engine, new) if sprawl is not None and sprawl.on_write is not None else ()
-        artifact, created = create_artifact(uow, old.scope_id, new, unlabelled=unlabelled, closing=True)
+        author_id = self._corrections.guest_in(old.scope_id)
+        artifact, created = create_artifact(
+            uow, old.scope_id, new, unlabelled=unlabelled, author_id=author_id, closing=True
+        )
         if created and issues:
             uow.emit(lint_event(self._engine, self._principal.label, artifact, issues))
         return artifact, created

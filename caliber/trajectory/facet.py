@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
+from caliber.access.identities import OWN_KIND, current, entity_of, guest_in, keeping, user_for
 from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -40,7 +40,6 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.search.service import Searching
-from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -50,9 +49,6 @@ from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import TurnSummarizer
 
 T = TypeVar("T")
-
-_TASK: Final = codec_of(SCOPE).index("trajectory_id")
-_OWNERS: Final = tuple(codec_of(TRAJECTORY).index(name) for name in ("initiator_id", "user_id", "agent_id"))
 
 
 class TaskMethods:
@@ -313,8 +309,7 @@ class TaskMethods:
             self._own(SCOPE, scope_id, below=TURN)
         if self._principal.is_user:
             new = [turn_ops.labelled_by_user(turn, self._principal.label, engine.config.trust) for turn in new]
-        kind = None if self._principal.is_admin else OWN_KIND.get(self._principal.kind)
-        author_id = None if kind is None and user is None else self._author(scope_id, user, kind)
+        author_id = self._author(scope_id, user)
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
@@ -344,21 +339,13 @@ class TaskMethods:
             self._tasks.after_append(after_commit)
         return stored
 
-    def _author(self, scope_id: uuid.UUID, user: EntityRef | None, kind: EntityType | None) -> uuid.UUID | None:
+    def _author(self, scope_id: uuid.UUID, user: EntityRef | None = None) -> uuid.UUID | None:
         """Return the id of a user, or of the principal, in a task of others; None in a task of its own."""
-        snapshot, own = self._engine.snapshot(), set()
-        scopes, tasks = snapshot[SCOPE.name], snapshot[TRAJECTORY.name]
-        number = scopes.find(scope_id.bytes)
-        number = -1 if number < 0 else tasks.find(scopes.packed(number)[_TASK])
-        if number >= 0:
-            row = tasks.packed(number)
-            own = {row[at] for at in _OWNERS}
-        if user is None:
-            assert kind is not None
-            if not own.isdisjoint(self._searching.readers.sight().ids):
-                return None
-            user = entity_of(self._engine, self._principal.id, kind)
-        return None if user.id.bytes in own else user.id
+        if user is not None:
+            return guest_in(self._engine, scope_id, user, ())
+        if self._principal.is_admin or self._principal.kind not in OWN_KIND:
+            return None
+        return guest_in(self._engine, scope_id, self._principal, self._searching.readers.sight().ids)
 
     # --- artifacts ---------------------------------------------------------------------------------
 
@@ -409,11 +396,12 @@ class TaskMethods:
         linted = sprawl is not None and sprawl.on_write is not None
         user = self._principal.label if new.trust is not None and self._principal.is_user else None
         issues = artifact_ops.lint_on_write(engine, new) if linted else ()
+        author_id = self._author(scope)
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
             artifact, created = artifact_ops.create_artifact(
-                uow, scope, new, unlabelled=engine.config.trust.artifacts, user=user
+                uow, scope, new, unlabelled=engine.config.trust.artifacts, user=user, author_id=author_id
             )
             if created:
                 attach(uow, "artifact", artifact.artifact_id, text, vector)

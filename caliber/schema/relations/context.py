@@ -68,7 +68,9 @@ CONTENT_VERSION = Relation(
     code=31,
     comment="What a record said before a write changed or removed it; kept while windows may refer to it.",
     derived=None,  # a copy of another record
-    erase=Erase(hangs_on=("owner_id", "trajectory_id"), version_of=("owner_type", "owner_ordinal")),
+    erase=Erase(
+        owned=("author_id",), hangs_on=("owner_id", "trajectory_id"), version_of=("owner_type", "owner_ordinal")
+    ),
     links=None,  # it hangs on its owner
     task="trajectory_id",
     trust=None,  # that of its owner
@@ -82,6 +84,7 @@ CONTENT_VERSION = Relation(
         text("body", redact=Packed(Layout.VERSION, row=True)),
         instant("replaced_at"),
         uuid_("trajectory_id", nullable=True, comment="of what belongs to a task, to be purged with it"),
+        uuid_("author_id", nullable=True, comment="the user or agent that wrote it, if not one of the task's own"),
     ),
     paths=(
         AccessPath("list_by_owner", ("owner_id",), ("owner_version",)),

@@ -10,6 +10,7 @@ from caliber.schema.relation import (
     instant,
     json_,
     uuid_,
+    uuid_array,
     version,
 )
 
@@ -22,7 +23,7 @@ ERASURE = Relation(
     ordinal=True,
     versioned=True,
     derived=None,  # counts of erased records
-    erase=None,  # counts and instants
+    erase=None,  # counts, instants and ids of records that stay
     links=None,  # a report
     trust=None,  # counts
     exported=None,  # an act in one store
@@ -34,6 +35,7 @@ ERASURE = Relation(
         json_("counts"),
         instant("begun_at"),
         instant("finished_at", nullable=True),
+        uuid_array("unread", nullable=True, comment="records that it left, and people should read"),
         version(),
     ),
     paths=(AccessPath("list_unfinished", (), ("begun_at",), where=(("finished_at", True),)),),

@@ -404,7 +404,10 @@ ARTIFACT = Relation(
     code=5,
     comment="A typed output kept beyond its scope; equal content of a label is kept once per trajectory and type.",
     derived=(Sha256("content_hash", ("content",)), Tokens("token_count", ("content",))),
-    erase=Erase(made_from=(MadeFrom(("trajectory_id", "source_turn"), "turn", ("trajectory_id", "turn_number")),)),
+    erase=Erase(
+        owned=("author_id",),
+        made_from=(MadeFrom(("trajectory_id", "source_turn"), "turn", ("trajectory_id", "turn_number")),),
+    ),
     rules=(OnlyWith("ttl_ms", "ttl_kind", TTLKind.DURATION),),
     ordinal=True,
     versioned=True,
@@ -444,6 +447,7 @@ ARTIFACT = Relation(
         instant("retired_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
         instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
         text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
+        uuid_("author_id", nullable=True, comment="the user or agent that made it; NULL: one of the task's own"),
         version(),
     ),
     uniques=(

@@ -133,6 +133,9 @@ MIGRATIONS: dict[int, MigrationStep] = {
         changes=(
             AddColumn("turn", "rolled_back_at"),
             AddColumn("turn", "author_id"),
+            AddColumn("artifact", "author_id"),
+            AddColumn("content_version", "author_id"),
+            AddColumn("erasure", "unread"),
             AddColumn("scope", "rolled_back_at"),
             *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
             AddPath("event", "list_audit_by_subject"),

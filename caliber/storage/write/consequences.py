@@ -191,7 +191,9 @@ def _replaced(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> 
     if uow.keeps_content:
         trajectory = old[place("trajectory_id")] if relation.has("trajectory_id") else None
         version, body = old[plans.codec.version_place], pack_content(relation, old)
-        uow.insert_row(CONTENT_VERSION, (relation.name, old[0], version, owner, body, uow.now_us, trajectory))
+        owned = () if relation.erase is None else relation.erase.owned
+        author = old[place(owned[0])] if owned else None
+        uow.insert_row(CONTENT_VERSION, (relation.name, old[0], version, owner, body, uow.now_us, trajectory, author))
 
 
 def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:
