@@ -56,7 +56,12 @@ _INVISIBLE: Final = frozenset(
 """Code points that Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
 _WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
 JOINED_BEFORE: Final = r"[^\W_][@.+-]"
-JOINED_AFTER: Final = r"[@.+-][^\W_]"
+_FILES: Final = (
+    "avi|csv|docx?|eml|gif|heic|html?|ics|jpe?g|json|m4a|mp[34]|msg|od[pst]|pdf|png|pptx?|rtf|svg|tiff?|txt|vcf|wav|webp|"
+    "xlsx?|xml"
+)
+"""Endings of names of files, none of which ends an address: a file may have the name of its person."""
+JOINED_AFTER: Final = rf"(?!\.(?:{_FILES})(?![^\W_]))[@.+-][^\W_]"
 """The ends of a word to which a sign joins another one, as in names and addresses."""
 _PLAIN: Final = re.compile(r"[^\W\d_]+(['-][^\W\d_]+)*\d{0,3}|\d[\d.-]*")
 """A first name or another word, also of two parts, or with a number of up to three digits; and a number alone."""

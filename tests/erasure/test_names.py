@@ -95,3 +95,27 @@ def test_words_and_names_that_are_nobody_elses(name: str, is_sure: bool) -> None
     subject = Subject.of(caliber.EntityRef.user("x"), (), names=[name])
     assert (subject.texts == (name,)) is is_sure
     assert (subject.doubtful is None) is is_sure
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("see Plughart.PDF.", "see [forgotten].PDF."),
+        ("files/cv_plughart.docx, plughart.jpg", "files/cv_[forgotten].docx, [forgotten].jpg"),
+        ("plughart.pdfs and plughart.rs", "plughart.pdfs and plughart.rs"),
+        ("cv-plughart.pdf or plughart-cv.pdf", "cv-plughart.pdf or plughart-cv.pdf"),
+    ],
+)
+def test_a_file_may_have_the_name_of_its_person(memory: caliber.Caliber, text: str, left: str) -> None:
+    task = memory.start_trajectory("x", user="bob")
+    scope = memory.current_scope(task.trajectory_id)
+    assert scope is not None
+    turn = memory.append_turn(scope.scope_id, role="user", content=text)
+    admin = memory.acting_as(Principal.admin())
+    memory.start_trajectory("y", user="plughart")
+    # A plain word may be anybody's, also in the name of a file.
+    assert memory.forget(user="plughart").proven is (left == text)
+    report = admin.forget(texts=["plughart"])
+    assert report.proven
+    assert admin.get(turn.turn_id).content.decode() == left
+    assert (report.inside_words > 0) is (left == text)
