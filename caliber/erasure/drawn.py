@@ -250,7 +250,7 @@ def _is_part(part: str, whole: str) -> bool:
 
 
 def _without(text: str, said: set[str]) -> str:
-    """Return a text without the sentences that were said, or an empty one if no word is left."""
+    """Return a text without the sentences that repeat a statement, or an empty text if no word is left."""
     lines = []
     for line in text.splitlines():
         sentences = [sentence.text for sentence in split_sentences(line)]

@@ -1,7 +1,4 @@
-"""Data types of erasure (``forget``, ``purge``): the erasure row, and the report of removed and remaining data.
-
-Source: design section 10; docs/forgetting.md.
-"""
+"""Data types of erasure (``forget``, ``purge``): the erasure row, and the report. Source: design section 10."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ class ErasureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """One erasure: its progress and its counts. It holds nothing of the erased data.
-
-    ``unread`` are the ids of records that it left, which may say in other words what went: people read them.
-    """
+    """One erasure: its progress, counts, and the ids of records that people should read; no erased data."""
 
     erasure_id: uuid.UUID
     kind: ErasureKind

@@ -235,11 +235,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A typed output kept beyond its scope; ``retired_at`` is when its TTL ended.
-
-    ``author_id`` is the id of the user or agent that made it, if that is neither the task's user nor its agent. Source:
-    C-040, K-026.
-    """
+    """A typed output kept beyond its scope; ``retired_at`` is when its TTL ended. Source: C-040, K-026."""
 
     artifact_id: ArtifactId
     trajectory_id: TrajectoryId
