@@ -65,10 +65,11 @@ class Providers:
         given, settings = self._given, self._config.embedding_provider
         # A small model on this machine is quicker than a look into the store.
         durable = given is not None or (settings is not None and is_costly(settings))
-        if given is None and settings is not None:
-            given = self._own(build_embedding_provider(settings, self._count_text))
         if given is not None:
             check_provider(given, "embedding_provider")
+        elif settings is not None:
+            given = self._own(build_embedding_provider(settings, self._count_text))
+        if given is not None:
             check_dimensions(self._config, given)
         self._embedding = given
         return given, durable
@@ -77,10 +78,10 @@ class Providers:
         """As ``embedding``, for the previous provider. Raises: DTypeError for an object that is no provider."""
         given, settings = self._given_previous, self._config.previous_embedding_provider
         durable = given is not None or (settings is not None and is_costly(settings))
-        if given is None and settings is not None:
-            given = self._own(build_embedding_provider(settings, self._count_text, field=PREVIOUS))
         if given is not None:
             check_provider(given, PREVIOUS)
+        elif settings is not None:
+            given = self._own(build_embedding_provider(settings, self._count_text, field=PREVIOUS))
         return given, durable
 
     def summarization(self) -> SummarizationProvider | None:
@@ -89,11 +90,11 @@ class Providers:
         Raises: DTypeError for what is none.
         """
         given, settings = self._given_summarization, self._config.summarization_provider
-        if given is None and settings is not None:
-            given = self._own(build_summarization_provider(settings, self._embedding, self._count_text))
         if given is None:
-            return None
-        if not isinstance(given, SummarizationProvider):
+            if settings is None:
+                return None
+            given = self._own(build_summarization_provider(settings, self._embedding, self._count_text))
+        elif not isinstance(given, SummarizationProvider):
             raise DTypeError(
                 field="summarization_provider", expected="a SummarizationProvider", got=type(given).__name__
             )

@@ -101,12 +101,14 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
 
     def lacking(self, key: IndexKey, owners: Generation) -> list[int]:
         """Return the rows of the live records that have no vector in a space."""
-        lacking = owners.live[: owners.length].copy()
+        without = owners.live[: owners.length].copy()
         index = self.get(key)
         if index is not None:
-            rows = index.owner_rows.view(index.matrix.size)[index.versions.view(index.matrix.size) > 0]
-            lacking[rows[rows >= 0]] = False
-        return [int(row) for row in np.flatnonzero(lacking)]
+            size = index.matrix.size
+            rows = index.owner_rows.view(size)[index.versions.view(size) > 0]
+            without[rows[rows >= 0]] = False
+        found: list[int] = np.flatnonzero(without).tolist()
+        return found
 
     def remove(self, ordinal: int) -> set[IndexKey]:
         """Retire the vector of an embedding row; return the index it was in."""

@@ -407,10 +407,12 @@ class ResidentMemory:
                 owners = self.mirrors.generations.get(kind)
                 if owners is None:
                     return True
-                embedded = owners.layout.relation.embedded
-                for row in self.mirrors.indexes.lacking((kind, space_id), owners) if owners.length else ():
-                    if embedded is None or owners.row(row)[owners.layout.codec.index(embedded)]:
-                        return True
+                layout, embedded = owners.layout, owners.layout.relation.embedded
+                lacking = self.mirrors.indexes.lacking((kind, space_id), owners) if owners.length else []
+                # Only the text of a row is at hand: what else is embedded may be empty, or not.
+                is_text = embedded is not None and layout.codec.index(embedded) == layout.text_place
+                if lacking and (not is_text or any(map(owners.texts.__getitem__, lacking))):
+                    return True
         return False
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
