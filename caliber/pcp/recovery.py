@@ -109,7 +109,8 @@ class Recovery:
         done: RecoveryResult = self._tasks.retry(attempt)
         from caliber.model.process.logs import log  # loaded by a program that recovers
 
-        log("pcp", "info", "task %s was recovered from checkpoint %s", trajectory_id, done.checkpoint_id)
+        if done.before_id is not None:
+            log("pcp", "info", "task %s was recovered from checkpoint %s", trajectory_id, done.checkpoint_id)
         return done
 
     def _recover(

@@ -37,7 +37,12 @@ def test_errors_and_recoveries_are_logged_without_content(backend: Any, caplog: 
     scope = memory.current_scope(task.trajectory_id)
     checkpoint = memory.pcp.checkpoint(task.trajectory_id)
     memory.append_turn(scope.scope_id, role="user", content="violet")
+    memory.pcp.recover(task.trajectory_id, preview=True)
+    assert "recovered" not in caplog.text
     memory.pcp.recover(task.trajectory_id, checkpoint.checkpoint_id)
+    again = memory.pcp.recover(task.trajectory_id, checkpoint.checkpoint_id)
+    assert again.reason is not None
+    assert caplog.text.count("was recovered") == 1
     inspect(memory).engine.record_error("a test", ValueError("violet"))
     said = {record.name: record.getMessage() for record in caplog.records}
     assert said["caliber.engine"] == "a test failed: ValueError"

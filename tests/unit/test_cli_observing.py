@@ -74,6 +74,26 @@ def test_trace_as_json(task: str) -> None:
     assert "violet" not in str(found)
 
 
+def test_trace_of_an_artifact_shows_its_origin_and_versions(task: str, settings: Any) -> None:
+    # C-505
+    with engine.open(settings, principal=engine.Principal.admin()) as memory:
+        scope = memory.current_scope(task)
+        made = memory.create_artifact(
+            scope.scope_id, artifact_type="fact", content=SECRET, extraction_method="explicit", confidence=1.0
+        )
+        newer = memory.artifacts.supersede(made.artifact_id, content="violet paint is gone")
+    first, second = str(made.artifact_id), str(newer.artifact_id)
+    for key in (first, second):
+        found = caliber_json("trace", key)
+        assert (found["artifact_id"], found["trajectory_id"], found["scope_id"]) == (key, task, str(scope.scope_id))
+        assert [each["artifact_id"] for each in found["versions"]] == [first, second]
+        told = caliber("trace", key).stdout
+        assert f"task {task}" in told
+        assert f"fact {key}  this one" in told
+        assert "violet" not in told
+    caliber("trace", first, "--as", "user:stranger@example.com", code=2)
+
+
 def test_trace_takes_the_latest_task(task: str) -> None:
     assert caliber_json("trace", "latest")["trajectory_id"] == task
 

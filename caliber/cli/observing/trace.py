@@ -11,6 +11,7 @@ import click
 from caliber.cli.memory.query import trajectory_id_of
 from caliber.cli.output import jsonable, plural
 from caliber.cli.settings import Settings, with_store
+from caliber.model.errors import NotFound
 from caliber.model.events import Event, EventType
 
 if TYPE_CHECKING:
@@ -47,11 +48,18 @@ def trace(settings: Settings, task: str, limit: int) -> None:
     """Tell the story of TASK (its id, or `latest`): turns, windows, jobs, recoveries, durations.
 
     It shows ids, counts and durations, never content. Operations are there if write_behind.operation_share records
-    them.
+    them. The id of an artifact shows its task, scope and versions.
     """
     with settings.memory(note=False) as memory:
         key = trajectory_id_of(memory, task)
-        state = memory.pcp.task_state(key)
+        try:
+            state = memory.pcp.task_state(key)
+        except NotFound:
+            origin = _origin(memory, key)
+            if origin is None:
+                raise
+            settings.out.result(origin, lambda: _print_origin(settings.out, origin))
+            return
         summary = memory.pcp.trace_summary(key)
         steps = [_of_event(event) for event in memory.trace(key, limit=limit)]
         steps += _turns(memory, [scope.scope_id for scope in state.scopes]) + _jobs(memory, key)
@@ -70,6 +78,34 @@ def trace(settings: Settings, task: str, limit: int) -> None:
         "steps": steps,
     }
     settings.out.result(found, lambda: _print(settings.out, found))
+
+
+def _origin(memory: Caliber, key: uuid.UUID) -> dict[str, Any] | None:
+    """Return the origin and the versions of an artifact, the oldest first; None for no artifact."""
+    try:
+        found = memory.pcp.provenance(key)
+    except NotFound:
+        return None
+    older = found.older[::-1]
+    return {
+        "artifact_id": key,
+        "trajectory_id": found.trajectory.trajectory_id,
+        "scope_id": found.scope.scope_id,
+        "versions": [
+            {"artifact_id": each.artifact_id, "type": each.artifact_type, "at": each.created_at}
+            for each in (*older, found.artifact, *found.newer)
+        ],
+    }
+
+
+def _print_origin(out: Output, found: dict[str, Any]) -> None:
+    out.print(f"artifact {found['artifact_id']}")
+    out.print(
+        f"  task {found['trajectory_id']}, scope {found['scope_id']}, {plural(len(found['versions']), 'version')}"
+    )
+    for each in found["versions"]:
+        mark = "  this one" if each["artifact_id"] == found["artifact_id"] else ""
+        out.print(f"  {each['at'].astimezone(UTC):%Y-%m-%d %H:%M:%S}  {each['type'].value} {each['artifact_id']}{mark}")
 
 
 def _of_event(event: Event) -> dict[str, Any]:
