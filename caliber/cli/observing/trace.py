@@ -99,10 +99,8 @@ def _origin(memory: Caliber, key: uuid.UUID) -> dict[str, Any] | None:
 
 
 def _print_origin(out: Output, found: dict[str, Any]) -> None:
-    out.print(f"artifact {found['artifact_id']}")
-    out.print(
-        f"  task {found['trajectory_id']}, scope {found['scope_id']}, {plural(len(found['versions']), 'version')}"
-    )
+    out.print(f"artifact {found['artifact_id']}, {plural(len(found['versions']), 'version')}")
+    out.print(f"  task {found['trajectory_id']}, scope {found['scope_id']}")
     for each in found["versions"]:
         mark = "  this one" if each["artifact_id"] == found["artifact_id"] else ""
         out.print(f"  {each['at'].astimezone(UTC):%Y-%m-%d %H:%M:%S}  {each['type'].value} {each['artifact_id']}{mark}")
