@@ -158,7 +158,7 @@ def _meaning(path: str) -> tuple[str, bool]:
     text, optional = "", False
     for part in path.split(".") if path else ():
         if part == explaining.NAMED:
-            text = "One of them, by its name."
+            text = "A data source, by its name."
             continue
         field = next(one.model_fields[part] for one in explaining.sections_in(section) if part in one.model_fields)
         text, optional, section = str(field.description), not field.is_required(), field.annotation

@@ -294,7 +294,7 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
                 area,
                 BAD,
                 f"{plural(failed, 'job')} failed for good",
-                "`caliber jobs list --state failed` says why; `caliber jobs retry ID` runs one again",
+                "`caliber jobs list --state failed` shows the errors; `caliber jobs retry ID` runs one again",
             )
 
 

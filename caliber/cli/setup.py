@@ -86,15 +86,17 @@ def in_command(path: Path) -> str:
 
 @click.command()
 @click.option(
-    "--profile", type=click.Choice(PROFILES), default="reference", show_default=True, help="What to start from."
+    "--profile", type=click.Choice(PROFILES), default="reference", show_default=True, help="Profile to start from."
 )
 @click.option("--path", type=click.Path(path_type=Path), help=f"File to write.  [default: {DEFAULT_CONFIG}]")
 @click.option("--store", default=DEFAULT_STORE, show_default=True, help="The store's file, relative to --path.")
 @click.option(
-    "--embedding", type=click.Choice(EMBEDDINGS), help="Who embeds.  [default: static where it is installed, else none]"
+    "--embedding",
+    type=click.Choice(EMBEDDINGS),
+    help="Provider of embeddings.  [default: static where it is installed, else none]",
 )
 @click.option(
-    "--summaries", type=click.Choice(SUMMARIES), default="extractive", show_default=True, help="Who summarizes."
+    "--summaries", type=click.Choice(SUMMARIES), default="extractive", show_default=True, help="Provider of summaries."
 )
 @click.option(
     "--from",

@@ -72,21 +72,22 @@ class PersistenceConfig(Section):
     """Storage of assembled windows, for explain and replay."""
 
     kind: ContextPersistence = knob("Never stored, stored for ttl_ms, or stored without expiry.", "C-100")
-    ttl_ms: Duration | None = knob("How long, with kind ttl and only then.", "C-100", unit="ms", optional=True, gt=0)
+    ttl_ms: Duration | None = knob("Time to store; with kind ttl only.", "C-100", unit="ms", optional=True, gt=0)
 
 
 class TokensConfig(Section):
     """Counting of tokens: in budgets, when a text is cut, and in stored counts."""
 
     estimator: Literal["bytes", "calibrated", "exact"] = knob(
-        "By bytes; by tables fitted to a vocabulary, a few percent off; or by the vocabulary itself (extra tokens).",
+        "By bytes; calibrated: by tables fitted to a vocabulary, a few percent off; exact: by the vocabulary"
+        " (extra tokens).",
         "C-121",
     )
     bytes_per_token: Real = knob(
         "UTF-8 bytes of one token, with the estimator bytes.", "C-121", unit="bytes", source_value=3.5, gt=0, le=1_024
     )
     vocabulary: Literal["o200k_base", "cl100k_base"] | None = knob(
-        "Whose tokens are meant, with the estimators calibrated and exact.", "ours", optional=True
+        "Vocabulary that tokens are counted in, with the estimators calibrated and exact.", "ours", optional=True
     )
 
 
@@ -112,29 +113,33 @@ class AssemblyConfig(Section):
         le=1_024,
     )
     recent_from_tokens: Int = knob(
-        "Budget below which they do not: what is relevant wins then, and only the last user message is certain.",
+        "Budget below which history_turns does not apply; only the last user message is certain to enter.",
         "ours",
         unit="tokens",
         ge=0,
     )
     pause_ms: Duration = knob(
-        "A pause after which what was said before is past: it keeps the floor of the conversation, and is recalled.",
+        "A pause after which earlier turns count as past: they keep the conversation's floor, and can be recalled.",
         "ours",
         unit="ms",
         gt=0,
     )
     evict_block_turns: Int = knob(
-        "With stable_first, old turns leave in blocks of this many.", "design", unit="turns", ge=1, le=65_536
+        "Turns that leave in one block, with stable_first.",
+        "design",
+        unit="turns",
+        ge=1,
+        le=65_536,
     )
     evict_share: Real = knob(
-        "Most of the conversation's share that leaves with a block before it must; a larger block is halved.",
+        "Largest part of the conversation's share that one block may take; a larger block is halved.",
         "ours",
         gt=0,
         le=1,
     )
     spare_share: Real = knob(
-        "Share of the budget that stays free for the next turns once the conversation fills its share, so that what "
-        "stands before them changes less.",
+        "Share of the budget that stays free for the next turns once the conversation fills its share, so"
+        " that the text before them changes less often.",
         "ours",
         ge=0,
         le=1,
@@ -143,8 +148,8 @@ class AssemblyConfig(Section):
         "Share of the budget at which filling stops, with order = priority.", "C-121", source_value=0.95, gt=0, le=1
     )
     relevance: Literal["search", "vector"] = knob(
-        "What relevance is: search, what a search for the query gives a record, 0 for what it does not find; "
-        "vector, the similarity of its vector to the query's.",
+        "Measure of relevance: search is the score of a search for the query, 0 for records that it does not"
+        " find; vector is the similarity of the record's vector to the query's.",
         "ours",
     )
     relevant_limit: Int = knob(
@@ -154,13 +159,13 @@ class AssemblyConfig(Section):
         ge=0,
     )
     recency_fallback_limit: Int = knob(
-        "Newest records that such a rule takes where there is no query.", "C-121", source_value=10, ge=0
+        "Newest records that such a rule takes when there is no query.", "C-121", source_value=10, ge=0
     )
     rule_limit: Int = knob(
         "Most records that a rule of injection with mode full or summary takes: the newest.", "ours", ge=0
     )
     summary_mode_tokens: Int = knob(
-        "Most of a record that enters in short, by a rule with mode summary.", "ours", unit="tokens", ge=1
+        "Longest summary of a record, by a rule with mode summary.", "ours", unit="tokens", ge=1
     )
     note_search_limit: Int = knob("Most notes picked for a query: the most relevant.", "C-121", source_value=20, ge=0)
     note_min_similarity: Real = knob(
@@ -172,8 +177,8 @@ class AssemblyConfig(Section):
     )
     notes_without_query: Int = knob("Newest notes taken when there is no query; 0 for none.", "C-453", ge=0)
     neutral_relevance: Real = knob(
-        "Relevance of everything when a search knows no word of the query and has no vector; with relevance = vector, "
-        "of a record without one.",
+        "Relevance of every record when a search knows no word of the query and the query has no vector; with"
+        " relevance = vector, that of a record without a vector.",
         "C-121",
         source_value=0.5,
         ge=0,
@@ -182,7 +187,7 @@ class AssemblyConfig(Section):
     overflow_policy: Literal["truncate", "compress", "exclude"] = knob(
         "A record too long for the rest of the budget is cut, compressed to its key sentences, or left out.", "C-121"
     )
-    truncate_min_tokens: Int = knob("Smallest rest worth cutting a record for.", "ours", unit="tokens", ge=1)
+    truncate_min_tokens: Int = knob("Smallest rest for a cut record.", "ours", unit="tokens", ge=1)
     message_overhead_tokens: Int = knob(
         "Tokens that each message costs beyond its text.", "O-14", unit="tokens", ge=0, le=1_024
     )

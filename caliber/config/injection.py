@@ -37,13 +37,11 @@ class InjectionKind(StrEnum):
 
 
 class InjectionMode(Section):
-    """In which form, and how much."""
+    """Form and number of the records that a rule brings in."""
 
-    kind: InjectionKind = knob("All, in short, the best, or what is relevant.", "C-156")
-    count: Int | None = knob("With kind top_k: how many.", "C-156", optional=True, ge=1)
-    min_relevance: Real | None = knob(
-        "With kind relevant: from which relevance on.", "C-156", optional=True, ge=0, le=1
-    )
+    kind: InjectionKind = knob("All records, all in short, the best, or the relevant ones.", "C-156")
+    count: Int | None = knob("Number of records; with kind top_k only.", "C-156", optional=True, ge=1)
+    min_relevance: Real | None = knob("Least relevance; with kind relevant only.", "C-156", optional=True, ge=0, le=1)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -69,19 +67,19 @@ class InjectionMode(Section):
 class InjectionRule(Section):
     """The records of one memory that enter windows."""
 
-    memory: MemoryRef = knob("Whose records: a declared memory, or one that every store has.", "C-160")
+    memory: MemoryRef = knob("Memory whose records enter: a declared one, or one that every store has.", "C-160")
     name: MemoryName | None = knob(
-        "What traces and sections call it; left out, the memory's name, with a number from the second rule on.",
+        "Name of the rule in traces and sections. Default: the memory's name, with a number from the second rule on.",
         "ours",
         optional=True,
     )
-    mode: InjectionMode = knob("In which form, and how much.", "C-160")
+    mode: InjectionMode = knob("Form and number of the records.", "C-160")
     priority: Annotated[Int, Field(ge=0, le=PRIORITY_MAX)] = knob(
-        "Which rule wins when the budget is short; higher first.", "C-160"
+        "Priority of the rule when the budget is short; the higher one wins.", "C-160"
     )
-    max_tokens: Int | None = knob("Most tokens of what it brings.", "C-160", unit="tokens", optional=True, ge=1)
+    max_tokens: Int | None = knob("Most tokens of the rule's records.", "C-160", unit="tokens", optional=True, ge=1)
     filter: Annotated[Text, Field(min_length=1, max_length=FILTER_CHARS)] | None = knob(
-        "Which records, as a condition of the language.", "C-161", optional=True
+        "Condition that the records meet, in the language of filters.", "C-161", optional=True
     )
 
 

@@ -14,7 +14,7 @@ class CloseConfig(Section):
     """Closing a scope; the policies on scope_close define the actions."""
 
     on_llm_failure: Literal["fail", "close_without_summary"] = knob(
-        "When summarizing or embedding fails after its retries.", "C-215"
+        "Reaction when summarizing or embedding fails after its retries.", "C-215"
     )
     summary_max_tokens: Int = knob("Longest summary of a scope.", "ours", unit="tokens", ge=1)
 
@@ -23,13 +23,13 @@ class SummariesConfig(Section):
     """Summaries of blocks of turns of open scopes; windows show them instead of turns that they leave out."""
 
     turns: Literal["behind", "off"] = knob(
-        "Whether each completed block of turns is summarized, behind the commit, by summarization_provider; without one"
-        " nothing is.",
+        "Summarize each completed block of turns in the background, by summarization_provider; without a"
+        " provider there are no summaries.",
         "design",
     )
     block_turns: Int = knob(
-        "Turns of a block: numbers 0 to n - 1 of a trajectory are the first. Equal to assembly.evict_block_turns, what"
-        " leaves a window is what is summarized.",
+        "Turns in a block; turns 0 to n - 1 of a trajectory are the first one. Set it to"
+        " assembly.evict_block_turns: then the blocks that leave a window have summaries.",
         "ours",
         unit="turns",
         ge=1,
@@ -41,9 +41,9 @@ class SummariesConfig(Section):
 class PolicyEngineConfig(Section):
     """Execution of policies."""
 
-    on_error: Literal["abort", "continue"] = knob("After an action failed: stop, or go on to the next.", "C-229")
+    on_error: Literal["abort", "continue"] = knob("If an action fails: stop, or go on to the next.", "C-229")
     time_zone: Annotated[Name, AfterValidator(check_time_zone)] = knob(
-        "Where the hours of schedules are told: an IANA name, such as Europe/Berlin.", "C-148", source_value="UTC"
+        "Time zone of schedules: an IANA name, such as Europe/Berlin.", "C-148", source_value="UTC"
     )
 
 
@@ -51,26 +51,25 @@ class JobsConfig(Section):
     """Work behind calls: triggers, schedules, retention and other jobs of the durable queue."""
 
     poll_ms: Duration = knob(
-        "How often an open store looks for due jobs that no commit of its own announced; 0 never runs jobs in the"
-        " background.",
+        "Interval at which an open store looks for due jobs of other processes; 0 never runs jobs in the background.",
         "C-238",
         unit="ms",
         ge=0,
     )
     lease_ms: Duration = knob(
-        "How long a claimed job is kept from other processes; a process that is alive extends it. After this time"
-        " others claim the jobs of a process that died.",
+        "Lease of a claimed job. A running process extends it; after this time other processes claim the jobs"
+        " of a process that died.",
         "C-229",
         unit="ms",
         gt=0,
     )
-    attempts_max: Int = knob("How often a job is claimed before it ends as failed.", "C-229", ge=1)
+    attempts_max: Int = knob("Claims of a job before it ends as failed.", "C-229", ge=1)
     backoff_ms: Duration = knob(
         "The wait after a first failed attempt; each further one doubles it.", "ours", unit="ms", gt=0
     )
     backoff_max_ms: Duration = knob("The longest wait between two attempts.", "ours", unit="ms", gt=0)
-    history_ms: Duration = knob("How long ended jobs are kept.", "ours", unit="ms", ge=0)
-    workers: Int = knob("How many jobs of a store run in the background at once.", "ours", ge=1, le=64)
+    history_ms: Duration = knob("Time that ended jobs are kept.", "ours", unit="ms", ge=0)
+    workers: Int = knob("Jobs of a store that run in the background at once.", "ours", ge=1, le=64)
 
 
 class TrajectoryConfig(Section):
@@ -94,11 +93,11 @@ class LearningConfig(Section):
     """Facts about people, learnt from messages by ``remember``."""
 
     method: Literal["model", "rules"] = knob(
-        "Whether summarization_provider finds and decides on facts, where it is a language model, or rules do.", "ours"
+        "Way to find facts: model, the language model that summarization_provider names, or rules.", "ours"
     )
     max_facts: Int = knob(
-        "Most facts that the messages of one call teach, and most known ones that a language model is shown of one"
-        " person.",
+        "Most facts learnt from the messages of one call, and most known facts of one person that a language"
+        " model gets to see.",
         "ours",
         ge=1,
         le=10_000,
@@ -109,9 +108,9 @@ class PrincipalConfig(Section):
     """The principal of a handle that is opened without one."""
 
     kind: PrincipalKind = knob("The application, which acts for users; a human, an agent, or the system.", "design")
-    id: Name = knob("Its name.", "design", max_length=256)
+    id: Name = knob("Name of the principal.", "design", max_length=256)
     role: AgentRole | None = knob("Role of an agent; decides what it sees.", "M-118", optional=True)
-    admin: Flag = knob("Whether it may see and change everything.", "K-131")
+    admin: Flag = knob("Let the principal see and change everything.", "K-131")
 
     def to_principal(self) -> Principal:
         """Return it as the principal that calls are made for."""

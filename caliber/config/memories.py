@@ -52,9 +52,9 @@ def trigger_text(on: Trigger, cron: str | None) -> str:
 class WhenConfig(Section):
     """A trigger."""
 
-    on: Trigger = knob("What sets it off.", "C-147")
+    on: Trigger = knob("Trigger: the event that starts the actions.", "C-147")
     cron: Annotated[Name, AfterValidator(check_cron)] | None = knob(
-        "With on = schedule and only then: when, as five cron fields.", "C-147", optional=True
+        "Time of the schedule, as five cron fields; with on = schedule only.", "C-147", optional=True
     )
 
     @model_validator(mode="after")
@@ -78,12 +78,12 @@ class WhenConfig(Section):
 class FieldConfig(Section):
     """One field of a memory's records."""
 
-    name: MemoryName = knob("What it is called.", "C-133")
-    type: FieldType = knob("What it holds.", "C-134")
+    name: MemoryName = knob("Name of the field.", "C-133")
+    type: FieldType = knob("Type of the field.", "C-134")
     values: Annotated[tuple[Text, ...], AsList] = knob(
-        "Of an enum and only of one: the values it can have.", "C-134", optional=True, default=()
+        "Values that the field can have; for an enum only.", "C-134", optional=True, default=()
     )
-    optional: Flag = knob("Whether a record can be without it.", "ours", optional=True, default=False)
+    optional: Flag = knob("Allow records without the field.", "ours", optional=True, default=False)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -103,16 +103,16 @@ class IndexConfig(Section):
     """One field that records are looked up by."""
 
     field: MemoryName = knob("The field.", "C-139")
-    type: IndexType = knob("How it is looked up.", "C-139")
+    type: IndexType = knob("Kind of index.", "C-139")
 
 
 class MemoryRetentionConfig(Section):
     """Retention of the records of one memory."""
 
-    kind: RetentionKind = knob("For good, as long as what they belong to, for a time, or the newest only.", "C-136")
-    duration_ms: Duration | None = knob("With kind duration: how long.", "C-136", unit="ms", optional=True, gt=0)
-    count: Int | None = knob("With kind max: how many.", "C-137", optional=True, ge=1)
-    when: WhenConfig | None = knob("With kind compress_on: what sets it off.", "C-138", optional=True)
+    kind: RetentionKind = knob("Lifetime: for good, with its owner, for a time, or the newest only.", "C-136")
+    duration_ms: Duration | None = knob("With kind duration: the time.", "C-136", unit="ms", optional=True, gt=0)
+    count: Int | None = knob("With kind max: the number of records.", "C-137", optional=True, ge=1)
+    when: WhenConfig | None = knob("Trigger of compression; with kind compress_on only.", "C-138", optional=True)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -139,30 +139,30 @@ class MemoryRetentionConfig(Section):
 class MemoryConfig(Section):
     """A memory type: one that every store has, bound by its name, or one of your own."""
 
-    name: MemoryRef = knob("Its name, unique.", "C-130")
-    type: MemoryCategory = knob("What kind of memory it is.", "C-131")
+    name: MemoryRef = knob("Unique name.", "C-130")
+    type: MemoryCategory = knob("Kind of the memory.", "C-131")
     fields: Annotated[tuple[FieldConfig, ...], AsList, Field(min_length=1, max_length=FIELDS_MAX)] = knob(
-        "What its records hold.", "C-132"
+        "Fields of the records.", "C-132"
     )
     retention: MemoryRetentionConfig = knob(
-        "How long its records stay; for good, where it is not said.",
+        "Lifetime of the records. Default: for good.",
         "C-135",
         optional=True,
         default=MemoryRetentionConfig(kind=RetentionKind.PERSISTENT),
     )
     indexes: Annotated[tuple[IndexConfig, ...], AsList] = knob(
-        "What its records are looked up by.", "C-139", optional=True, default=()
+        "Indexes of the records.", "C-139", optional=True, default=()
     )
     lifecycle: Lifecycle = knob(
-        "Whether its records end by a call, or by themselves.", "C-142", optional=True, default=Lifecycle.EXPLICIT
+        "Let records end by a call, or by themselves.", "C-142", optional=True, default=Lifecycle.EXPLICIT
     )
-    closes_on: WhenConfig | None = knob("With lifecycle auto_close and only then: at what.", "C-142", optional=True)
+    closes_on: WhenConfig | None = knob("With lifecycle auto_close only: the trigger.", "C-142", optional=True)
     artifacts: Annotated[tuple[ArtifactType, ...], AsList] = knob(
-        "The types of artifact it is made of.", "C-143", optional=True, default=()
+        "Types of artifact that the memory is made of.", "C-143", optional=True, default=()
     )
-    parent: MemoryRef | None = knob("The memory whose records its own belong to.", "C-144", optional=True)
+    parent: MemoryRef | None = knob("Memory whose records own the records of this one.", "C-144", optional=True)
     inject_on: Annotated[tuple[WhenConfig, ...], AsList] = knob(
-        "When its records enter a window by themselves.", "C-145", optional=True, default=()
+        "Rules by which the records enter windows.", "C-145", optional=True, default=()
     )
 
     @model_validator(mode="after")

@@ -17,14 +17,16 @@ class ContextDagConfig(Section):
         "Ancestors visible; deeper nesting is rejected.", "C-251, C-257", source_value=10, gt=0, le=10_000
     )
     prune_strategy: PruneStrategy = knob(
-        "Which ancestor items drop first: by last use, by relevance, or by both.", "C-251, C-257", source_value="hybrid"
+        "Order of dropping ancestor items: by last use, relevance, or both.",
+        "C-251, C-257",
+        source_value="hybrid",
     )
 
 
 class RecoveryConfig(Section):
     """Checkpoints."""
 
-    frequency: RecoveryFrequency = knob("When checkpoints are taken.", "C-253, C-257", source_value="per_scope")
+    frequency: RecoveryFrequency = knob("Events that take checkpoints.", "C-253, C-257", source_value="per_scope")
     max_checkpoints: Int = knob("Checkpoints kept; equals checkpoint_retention.", "C-252, C-257", source_value=5, gt=0)
     compression_enabled: Flag = knob("Compress checkpoints.", "C-252, C-257", source_value=True)
 
@@ -63,7 +65,7 @@ class DosageConfig(Section):
 class AntiSprawlConfig(Section):
     """Lint of artifacts: what ``memory.pcp.lint`` reports."""
 
-    linter_enabled: Flag = knob("Lint artifacts; off, none has an issue.", "C-255, C-257", source_value=True)
+    linter_enabled: Flag = knob("Lint artifacts; with false, lint reports nothing.", "C-255, C-257", source_value=True)
     on_write: Literal["warn", "refuse"] | None = knob(
         "Lint each artifact as it is stored: note issues in the event log, or refuse it; left out, only on demand.",
         "C-278",
@@ -82,9 +84,9 @@ class AntiSprawlConfig(Section):
 class GroundingConfig(Section):
     """Checks of the sources that knowledge rests on."""
 
-    require_source_for_facts: Flag = knob("Facts must name where they come from.", "C-256, C-257", source_value=True)
+    require_source_for_facts: Flag = knob("Require that facts name their source.", "C-256, C-257", source_value=True)
     confidence_threshold: Real = knob(
-        "Confidence below which a note is given.", "C-264, C-257", source_value=0.5, ge=0, le=1
+        "Confidence below which lint reports a note.", "C-264, C-257", source_value=0.5, ge=0, le=1
     )
     stale_data_max_age_ms: Duration = knob(
         "Age from which data is stale.",
@@ -94,13 +96,13 @@ class GroundingConfig(Section):
         gt=0,
     )
     verifier_timeout_ms: Duration = knob(
-        "Longest that a language model is asked about contradictions by one call; rules need none.",
+        "Longest time that one call asks a language model about contradictions; rules need none.",
         "C-260",
         unit="ms",
         gt=0,
     )
     conflict_resolution: ConflictResolution = knob(
-        "Which of two contradicting records holds; manual: a person decides.",
+        "Choice between two contradicting records; manual: a person decides.",
         "C-286, C-257",
         source_value="highest_confidence",
     )
@@ -111,12 +113,12 @@ class PCPConfig(Section):
 
     context_dag: ContextDagConfig = knob("Trajectories that contain trajectories.", "C-250")
     recovery_points: RecoveryConfig = knob("Checkpoints.", "C-252")
-    dosage: DosageConfig = knob("How much may enter one window.", "C-254")
+    dosage: DosageConfig = knob("Limits of one window.", "C-254")
     anti_sprawl: AntiSprawlConfig | None = knob(
         "What the lint of an artifact reports; nothing without it.", "C-255", optional=True
     )
     grounding: GroundingConfig | None = knob(
-        "What knowledge must rest on; without it, only contradictions and ended validity are found.",
+        "Checks of the sources of knowledge; without them, validation reports contradictions and ended validity only.",
         "C-256",
         optional=True,
     )

@@ -80,14 +80,14 @@ def _target(value: str) -> str:
 class ActionConfig(Section):
     """One thing to do."""
 
-    action: PolicyAction = knob("What to do.", "C-227")
+    action: PolicyAction = knob("Kind of action.", "C-227")
     target: Annotated[MemoryRef, AfterValidator(_target)] | None = knob(
-        "The memory to do it to, built-in or declared; notify has none.", "C-227", optional=True
+        "Memory that the action changes, built-in or declared; notify has none.", "C-227", optional=True
     )
-    older_than_ms: Duration | None = knob("prune: records older than this.", "C-176", unit="ms", optional=True, ge=0)
-    below_confidence: Real | None = knob("prune: records of less confidence.", "C-178", optional=True, ge=0, le=1)
-    mode: InjectionMode | None = knob("inject: in which form, and how much.", "C-152", optional=True)
-    channel: Name | None = knob("notify: channel to name.", "C-242", optional=True)
+    older_than_ms: Duration | None = knob("For prune: age of records.", "C-176", unit="ms", optional=True, ge=0)
+    below_confidence: Real | None = knob("For prune: least confidence.", "C-178", optional=True, ge=0, le=1)
+    mode: InjectionMode | None = knob("For inject: form and number of the records.", "C-152", optional=True)
+    channel: Name | None = knob("For notify: name of the channel.", "C-242", optional=True)
 
     @property
     def shown(self) -> str:
@@ -134,11 +134,11 @@ class ActionConfig(Section):
 class RuleConfig(Section):
     """A trigger and its actions, in order."""
 
-    on: Trigger = knob("What sets it off.", "C-147")
+    on: Trigger = knob("Trigger: the event that starts the actions.", "C-147")
     cron: Annotated[Name, AfterValidator(check_cron)] | None = knob(
-        "With on = schedule and only then: when, as five cron fields.", "C-147", optional=True
+        "Time of the schedule, as five cron fields; with on = schedule only.", "C-147", optional=True
     )
-    actions: Annotated[tuple[ActionConfig, ...], AsList, Field(min_length=1)] = knob("What is done, in order.", "C-149")
+    actions: Annotated[tuple[ActionConfig, ...], AsList, Field(min_length=1)] = knob("Actions, in order.", "C-149")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -159,5 +159,5 @@ class RuleConfig(Section):
 class PolicyConfig(Section):
     """A named set of rules."""
 
-    name: Annotated[str, Field(strict=True, pattern=_NAME)] = knob("Its name, unique.", "C-149")
-    rules: Annotated[tuple[RuleConfig, ...], AsList] = knob("Its rules, tried in order.", "C-149")
+    name: Annotated[str, Field(strict=True, pattern=_NAME)] = knob("Unique name.", "C-149")
+    rules: Annotated[tuple[RuleConfig, ...], AsList] = knob("Rules of the policy, tried in order.", "C-149")

@@ -47,15 +47,15 @@ def _options(value: FrozenMap[Any]) -> FrozenMap[Any]:
 class HttpConfig(Section):
     """Requests to a provider that is a service."""
 
-    timeout_ms: Duration = knob("Longest a request takes, all of it.", "M-009", unit="ms", source_value=30_000, gt=0)
+    timeout_ms: Duration = knob("Longest time of a whole request.", "M-009", unit="ms", source_value=30_000, gt=0)
     connect_timeout_ms: Duration = knob("Longest wait for a connection.", "ours", unit="ms", gt=0)
     requests_per_minute: Int = knob("Requests sent in a minute; 0 for any number.", "M-016", ge=0)
     tokens_per_minute: Int = knob("Tokens sent in a minute, as estimated; 0 for any number.", "M-016", ge=0)
     max_connections: Int = knob("Connections, hence requests, at a time.", "ours", ge=1, le=1_000)
-    keepalive_ms: Duration = knob("How long an idle connection stays open.", "ours", unit="ms", gt=0)
-    max_response_bytes: Int = knob("Largest answer that is read.", "ours", unit="bytes", ge=1_024)
+    keepalive_ms: Duration = knob("Time that an idle connection stays open.", "ours", unit="ms", gt=0)
+    max_response_bytes: Int = knob("Largest answer that is accepted.", "ours", unit="bytes", ge=1_024)
     proxy: Literal["none", "environment"] = knob(
-        "Whether HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment are followed.", "ours"
+        "Proxy settings to follow: none, or HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment.", "ours"
     )
     trusted: Name = knob(
         "Certificates that are trusted: usual, or a file of them (PEM) instead; ~ is the home folder.", "ours"
@@ -66,7 +66,7 @@ class ChatConfig(Section):
     """Input and parameters of a language model."""
 
     max_input_tokens: Int = knob(
-        "Longest text of one request, as estimated; more is cut at sentences and asked for in parts.",
+        "Longest text of one request, as estimated; a longer text is split between sentences and sent in parts.",
         "ours",
         unit="tokens",
         ge=64,
@@ -74,10 +74,10 @@ class ChatConfig(Section):
     max_output_tokens: Int = knob("Longest answer the model may give.", "ours", unit="tokens", ge=16)
     max_items: Int = knob("Most artifacts, notes or decisions taken from one answer.", "ours", ge=1, le=10_000)
     max_item_chars: Int = knob("Longest text of one of them.", "ours", unit="characters", ge=1)
-    retry_invalid: Flag = knob("Whether an answer that cannot be used is asked for again.", "ours")
+    retry_invalid: Flag = knob("Ask again after an answer that cannot be used.", "ours")
     prompts: Name = knob("Instructions to the model: builtin, or a folder with a file for each call.", "ours")
     temperature: Annotated[Real, Field(ge=0)] | Literal["unsent"] = knob(
-        "How much is left to chance, 0 or more; unsent for models that do not take it.", "ours"
+        "Sampling temperature, 0 or more; not sent to models that do not accept it.", "ours"
     )
 
 
@@ -89,24 +89,24 @@ class ProviderConfig(Section):
         "voyage and ollama embed, openai, anthropic and ollama summarize.",
         "C-104",
     )
-    model: Name = knob("Model the provider is to use.", "C-104")
+    model: Name = knob("Model of the provider.", "C-104")
     endpoint: Annotated[Name, AfterValidator(_endpoint)] | None = knob(
         "Address of the service.", "C-104", optional=True
     )
-    dimensions: Int | None = knob("Length of its vectors.", "C-104", optional=True, ge=1, le=16_384)
+    dimensions: Int | None = knob("Length of the provider's vectors.", "C-104", optional=True, ge=1, le=16_384)
     api_key: SecretRef | None = knob(
-        "Variable that holds its key, as env:NAME; never the key itself.", "C-105", optional=True
+        "Variable that holds the API key, as env:NAME; never the key itself.", "C-105", optional=True
     )
     options: Annotated[FrozenMap[Option], AfterValidator(_options)] = knob(
         "Further settings that the kind of provider asks for.", "ours", optional=True, default=FrozenMap()
     )
-    http: HttpConfig | None = knob("How the service is called; for providers over HTTP.", "ours", optional=True)
+    http: HttpConfig | None = knob("Requests to the service; for providers over HTTP.", "ours", optional=True)
 
 
 class SummarizerConfig(ProviderConfig):
     """A provider of summaries: it may be a language model."""
 
-    chat: ChatConfig | None = knob("What a language model is given and asked for.", "ours", optional=True)
+    chat: ChatConfig | None = knob("Input and parameters of a language model.", "ours", optional=True)
 
 
 class RetryConfig(Section):
@@ -116,9 +116,12 @@ class RetryConfig(Section):
     initial_backoff: Duration = knob("Wait before the first further attempt.", "C-108", unit="ms", gt=0)
     max_backoff: Duration = knob("Longest wait, at least initial_backoff.", "C-109", unit="ms", gt=0)
     backoff_multiplier: Real = knob("Growth of the wait from one attempt to the next.", "C-110", gt=1)
-    jitter: Real = knob("Part of each wait that is left to chance.", "C-111", ge=0, le=1)
+    jitter: Real = knob("Random part of each wait.", "C-111", ge=0, le=1)
     max_retry_after: Duration = knob(
-        "Longest wait that a provider may ask for; asked for more, the call fails at once.", "ours", unit="ms", ge=0
+        "Longest wait that a provider may ask for; if it asks for more, the call fails at once.",
+        "ours",
+        unit="ms",
+        ge=0,
     )
 
 
@@ -127,19 +130,19 @@ class VectorConfig(Section):
 
     dimensions: Int = knob("Length of every vector.", "C-488", gt=0)
     index_type: VectorIndexType = knob(
-        "What finds near vectors with search.mode backend: in PostgreSQL an index, or exact; SQLite is always exact.",
+        "Search of near vectors with search.mode backend: an index of PostgreSQL, or exact; SQLite is always exact.",
         "C-488",
     )
-    distance_metric: DistanceMetric = knob("What nearness means.", "C-488")
+    distance_metric: DistanceMetric = knob("Measure of distance.", "C-488")
     hnsw_m: Int = knob("HNSW: links of a node.", "C-489", source_value=16, ge=2, le=100)
     hnsw_ef_construction: Int = knob(
-        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", source_value=64, ge=4, le=1_000
+        "HNSW: candidates examined while building, at least 2 * hnsw_m.", "C-489", source_value=64, ge=4, le=1_000
     )
     hnsw_ef_search: Int = knob(
-        "HNSW: candidates a search keeps in view; never fewer than it is to find.", "ours", ge=1, le=1_000
+        "HNSW: candidates that a search keeps; never fewer than its limit.", "ours", ge=1, le=1_000
     )
     hnsw_max_scan_tuples: Int = knob(
-        "HNSW: vectors a filtered search looks at before it compares all that meet the filter.", "ours", ge=1
+        "HNSW: vectors that a filtered search examines before it compares all that meet the filter.", "ours", ge=1
     )
     ivfflat_lists: Int = knob(
         "IVFFlat: number of lists; built once there are ten vectors for each.",
@@ -148,41 +151,41 @@ class VectorConfig(Section):
         ge=1,
         le=32_768,
     )
-    ivfflat_probes: Int = knob("IVFFlat: lists a search looks into first.", "ours", ge=1, le=32_768)
+    ivfflat_probes: Int = knob("IVFFlat: lists that a search examines first.", "ours", ge=1, le=32_768)
 
 
 class EmbeddingConfig(Section):
     """Embedding of records: when, and how."""
 
     embed: FrozenMap[EmbedMode] = knob(
-        "When records are embedded, by kind: behind the commit, with it (commit), or never (off). Kinds are turn, "
-        "note, artifact, scope (its summary) and each declared memory with an embedding, by its name; default holds "
-        "for every kind that is not named.",
+        "Time of embedding, by kind of record: behind (in the background, after the commit), commit (with it)"
+        " or off (never). Kinds are turn, note, artifact, scope (its summary) and each declared memory with"
+        " an embedding, by its name; default holds for every kind that is not named.",
         "design",
     )
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
     worker_idle_ms: Duration = knob(
-        "How long the worker waits after a failure; twice as long after the next, up to llm_retry_config.max_backoff.",
+        "Wait of the worker after a failure; each further failure doubles it, up to llm_retry_config.max_backoff.",
         "ours",
         unit="ms",
         gt=0,
     )
     reembed: Literal["behind", "manual"] = knob(
-        "When another model is configured, who gives its vectors to what is there: any program that has the store "
-        "open, behind its calls, or only `caliber db reembed`.",
+        "Process that embeds existing records after the model was changed: any program that has the store"
+        " open, in the background, or only `caliber db reembed`.",
         "ours",
     )
     reembed_pause_ms: Duration = knob(
-        "Pause between two calls of the provider while that is done behind.", "ours", unit="ms", ge=0
+        "Pause between two calls of the provider while it re-embeds in the background.", "ours", unit="ms", ge=0
     )
     long_text: Literal["chunk_mean", "truncate", "error", "chunks"] = knob(
-        "A text longer than long_text_tokens: the mean of its chunks, its beginning, an error, or a vector for each "
-        "chunk, of which the best one counts.",
+        "Treatment of a text longer than long_text_tokens: the mean of its chunks' vectors, its beginning"
+        " only, an error, or a vector for each chunk, of which the best one counts.",
         "M-015",
         source_value="chunk_mean",
     )
     long_text_tokens: Int = knob(
-        "Longest text embedded in one piece; counted by the model's own tokenizer where it has one here.",
+        "Longest text embedded in one piece; counted by the model's own tokenizer where CALIBER has it.",
         "M-015",
         unit="tokens",
         ge=1,

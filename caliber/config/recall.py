@@ -9,9 +9,9 @@ from caliber.model.context import Reach
 from caliber.model.trust import TrustLabel
 
 _FROM: Final = knob(
-    "Whose turns, summaries and artifacts are recalled: those of the same task, of its session, of every task of its "
-    "owner, or of the whole tenant. The owner is the user of the task, or the agent that started it for no user. Tasks "
-    "that the system started for no user, such as imports, are everybody's.",
+    "Tasks whose turns, summaries and artifacts are recalled: the same task, its session, every task of"
+    " its owner, or the whole tenant. The owner is the user of the task, or the agent that started it for"
+    " no user. Everybody recalls tasks that the system started for no user, such as imports.",
     "ours",
 )
 if TYPE_CHECKING:
@@ -34,27 +34,28 @@ class RecallConfig(_From):
         le=10_000,
     )
     carried_share: Real = knob(
-        "A turn beside a hit is at least as relevant as this share of what the hit borrowed from its neighbours; "
-        "above 1: only as relevant as it is itself.",
+        "Least relevance of a turn beside a hit, as a share of the score that the hit borrowed from its"
+        " neighbours; above 1 the turn has its own relevance only.",
         "ours",
         ge=0,
         le=2,
     )
     length_weight: Real = knob(
-        "How much length counts against a record: 0 fills by relevance alone, 1 by relevance per token.",
+        "Weight of a record's length: 0 fills by relevance alone, 1 by relevance per token.",
         "ours",
         ge=0,
         le=1,
     )
     duplicate_similarity: Real = knob(
-        "Two records whose vectors are at least this similar are almost alike: of the same words, the more relevant "
-        "enters; else the newest counts as much as the most relevant. 1: only turns of equal text count as the same.",
+        "Similarity of vectors from which two records are near duplicates. With the same words, only the more"
+        " relevant one enters; else the newest one is as relevant as the most relevant. 1: only turns of"
+        " equal text are duplicates.",
         "ours",
         ge=0,
         le=1,
     )
     alike_share: Real = knob(
-        "Share of its relevance that counts of a record almost alike to a more relevant and to a newer one; 1: all.",
+        "Share of relevance that a near duplicate of a more relevant and of a newer record keeps; 1: all.",
         "ours",
         ge=0,
         le=1,

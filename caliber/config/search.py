@@ -58,30 +58,30 @@ class SearchWeights(Section):
 
     vector: Real = knob("Nearness in meaning.", "M-032", source_value=0.4, ge=0, le=1)
     keyword: Real = knob("Words in common.", "M-032", source_value=0.3, ge=0, le=1)
-    graph: Real = knob("Links from what the other legs found.", "M-032", source_value=0.2, ge=0, le=1)
+    graph: Real = knob("Links from the hits of the other legs.", "M-032", source_value=0.2, ge=0, le=1)
     importance: Real = knob("Importance of a note.", "M-032", source_value=0.1, ge=0, le=1)
 
 
 class KeywordConfig(Section):
     """The keyword leg: BM25, and the share of its words' scores that a turn gives to its neighbours."""
 
-    language: Language = knob("Language whose stems and stop words are used; none uses words as they are.", "ours")
-    k1: Real = knob("How soon more of the same word stops counting.", "ours", ge=0, le=10)
-    b: Real = knob("How much the length of a text counts against it.", "ours", ge=0, le=1)
+    language: Language = knob("Language of stems and stop words; none compares whole words.", "ours")
+    k1: Real = knob("Weight of repeated words (BM25 k1).", "ours", ge=0, le=10)
+    b: Real = knob("Penalty for long texts (BM25 b): 0 for none.", "ours", ge=0, le=1)
     saturate: Real = knob(
-        "How soon the sum of a word's matches stops counting, in units of its rarity; 0 never.", "ours", ge=0, le=10
+        "Saturation of the sum of a word's matches, in units of the word's rarity; 0 for none.", "ours", ge=0, le=10
     )
     neighbour_boost: Real = knob(
         "Share of a word's score that a turn borrows from either neighbour.", "ours", ge=0, le=1
     )
-    far_neighbour_boost: Real = knob("Share that it borrows from their neighbours.", "ours", ge=0, le=1)
-    answer_boost: Real = knob("What it borrows more from the turn before, if that one asks.", "ours", ge=0, le=1)
+    far_neighbour_boost: Real = knob("The same share, from the neighbours' neighbours.", "ours", ge=0, le=1)
+    answer_boost: Real = knob("Additional share from the turn before, if it asks.", "ours", ge=0, le=1)
     similar_words: Literal["wordllama-l2-supercat", "none"] = knob(
-        "Model whose word vectors tell similar words apart from others (extra embed); none: exact stems only.", "ours"
+        "Model whose word vectors decide which words are similar (extra embed); none: exact stems only.", "ours"
     )
     similar_min: Real = knob("Least cosine of two words that match in part.", "ours", ge=0, lt=1)
     similar_max: Int = knob("Most similar words that stand in for one.", "ours", unit="words", ge=1, le=1_024)
-    query_words_max: Int = knob("Words of a query that are read; a longer one says that it was cut.", "ours", ge=1)
+    query_words_max: Int = knob("Words of a query that are read; longer ones are reported as cut.", "ours", ge=1)
 
 
 class BoostConfig(Section):
@@ -90,7 +90,10 @@ class BoostConfig(Section):
     mentioned: Real = knob("The query names one speaker or entity, and the record is theirs.", "ours", ge=0, le=10)
     date: Real = knob("The query names days, and the record is of them.", "ours", ge=0, le=10)
     date_slack_ms: Duration = knob(
-        "How long after the days a record still counts in part; before them a third of it.", "ours", unit="ms", gt=0
+        "Time after the days with a partial boost; before them a third of it.",
+        "ours",
+        unit="ms",
+        gt=0,
     )
     time: Real = knob("The query asks when, and the record names a time.", "ours", ge=0, le=10)
     exact: Real = knob("A phrase in quotes, or a word of code, stands in the record as it is.", "ours", ge=0, le=10)
@@ -102,10 +105,10 @@ class BoostConfig(Section):
 class GraphConfig(Section):
     """The graph leg: how far links are followed."""
 
-    depth: Int = knob("Hops from what the other legs found.", "M-035", source_value=2, ge=1, le=8)
+    depth: Int = knob("Hops from the hits of the other legs.", "M-035", source_value=2, ge=1, le=8)
     seeds: Int = knob("Hits of the other legs that links are followed from.", "M-035", source_value=5, ge=1, le=1_000)
-    decay: Real = knob("What is left of a score after a hop.", "ours", ge=0, le=1)
-    conversation: bool = knob("Whether a turn is linked with the turns before and after it.", "ours")
+    decay: Real = knob("Factor of a score for each hop.", "ours", ge=0, le=1)
+    conversation: bool = knob("Link each turn with the turns before and after it.", "ours")
 
 
 class FloorConfig(Section):
@@ -118,32 +121,33 @@ class FloorConfig(Section):
         ge=0,
         le=1,
     )
-    words_alone: Real = knob("The same where the question has no vector to compare.", "ours", ge=0, le=1)
+    words_alone: Real = knob("The same share, for a question without a vector.", "ours", ge=0, le=1)
     similarity: FrozenMap[Annotated[Real, Field(ge=-1, le=1)]] = knob(
-        "Least similarity of a record that counts as found by its vector alone, by the name of the embedding space "
-        "(`caliber db spaces`). A space without an entry has no floor: whatever is near counts as found.",
+        "Least similarity of a record that counts as found by its vector alone, by the name of the embedding"
+        " space (`caliber db spaces`). A space without an entry has no floor: every near record counts as"
+        " found.",
         "ours",
     )
     rest: Real = knob(
         "Least score of the other hits of a question that finds anything; linked records need none.", "ours", ge=0, le=1
     )
     question_words: Real = knob(
-        "A question of more words counts as one of so many rare ones: a long message need not be covered whole.",
+        "Number of rare words that a longer question counts as: a hit need not cover a whole long message.",
         "ours",
         unit="words",
         ge=1,
         le=1_000,
     )
     saying_words: Int = knob(
-        "A query of so many stop words and nothing else counts as quoted; a shorter one finds nothing.",
+        "Number of stop words from which a query of stop words alone counts as quoted; a shorter one finds nothing.",
         "ours",
         unit="words",
         ge=1,
         le=1_024,
     )
     unseen_texts: Int = knob(
-        "Texts without any of the words that a store counts as having besides its own when rarity is measured for the "
-        "floor, so that the words of a small store count as rare.",
+        "Texts without any of the words that are added to the number of texts when the floor measures rarity,"
+        " so that the words of a small store count as rare.",
         "ours",
         unit="texts",
         ge=0,
@@ -155,20 +159,20 @@ class SearchConfig(Section):
     """Search: legs, weights and order."""
 
     mode: Literal["resident", "backend"] = knob(
-        "Whether records, vectors and words are searched in memory, or in the database (results say so).", "design"
+        "Place of searches: resident memory, or the database (results report it).", "design"
     )
     candidates_max: Int = knob(
-        "With mode backend: most records by words that are looked at closely, besides the nearest.",
+        "Most records found by words that are scored exactly, besides the nearest ones; with mode backend only.",
         "ours",
         unit="records",
         ge=1_000,
         le=1_000_000,
     )
     limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", source_value=999, ge=1, le=999)
-    default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
+    default_limit: Int = knob("Hits of a search on the command line without a limit.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(
-        "Nearest records that are looked at to fill up what vector_candidates leave of a limit, times the limit; more "
-        "than 1 finds more where an index in the database only estimates what is near.",
+        "Nearest records that are examined when vector_candidates does not fill the limit, as a multiple of"
+        " the limit; more than 1 finds more where an index of the database is approximate.",
         "B-093",
         source_value=2,
         ge=1,
@@ -179,8 +183,8 @@ class SearchConfig(Section):
     )
     min_similarity: Real = knob("Least similarity of a hit found by vector.", "M-035", source_value=0.7, ge=-1, le=1)
     normalisation: Literal["peak", "saturation"] = knob(
-        "How scores become 0 to 1: peak divides by the best (a vector's lie between the last candidate and the best), "
-        "saturation takes s/(s+1) of words, and the similarity itself.",
+        "Mapping of scores to 0 to 1: peak divides by the best score (for vectors, the range from the last"
+        " candidate to the best); saturation takes s/(s+1) of words, and the similarity itself.",
         "M-037",
         source_value="saturation",
     )
@@ -189,11 +193,11 @@ class SearchConfig(Section):
     )
     rrf_constant: Int = knob("Rank at which a reciprocal rank counts half.", "ours", ge=1)
     diversity: Real = knob(
-        "Share by which likeness to better hits counts against one (MMR); 0: never.", "ours", ge=0, le=1
+        "Weight of a hit's similarity to better hits, which counts against it (MMR); 0: none.", "ours", ge=0, le=1
     )
     neutral_importance: Real = knob("Importance of a record that has none.", "ours", ge=0, le=10)
-    floor: FloorConfig = knob("What counts as found.", "ours")
-    weights: SearchWeights = knob("What each leg counts for.", "M-032")
+    floor: FloorConfig = knob("Evidence that a query needs to find anything.", "ours")
+    weights: SearchWeights = knob("Weights of the legs.", "M-032")
     keyword: KeywordConfig = knob("The keyword leg.", "M §1.3")
-    boosts: BoostConfig = knob("What moves a hit up.", "ours")
+    boosts: BoostConfig = knob("Boosts of hits.", "ours")
     graph: GraphConfig = knob("The graph leg.", "M-035")

@@ -60,29 +60,28 @@ def resolved(path: str) -> str:
 class StorageConfig(Section):
     """The durable store in SQLite."""
 
-    adapter: Annotated[Literal["sqlite", "libsql"], BeforeValidator(_adapter)] = knob(
-        "Which database holds everything.", "O-3"
-    )
+    adapter: Annotated[Literal["sqlite", "libsql"], BeforeValidator(_adapter)] = knob("Database of the store.", "O-3")
     path: Annotated[Name, AfterValidator(path_text)] = knob(
         "File of the store, relative to this file, or env:NAME for a variable that holds it.", "K-072"
     )
     durability: Durability = knob(
-        "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"
+        "A write returns after its own commit is on disk, or after one that concurrent writers share.",
+        "design",
     )
-    busy_timeout_ms: Duration = knob("How long to wait for another process's write lock.", "ours", unit="ms", ge=0)
+    busy_timeout_ms: Duration = knob("Longest wait for another process's write lock.", "ours", unit="ms", ge=0)
     fork_wait_ms: Duration = knob(
-        "How long a fork waits until no thread is in a call of SQLite; a child forked later must not open it.",
+        "Longest wait of a fork for calls of SQLite to end; a child forked after that must not open the store.",
         "ours",
         unit="ms",
         ge=0,
     )
     readers: Int = knob("Connections that read while one writes.", "ours", ge=1, le=256)
     wal_autocheckpoint_pages: Int = knob(
-        "Pages in the WAL before it is folded into the file.", "ours", unit="pages", ge=1
+        "Pages in the WAL before a checkpoint writes them into the file.", "ours", unit="pages", ge=1
     )
     mmap_bytes: Int = knob(
-        "Part of the file read through memory mapping; 0 for none. Where it is mapped, a file that others cut short"
-        " ends the process instead of raising.",
+        "Part of the file read through memory mapping; 0 for none. If another program cuts a mapped file"
+        " short, the process ends instead of raising an error.",
         "ours",
         unit="bytes",
         ge=0,
@@ -91,10 +90,14 @@ class StorageConfig(Section):
     statement_cache: Int = knob("Prepared statements each connection keeps.", "ours", ge=16, le=65_536)
     group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)
     group_wait_us: Int = knob(
-        "How long a shared commit waits for company; 0 takes only what is there.", "ours", unit="us", ge=0, le=1_000_000
+        "Wait of a shared commit for more writers; 0 for none.",
+        "ours",
+        unit="us",
+        ge=0,
+        le=1_000_000,
     )
     serialization_retries: Int = knob(
-        "Times a transaction that lost a race is tried again before Conflict.", "ours", ge=0, le=1_000
+        "Retries of a transaction that lost a race, before Conflict.", "ours", ge=0, le=1_000
     )
 
     def resolve_path(self) -> str:
@@ -118,42 +121,49 @@ class StorageConfig(Section):
 class PostgresConfig(Section):
     """The durable store in PostgreSQL: one schema a tenant."""
 
-    adapter: Literal["postgres", "cockroachdb"] = knob("Which database holds everything.", "O-3")
-    dsn: Dsn = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
+    adapter: Literal["postgres", "cockroachdb"] = knob("Database of the store.", "O-3")
+    dsn: Dsn = knob("DSN of the database, as env:NAME of a variable that holds it.", "K-072")
     feed_dsn: SecretRef | None = knob(
-        "The same database, no pool in between, as env:NAME: commits are told and heard of at once (LISTEN).",
+        "DSN of the same database without a pool between, as env:NAME: processes learn of commits at once (LISTEN).",
         "design",
         optional=True,
     )
-    schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the tenant in it.", "O-1")
+    schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the tenant.", "O-1")
     durability: Durability = knob(
-        "When a write returns: after its own commit on disk, or after one shared by concurrent writers.", "design"
+        "A write returns after its own commit is on disk, or after one that concurrent writers share.",
+        "design",
     )
     pool_max: Int = knob("Most connections of one open store.", "ours", ge=2, le=1_024)
-    pool_timeout_ms: Duration = knob("How long to wait for a free connection.", "ours", unit="ms", ge=0)
+    pool_timeout_ms: Duration = knob("Longest wait for a free connection.", "ours", unit="ms", ge=0)
     connect_timeout_ms: Duration = knob(
-        "How long making a connection may take; parts of a second count as a whole one.", "ours", unit="ms", ge=2_000
+        "Longest time to connect; rounded up to whole seconds.", "ours", unit="ms", ge=2_000
     )
     statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "design", unit="ms", ge=0)
     lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "design", unit="ms", ge=0)
     prepared_max: Int = knob(
-        "Prepared statements a connection keeps; at least as many as there are, or 0 for none (a pool that cannot).",
+        "Prepared statements of a connection; at least as many as there are, or 0 for none (behind some pools).",
         "design",
         ge=0,
         le=65_536,
     )
     group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)
     group_wait_us: Int = knob(
-        "How long a shared commit waits for company; 0 takes only what is there.", "ours", unit="us", ge=0, le=1_000_000
+        "Wait of a shared commit for more writers; 0 for none.",
+        "ours",
+        unit="us",
+        ge=0,
+        le=1_000_000,
     )
     serialization_retries: Int = knob(
-        "Times a transaction that lost a race is tried again before Conflict.", "ours", ge=0, le=1_000
+        "Retries of a transaction that lost a race, before Conflict.", "ours", ge=0, le=1_000
     )
     login_role: Annotated[Name, AfterValidator(schema_text)] | None = knob(
         "Role to log in as, instead of the user of the DSN.", "O-1", optional=True
     )
     login_secret: SecretRef | None = knob(
-        "env:NAME of a variable that holds the secret of which login roles' passwords are made.", "O-1", optional=True
+        "Secret that passwords of login roles are derived from, as env:NAME of a variable.",
+        "O-1",
+        optional=True,
     )
 
     @property
@@ -183,22 +193,28 @@ class ResidentConfig(Section):
     """The native mirror that reads are answered from."""
 
     resident_bytes: Int = knob(
-        "Memory for the mirror; beyond it texts leave first, then f32 vectors.", "design", unit="bytes", ge=1 << 20
+        "Most memory of the mirror; texts are evicted first, then f32 vectors.",
+        "design",
+        unit="bytes",
+        ge=1 << 20,
     )
     read_consistency: ReadConsistency = knob(
         "Reads see this process's writes at once and others' when polled (local), or check first (latest).", "design"
     )
     feed_poll_ms: Duration = knob(
-        "How often other processes' writes are looked for; 0 never polls.", "design", unit="ms", ge=0
+        "Interval of the search for writes of other processes; 0 never polls.", "design", unit="ms", ge=0
     )
     warm_after_ms: Duration = knob(
-        "How long after opening words are indexed in the background; 0: by the first search.", "ours", unit="ms", ge=0
+        "Delay after opening until words are indexed in the background; 0: at the first search.",
+        "ours",
+        unit="ms",
+        ge=0,
     )
     segment_rows: Int = knob("Rows in one immutable segment of a column.", "ours", unit="rows", ge=64, le=1 << 24)
     compact_dead_ratio: Real = knob(
         "Share of retired rows at which segments are rebuilt; 1 never rebuilds.", "ours", gt=0, le=1
     )
-    evaluator: Literal["numpy", "numba"] = knob("What compiles predicates and formulas.", "design")
+    evaluator: Literal["numpy", "numba"] = knob("Compiler of predicates and formulas.", "design")
     verify_on_open: Flag = knob("Compare mirror and store after loading.", "design")
 
 
@@ -209,10 +225,10 @@ class WriteBehindConfig(Section):
     flush_interval_ms: Duration = knob("Longest time an entry waits.", "design", unit="ms", gt=0)
     shutdown_ms: Duration = knob("Longest time close() spends draining the queue.", "design", unit="ms", ge=0)
     window_durability: WindowDurability = knob(
-        "Whether a persisted window is on disk before assemble_context returns.", "O-12"
+        "Time of storing a window: before assemble_context returns (commit), or after (behind).", "O-12"
     )
-    usage_enabled: Flag = knob("Count what was read, and when.", "O-10")
-    trace_enabled: Flag = knob("Record what reads did in the event log.", "O-12")
+    usage_enabled: Flag = knob("Count reads of each record, with the time of the last one.", "O-10")
+    trace_enabled: Flag = knob("Record reads in the event log.", "O-12")
     operation_share: Real = knob(
         "Share of public calls and jobs that are recorded in the event log with their durations; 0 records none, and"
         " costs nothing.",
@@ -234,16 +250,19 @@ class RetentionConfig(Section):
     changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
     changes_keep_rows: Int = knob("Newest change records, kept whatever their age.", "ours", unit="rows", ge=0)
     apply_every_ms: Duration = knob(
-        "How often an open store applies these by itself; 0 leaves it to maintain().", "ours", unit="ms", ge=0
+        "Interval at which an open store applies these limits; 0 leaves it to maintain().",
+        "ours",
+        unit="ms",
+        ge=0,
     )
     sweep_every_ms: Duration = knob(
-        "How often records of declared memories are looked through for what is too old or too much (duration, max);"
-        " 0 leaves it to maintain().",
+        "Interval at which an open store removes records of declared memories beyond their retention"
+        " (duration, max); 0 leaves it to maintain().",
         "C-136",
         unit="ms",
         ge=0,
     )
-    sweep_rows: Int = knob("Records that such a look takes in one transaction, at most.", "ours", unit="rows", ge=1)
+    sweep_rows: Int = knob("Most records that such a sweep handles in one transaction.", "ours", unit="rows", ge=1)
 
 
 class AioConfig(Section):

@@ -42,7 +42,8 @@ class SqliteSource(StorageConfig):
     """A data source of SQLite files, one a tenant."""
 
     path: Annotated[Name, AfterValidator(_file_pattern)] = knob(
-        "File of a tenant, with {tenant} for its name; its folder is made, but none above it.", "O-1"
+        "File of a tenant, with {tenant} for its name; its folder is created, but none above it.",
+        "O-1",
     )
 
     def store_at(self, location: str) -> StorageConfig:
@@ -61,8 +62,8 @@ class PostgresSource(PostgresConfig):
         "Schema of a tenant, with {tenant} for its name.", "O-1"
     )
     login_role: Annotated[Name, AfterValidator(_schema_pattern)] | None = knob(
-        "Login role of a tenant, with {tenant} for its name: it owns the schema, and sees no other. Without it all"
-        " tenants are used by the user of the DSN.",
+        "Login role of a tenant, with {tenant} for its name: it owns the schema, and sees no other. Default:"
+        " the user of the DSN, for all tenants.",
         "O-1",
         optional=True,
     )
@@ -80,11 +81,11 @@ class PostgresSource(PostgresConfig):
 class SqliteDirectory(Section):
     """The directory of tenants in a SQLite file."""
 
-    adapter: Literal["sqlite"] = knob("Which database holds the directory.", "O-1")
+    adapter: Literal["sqlite"] = knob("Database of the directory.", "O-1")
     path: Annotated[Name, AfterValidator(_file)] = knob(
         "File of the directory, relative to this file, or env:NAME for a variable that holds it.", "O-1"
     )
-    busy_timeout_ms: Duration = knob("How long to wait for another process's write lock.", "ours", unit="ms", ge=0)
+    busy_timeout_ms: Duration = knob("Longest wait for another process's write lock.", "ours", unit="ms", ge=0)
 
     def resolve_path(self) -> str:
         """Return the path to open now. Raises: MissingRequired when the named variable is unset."""
@@ -94,11 +95,11 @@ class SqliteDirectory(Section):
 class PostgresDirectory(Section):
     """The directory of tenants in a PostgreSQL schema."""
 
-    adapter: Literal["postgres"] = knob("Which database holds the directory.", "O-1")
-    dsn: SecretRef = knob("Where the database is: env:NAME of a variable that holds its DSN.", "K-072")
-    schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the directory in it.", "O-1")
+    adapter: Literal["postgres"] = knob("Database of the directory.", "O-1")
+    dsn: SecretRef = knob("DSN of the database, as env:NAME of a variable that holds it.", "K-072")
+    schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the directory.", "O-1")
     connect_timeout_ms: Duration = knob(
-        "How long making a connection may take; parts of a second count as a whole one.", "ours", unit="ms", ge=2_000
+        "Longest time to connect; rounded up to whole seconds.", "ours", unit="ms", ge=2_000
     )
     statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "ours", unit="ms", ge=0)
     lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "ours", unit="ms", ge=0)
@@ -123,17 +124,17 @@ class TenancyConfig(Section):
 
     new_tenants: Name = knob("Data source that a new tenant goes to.", "O-1")
     fence_ms: Duration = knob(
-        "How long a move waits, at its end, for writes under way and keeps new ones out, before it gives up.",
+        "Longest time that a move, at its end, waits for writes under way and blocks new ones before it gives up.",
         "ours",
         unit="ms",
         gt=0,
     )
     verify_in_fence: Flag = knob(
-        "Whether a move compares every row while writers wait (false: before, and then only what changed since).",
+        "Compare every row while writers wait (false: compare before, and then only the rows that changed since).",
         "ours",
     )
-    batch_rows: Int = knob("Rows that a move holds at once.", "ours", unit="rows", ge=1, le=1 << 20)
-    directory: AnyDirectory = knob("Where it is written which tenant is where.", "O-1")
+    batch_rows: Int = knob("Rows that a move keeps in memory at once.", "ours", unit="rows", ge=1, le=1 << 20)
+    directory: AnyDirectory = knob("The directory: the data source of each tenant.", "O-1")
     sources: Annotated[FrozenMap[AnySource], Field(min_length=1)] = knob("The data sources, by name.", "O-1")
 
 

@@ -78,7 +78,7 @@ class CaliberConfig(Section):
 
     token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
     checkpoint_retention: Int = knob(
-        "Checkpoints kept of a trajectory, to recover from. Equals pcp.recovery_points.max_checkpoints.",
+        "Checkpoints kept for each trajectory. Equals pcp.recovery_points.max_checkpoints.",
         "C-097",
         gt=0,
     )
@@ -96,76 +96,76 @@ class CaliberConfig(Section):
         le=1,
     )
     validation_mode: ValidationMode = knob("Validate writes only, or reads too.", "C-101")
-    lock_timeout: Duration = knob("How long a lock is held before it lapses.", "C-112", unit="ms", gt=0)
+    lock_timeout: Duration = knob("Time after which a lock that nobody extends lapses.", "C-112", unit="ms", gt=0)
     message_retention: Duration = knob(
-        "How long messages between agents stay.", "C-113", unit="ms", gt=0, reserved=True
+        "Time that messages between agents are kept.", "C-113", unit="ms", gt=0, reserved=True
     )
     delegation_timeout: Duration = knob(
-        "How long a delegation waits for an answer.", "C-114", unit="ms", gt=0, reserved=True
+        "Longest wait of a delegation for an answer.", "C-114", unit="ms", gt=0, reserved=True
     )
     min_relevance_threshold: Real = knob(
-        "Least relevance of what enters a window, as assembly.relevance says: what a search does not find has 0.",
+        "Least relevance of a record in a window, as assembly.relevance measures it; 0 if a search does not find it.",
         "C-116",
         ge=0,
         le=1,
     )
     orphan_detection_threshold: Duration | None = knob(
-        "Silence after which an active trajectory is ended as abandoned; without it none is.",
+        "Time without activity after which an active trajectory is ended as abandoned. Default: never.",
         "C-117",
         unit="ms",
         gt=0,
         optional=True,
     )
     embedding_cache_retention: Duration = knob(
-        "How long cached vectors stay.", "C-118", unit="ms", source_value=30 * 86_400_000, gt=0
+        "Time that cached vectors are kept.", "C-118", unit="ms", source_value=30 * 86_400_000, gt=0
     )
-    cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design")
+    cache_dir: Name = knob("Folder for files that can be made again; ~ is the home folder.", "design")
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 
     storage: AnyStorage = knob("The durable store.", "C-004")
     tenancy: TenancyConfig | None = knob("Many tenants, spread over several databases.", "O-1", optional=True)
-    resident: ResidentConfig = knob("The native mirror that reads are answered from.", "design")
-    write_behind: WriteBehindConfig = knob("What a read leaves behind.", "design")
-    retention: RetentionConfig = knob("How long records of operation stay.", "design")
-    embedding_provider: ProviderConfig | None = knob("Who embeds.", "C-102", optional=True)
+    resident: ResidentConfig = knob("Resident memory: the mirror that answers reads.", "design")
+    write_behind: WriteBehindConfig = knob("Write-behind: the writes that follow reads.", "design")
+    retention: RetentionConfig = knob("Retention of operational records.", "design")
+    embedding_provider: ProviderConfig | None = knob("Provider of embeddings.", "C-102", optional=True)
     previous_embedding_provider: ProviderConfig | None = knob(
-        "Who embedded before: questions are asked in its vectors until those of embedding_provider are complete.",
+        "Previous provider of embeddings: searches use its vectors until those of embedding_provider are complete.",
         "ours",
         optional=True,
     )
-    vector: VectorConfig | None = knob("The space that vectors live in.", "C-120", optional=True)
-    summarization_provider: SummarizerConfig | None = knob("Who summarizes.", "C-103", optional=True)
-    llm_retry_config: RetryConfig = knob("How calls to providers are tried again.", "C-106")
-    embedding: EmbeddingConfig = knob("When and how records get their vectors.", "design")
-    search: SearchConfig = knob("How search finds, weighs and orders.", "M §1.3")
-    tokens: TokensConfig = knob("How tokens are counted.", "C-121")
-    section_priorities: SectionPriorities = knob("Which section wins when the budget is short.", "C-095")
-    assembly: AssemblyConfig = knob("How a window is filled.", "C-121")
-    recall: RecallConfig = knob("What windows bring back from earlier.", "ours")
-    context_window_persistence: PersistenceConfig = knob("Whether assembled windows are kept.", "C-100")
+    vector: VectorConfig | None = knob("Embedding space: the length and the index of vectors.", "C-120", optional=True)
+    summarization_provider: SummarizerConfig | None = knob("Provider of summaries.", "C-103", optional=True)
+    llm_retry_config: RetryConfig = knob("Retries of calls to providers.", "C-106")
+    embedding: EmbeddingConfig = knob("Embedding of records.", "design")
+    search: SearchConfig = knob("Search: legs, weights and order.", "M §1.3")
+    tokens: TokensConfig = knob("Counting of tokens.", "C-121")
+    section_priorities: SectionPriorities = knob("Priorities of sections when the budget is short.", "C-095")
+    assembly: AssemblyConfig = knob("Filling of windows.", "C-121")
+    recall: RecallConfig = knob("Recall of earlier conversations into windows.", "ours")
+    context_window_persistence: PersistenceConfig = knob("Storage of assembled windows.", "C-100")
     trajectory: TrajectoryConfig = knob("Tasks.", "C-237")
     close: CloseConfig = knob("Closing a scope.", "C-215")
     summaries: SummariesConfig = knob("Summaries of blocks of turns.", "design")
     notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
     learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
-    pcp: PCPConfig = knob("What guards the memory.", "C-119")
+    pcp: PCPConfig = knob("Persistent Context Protocol: checkpoints, limits and checks.", "C-119")
     principal: PrincipalConfig = knob("The principal of a handle that is opened without one.", "design")
-    access: AccessConfig = knob("Who sees and changes records, and views of roles.", "M-131")
-    trust: TrustConfig = knob("How far content is trusted that comes without a label.", "design")
-    debug: DebugConfig = knob("What views for people show.", "C-121")
+    access: AccessConfig = knob("Access to records, and views of roles.", "M-131")
+    trust: TrustConfig = knob("Trust labels of content that is written without one.", "design")
+    debug: DebugConfig = knob("Limits of the SQL views for people.", "C-121")
     aio: AioConfig = knob("The asynchronous face.", "O-4")
-    jobs: JobsConfig = knob("How work behind calls is run.", "C-229")
-    policy_engine: PolicyEngineConfig = knob("How policies are run.", "C-229")
+    jobs: JobsConfig = knob("Jobs: work in the background.", "C-229")
+    policy_engine: PolicyEngineConfig = knob("Execution of policies.", "C-229")
     policies: Annotated[tuple[PolicyConfig, ...], AsList, Field(max_length=1_000)] = knob(
-        "What happens by itself.", "C-226"
+        "Policies: actions at events and on schedules.", "C-226"
     )
 
     memories: Annotated[tuple[MemoryConfig, ...], AsList, Field(max_length=MEMORIES_MAX)] = knob(
-        "What is remembered, beside what every store has.", "C-130"
+        "Memories that are declared, besides those of every store.", "C-130"
     )
     injection_rules: Annotated[tuple[InjectionRule, ...], AsList, Field(max_length=RULES_MAX)] = knob(
-        "What of which memory enters windows; without any, what assembly says.", "C-465"
+        "Records of memories that enter windows. Default: those of assembly.", "C-465"
     )
 
     _hash: bytes | None = PrivateAttr(default=None)

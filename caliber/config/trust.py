@@ -17,13 +17,13 @@ class TrustConfig(Section):
     system_turns: TrustLabel = knob(f"Label of system turns ({_ORDER}).", "design")
     user_turns: TrustLabel = knob("Label of user turns.", "design")
     assistant_turns: TrustLabel = knob(
-        "Label of assistant turns, unless something less trusted stands in the scope: then that one's.", "design"
+        "Label of assistant turns; if the scope holds a less trusted turn, the label of that one.", "design"
     )
     tool_turns: TrustLabel = knob("Label of tool turns.", "design")
     web_tools: Annotated[tuple[Name, ...], AsList, Field(max_length=1_000)] = knob(
-        "Names of tools that fetch what anybody may have written: their turns are labelled web.", "design"
+        "Names of tools that fetch public content: their turns are labelled web.", "design"
     )
-    artifacts: TrustLabel = knob("Label of artifacts that name no source_turn; others have their turn's.", "design")
+    artifacts: TrustLabel = knob("Label of artifacts without a source_turn; others have their turn's.", "design")
     notes: TrustLabel = knob("Label of notes and of records of declared memories that a caller adds.", "design")
 
     def of_turn(self, role: TurnRole, name: str | None) -> TrustLabel:

@@ -275,7 +275,7 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
             "note_min_similarity = 0.15",
         ),
         ("# Most tokens of a context window. 1 to 2000000 tokens.", "token_budget = 8000"),
-        ("# How long a lock is held before it lapses. A duration.", 'lock_timeout = "30s"'),
+        ("# Time after which a lock that nobody extends lapses. A duration.", 'lock_timeout = "30s"'),
         (
             (
                 "# Persisted windows, also those that an earlier configuration kept for longer; "

@@ -53,7 +53,7 @@ class Asked:
     help=f"Where to keep the store and its program.  [default: {FOLDER}, {POSTGRES_FOLDER}]",
 )
 @click.option(
-    "--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="How many to time."
+    "--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="Windows to time."
 )
 @click.option(
     "--postgres",

@@ -100,7 +100,7 @@ def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="What becomes of a row that is there already.",
+    help="Treatment of a row that exists already.",
 )
 @with_store
 def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_existing: str) -> None:

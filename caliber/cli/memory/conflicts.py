@@ -42,7 +42,7 @@ def list_(
 @conflicts.command()
 @click.argument("conflict_id")
 @click.option("--keep", help="The id of the side to keep, or `both`: then neither ends.")
-@click.option("--strategy", type=click.Choice([each.value for each in ConflictResolution]), help="How to decide.")
+@click.option("--strategy", type=click.Choice([each.value for each in ConflictResolution]), help="Way to decide.")
 @click.option("--reason", help="The reason, for the record.")
 @click.option("--user", help="The user whose notes the sides are, by name.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

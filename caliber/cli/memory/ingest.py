@@ -31,14 +31,14 @@ _TRUST: Final = click.option(
     type=click.Choice(_LABELS),
     default=TrustLabel.TOOL.value,
     show_default=True,
-    help="How far it is trusted: user for what you wrote or checked, web for what anybody may have written.",
+    help="Trust label: user for text that you wrote or checked, web for text that anybody may have written.",
 )
 _FOR: Final = click.option(
     "--for",
     "owner",
     metavar="NAME|TYPE:ID",
     callback=owner_option,
-    help="Whose it is: a user's name, user:UUID or agent:UUID. Without it, windows of all owners recall it.",
+    help="Owner: a user's name, user:UUID or agent:UUID. Without it, windows of all owners recall the text.",
 )
 
 

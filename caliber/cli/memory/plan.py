@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
-    "--trajectory", default=LATEST, show_default=True, metavar="ID", help="Whose window: its id, or `latest`."
+    "--trajectory", default=LATEST, show_default=True, metavar="ID", help="Task of the window: its id, or `latest`."
 )
 @click.option(
     "-q",

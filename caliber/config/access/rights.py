@@ -14,11 +14,11 @@ class VisibilityConfig(Section):
     """The readers of notes by the role of their author, where a note names no readers."""
 
     orchestrator: Roles = knob(
-        "Who sees notes of an orchestrator.", "M-131", source_value=("orchestrator", "optimizer")
+        "Readers of notes of an orchestrator.", "M-131", source_value=("orchestrator", "optimizer")
     )
-    optimizer: Roles = knob("Who sees notes of an optimizer.", "M-131", source_value=("optimizer", "executor"))
-    reviewer: Roles = knob("Who sees notes of a reviewer.", "M-131", source_value=("reviewer", "executor"))
-    executor: Roles = knob("Who sees notes of an executor.", "M-131", source_value=("executor", "reviewer"))
+    optimizer: Roles = knob("Readers of notes of an optimizer.", "M-131", source_value=("optimizer", "executor"))
+    reviewer: Roles = knob("Readers of notes of a reviewer.", "M-131", source_value=("reviewer", "executor"))
+    executor: Roles = knob("Readers of notes of an executor.", "M-131", source_value=("executor", "reviewer"))
 
     def for_role(self, role: AgentRole) -> tuple[AgentRole, ...]:
         """Return the roles that may see records written by ``role``."""
@@ -30,18 +30,18 @@ class RightsConfig(Section):
     """The kinds of records that an agent may read and write; a kind that is not named, it may not."""
 
     read: FrozenMap[Scope] = knob(
-        'Kinds that it reads, such as note or turn, and which of their records: "all" that it could see without this'
-        ' rule, or "own".',
+        'Kinds that the agent reads, such as note or turn, each with "all" (every record that it could see'
+        ' without this rule) or "own".',
         "C-422",
     )
-    write: FrozenMap[Scope] = knob('Kinds that it writes: "all", or changes of its "own" records.', "C-422")
+    write: FrozenMap[Scope] = knob('Kinds that it writes, each with "all" or "own" (changes only).', "C-422")
 
 
 class AccessConfig(Section):
     """Access to records: readers, writers, rights of agents by kind, and views of roles."""
 
-    default_visibility: VisibilityConfig = knob("Which roles see what, by the author's role.", "M-131")
-    ownership: Literal["agent", "role"] = knob("A note may be changed by its author, or by all of its role.", "K-131")
+    default_visibility: VisibilityConfig = knob("Readers of notes, by the author's role.", "M-131")
+    ownership: Literal["agent", "role"] = knob("A note's author may change it, or all agents of its role.", "K-131")
     rights: FrozenMap[RightsConfig] = knob(
         "Kinds of records that an agent, such as agent:planner, or the agents of a role, such as executor, may read and"
         " write. The rule of an agent goes before that of its role; an agent without either has every kind.",
@@ -49,4 +49,4 @@ class AccessConfig(Section):
         optional=True,
         default=FrozenMap(),
     )
-    views: ViewsConfig = knob("What the view of a role shows, and in which order.", "M-118")
+    views: ViewsConfig = knob("Contents and order of the views of roles.", "M-118")

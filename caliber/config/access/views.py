@@ -33,9 +33,9 @@ class RoleWeights(Section):
     """The share of each part in the score of a note for a role; the four add up to 1."""
 
     base: Real = knob("Share of the note's importance.", "M-143", ge=0, le=1)
-    access: Real = knob("Share of how often the note was used.", "M-143", ge=0, le=1)
-    recency: Real = knob("Share of how recently the note was used.", "M-143", ge=0, le=1)
-    relevance: Real = knob("Share of whether the role is interested in the note's type.", "M-143", ge=0, le=1)
+    access: Real = knob("Share of the note's frequency of use.", "M-143", ge=0, le=1)
+    recency: Real = knob("Share of the recency of the note's last use.", "M-143", ge=0, le=1)
+    relevance: Real = knob("Share of the relevance of the note's type to the role.", "M-143", ge=0, le=1)
 
 
 class ScoringWeights(Section):
@@ -55,13 +55,13 @@ class ScoringWeights(Section):
 class RoleScoringConfig(Section):
     """Scores of notes by role: they order what the search of a view found."""
 
-    enabled: Flag = knob("Whether a view orders the hits of its search by the role's score.", "M-148")
+    enabled: Flag = knob("Order the hits of a view's search by the role's score.", "M-148")
     candidates: Int = knob(
-        "Best hits of the search that are ordered anew, and no fewer than the limit of the call.", "M-148", ge=1
+        "Number of best hits that the view orders again; never fewer than the limit of the call.", "M-148", ge=1
     )
-    full_uses: Int = knob("Uses from which on a note counts as used often, with 1.", "M-144", source_value=10, ge=1)
+    full_uses: Int = knob("Number of uses that counts as frequent use, with 1.", "M-144", source_value=10, ge=1)
     half_life_ms: Duration = knob(
-        "Time since its last use after which a note counts half as recent.",
+        "Half-life of recency, counted from the last use of a note.",
         "M-145",
         unit="ms",
         source_value=2_592_000_000,
@@ -77,5 +77,5 @@ class RoleScoringConfig(Section):
 class ViewsConfig(Section):
     """Views of roles over notes."""
 
-    interests: InterestsConfig = knob("Which types of notes a role sees in its view.", "M-120")
+    interests: InterestsConfig = knob("Types of notes that the view of each role shows.", "M-120")
     scoring: RoleScoringConfig = knob("Order of the hits of a view.", "M-148")

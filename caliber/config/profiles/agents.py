@@ -62,7 +62,7 @@ CODING_AGENT: Final = AgentProfile(
                 "notes": [0.05, 0.2],
                 "recall": [0.1, 0.6],
             },
-            "What was made and what failed takes as much room as the talk about it.",
+            "Outputs and failures take as much room as the talk about them.",
         ),
         "assembly.evict_block_turns": Change(
             64, "Turns are many and short (tool calls): larger blocks keep the provider's cache longer."
@@ -97,7 +97,7 @@ CHAT_COMPANION: Final = AgentProfile(
             "More room for what is known and for what was said before, less for outputs.",
         ),
         "assembly.notes_without_query": Change(20, "A greeting asks nothing: what is known comes along all the same."),
-        "search.boosts.recency": Change(0.15, "What was said last week is meant more often than last year's."),
+        "search.boosts.recency": Change(0.15, "A question more often means last week's talk than last year's."),
         "search.boosts.recency_half_life_ms": Change(14 * DAY, "Two weeks, as talk is picked up again."),
         "embedding.embed.note": Change(
             "behind", "The answer does not wait until something is remembered.", vectors=True
@@ -127,7 +127,9 @@ OPS_AGENT: Final = AgentProfile(
         "lock_timeout": Change(2 * MINUTE, "A restart or a rollout takes longer than an edit."),
         "storage.durability": Change("group", "Collectors and responders write at once: they share commits."),
         "resident.read_consistency": Change("latest", "Another process's finding counts in the very next window."),
-        "write_behind.window_durability": Change("commit", "What an action rests on is on disk before the action."),
+        "write_behind.window_durability": Change(
+            "commit", "The window that an action rests on is on disk before the action."
+        ),
         "retention.windows_ms": Change(365 * DAY, "Post-mortems ask what it saw, a year later too."),
         "context_window_persistence.ttl_ms": Change(365 * DAY, "As long as retention.windows_ms."),
         "retention.events_ms": Change("forever", "The event log is the audit."),
