@@ -21,7 +21,7 @@ from caliber.dsl import tables
 
 ROOT = Path(__file__).resolve().parent.parent
 OPEN = ("data", "parser", "memo", "tokens", "states")
-"""What is written with a line for each of its parts, so that a change of the grammar can be read."""
+"""Tables that are written with a line for each part, so that a change of the grammar can be read."""
 
 
 def generated() -> dict[Path, str]:

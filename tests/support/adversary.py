@@ -41,7 +41,7 @@ KINDS: Final = {
 PATIENCE_S: Final = 120
 """A program that says nothing for so long hangs."""
 SLACK_S: Final = 10.0
-"""How late a call may end after its deadline: a busy machine is no fault."""
+"""Longest time by which a call may end after its deadline: a busy machine is no fault."""
 _LOG: Final = 3_000
 
 

@@ -103,7 +103,7 @@ _VALUES: Final = (
     'substr("COLUMN", 1, length("COLUMN") / 2)',
     '"COLUMN" || "COLUMN"',
 )
-"""What a cell is made: of another type, of no member, of no JSON, of no UTF-8, cut short, too long."""
+"""Values of a damaged cell: of another type, no member, no JSON, no UTF-8, cut short, too long."""
 
 
 def cells(path: Path) -> Iterator[tuple[str, str]]:
@@ -174,7 +174,7 @@ _LITERALS: Final = (
     "NULL", "0", "-1", "9223372036854775807", "", "nobody", '{"a": 1}', "[[[1]]]", "5", "{}", "{nobody}", r"\x00",
     r"\xff41fe", "NaN", "Infinity", "-infinity", "true", "00000000-0000-0000-0000-000000000000", "1970-01-01",
 )  # fmt: skip
-"""What a cell of PostgreSQL is made of; a column takes those that its type has."""
+"""Values of a damaged cell of PostgreSQL; a column takes those that its type has."""
 
 
 def change_a_value(dsn: str, schema: str, chance: random.Random) -> str:

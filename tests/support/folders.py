@@ -11,7 +11,7 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 SERVER_BYTES, RUN_BYTES = 1 << 30, 4 << 30
-"""What a server needs at most, and a whole run of the tests."""
+"""Most bytes of a server, and of a whole run of the tests."""
 
 
 def memory_folder(room_bytes: int = RUN_BYTES) -> Path | None:

@@ -191,7 +191,7 @@ class Answer:
     names: tuple[str, ...] = ()
     weights: dict[str, float] = field(default_factory=dict)
     below: tuple[float | None, float | None, float, float] | None = None
-    """Where nothing reaches the floor: best and least similarity, best and least share of the question's words."""
+    """Best and least similarity, best and least share of the question's words, if nothing reaches the floor."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ from support.waits import holds_within, until
 
 DAY_MS = 86_400_000
 MOMENT_S = 0.05
-"""How long what is never to happen is waited for."""
+"""Time to wait for an event that must not happen."""
 
 
 def case(

@@ -37,7 +37,7 @@ BARE: dict[str, Any] = {
 
 
 COMPRESSED: dict[str, Any] = {"pcp.dosage.critical_priority": 90, "pcp.dosage.compress_ratio": 0.5}
-"""What compressing needs."""
+"""Settings that compression needs."""
 SHARED: dict[str, Any] = {
     "assembly.order": "stable_first",
     "assembly.recent_exchanges": 0,
