@@ -38,6 +38,8 @@ class Drawn:
         """The tasks of others that the subject wrote in."""
         self._owners: set[Row] = set()
         """Relation and ordinal of the records that may repeat the words: their earlier contents may, too."""
+        self._of_no_task: set[str] = set()
+        """Words that went of records without a task: an error may quote them."""
         self._repeating: set[bytes] = set()
         self._traced: dict[str, set[Row]] = {}
         self.unclear: dict[str, set[bytes]] = {}
@@ -81,8 +83,11 @@ class Drawn:
         self._visited = frozenset(self._said)
 
     def take(self, relation: Relation, row: Row) -> None:
-        """Take note of the words of an own task that went, where a record was drawn from it and from others."""
-        if relation.task is None or relation.text is None or relation.erase is None:
+        """Take note of words that went: of an own task that a record was drawn from with others, and of no task."""
+        if relation.text is None or relation.erase is None:
+            return
+        if relation.task is None:
+            self._of_no_task.update(_statements(relation, row))
             return
         task = row[codec_of(relation).index(relation.task)]
         if task in self._shared and task not in self._visited:
@@ -132,9 +137,9 @@ class Drawn:
     def words(self, relation: Relation, row: Row) -> Callable[[str], str] | None:
         """Return a function that marks a text which repeats words that went; None for a record of other tasks.
 
-        These are copies: questions of windows, events with the values before a correction, outcomes of tasks.
+        These are copies: questions of windows, values before a correction in events, errors, outcomes of tasks.
         """
-        if not self._said or relation.erase is None:
+        if not (self._said or self._of_no_task) or relation.erase is None:
             return None
         place = codec_of(relation).index
         named = [row[place(name)] for name in (relation.key[0], *([relation.task] if relation.task else ()))]
@@ -143,6 +148,8 @@ class Drawn:
             return None  # words of others
         if any(row[place(name)] in self._repeating for name in relation.erase.hangs_on):
             said = {each for statements in self._said.values() for each in statements}
+        if relation.task is not None and row[place(relation.task)] is None:
+            said |= self._of_no_task
         if not said:
             return None
         is_text = any(isinstance(each.redaction, Packed) for each in relation.columns)

@@ -117,7 +117,7 @@ class Walk:
             return 4
         if _copies(relation):
             return 3
-        if erase.hangs_on:
+        if erase.hangs_on or any(each.redaction is Redaction.QUOTES for each in relation.columns):
             return 2
         return int(
             bool(erase.made_from) or erase.sources is not None or relation in self._uow.catalog.declared_relations

@@ -100,7 +100,7 @@ class Redactor:
             assert column.json_decode is not None
             encoded = column.json_encode(value)
             return column.json_decode(self.within(self._kept(encoded) if how is Redaction.ENTRIES else encoded))
-        return subject.without(value)
+        return self.within(value) if how is Redaction.QUOTES else subject.without(value)
 
     def _kept(self, value: Any) -> Any:
         """Return a JSON value whose lists have no object about the subject, or about a record that went."""

@@ -19,7 +19,8 @@ class Redaction(StrEnum):
     users and agents: a text, or an entry of a list, is replaced if the whole of it is the subject. AUTHOR is one of
     these with ``@`` and its role behind it. IDS become empty, or leave their list. NEW_KEY is replaced: no two keys may
     become equal. EMPTIED is NULL as soon as another column changes. ROW takes the whole record with it. DIGEST is that
-    of some content, which is known again by it. NOTHING is there to lose: numbers, vectors, words of the program.
+    of some content, which is known again by it. QUOTES are WORDS that a program reported: they go whole where they
+    repeat words of a record that went. NOTHING is there to lose: numbers, vectors, words of the program.
     """
 
     WORDS = "words"
@@ -31,6 +32,7 @@ class Redaction(StrEnum):
     EMPTIED = "emptied"
     ROW = "row"
     DIGEST = "digest"
+    QUOTES = "quotes"
     NOTHING = "nothing"
 
 

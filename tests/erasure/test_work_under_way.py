@@ -379,3 +379,41 @@ def test_a_checkpoint_that_is_stored_late(
     assert forget.done
     assert left(backend, memory, tmp_path) == set()
     assert memory.storage.checkpoints.count() == (2 if frequency == "per_turn" else 1), "made again"
+
+
+class Broken(Model):
+    """Fails with the words that it is asked about until ``error`` is taken away."""
+
+    error: Callable[[str], Exception] | None = passing
+
+    def _asked(self, text: str) -> None:
+        if self.error is not None:
+            raise passing(text)
+
+
+def test_an_error_of_before_keeps_no_words_of_the_person(backend: Any, tmp_path: Path) -> None:
+    # Neither a note without a task nor the turn of a guest is named by the job whose error quotes it.
+    clock, words = FixedClock(1_800_000_000_000_000), f"hides {SECRET} in the cellar"
+    model, vectors = Broken(Interrupted(), None), CountingEmbeddings()
+    vectors.failure = lambda: passing(words)
+    memory = backend.open(
+        clock=clock,
+        summarization_provider=model,
+        embedding_provider=vectors,
+        policies=[],
+        jobs__poll_ms=0,
+        embedding__embed={"default": "behind"},
+    )
+    host = memory.acting_as(Principal.user(HOST))
+    task = host.start_trajectory("talk").trajectory_id
+    host.access.grant(to=PERSON, on=task, right="write")
+    memory.remember([{"role": "user", "content": f"I {words}."}], user=PERSON, task=task)
+    note(memory, words, user=PERSON)
+    with contextlib.suppress(SummarizationFailed):
+        memory.flush()
+    memory.jobs.run_due()
+    errors = [job.error or "" for job in memory.acting_as(Principal.admin()).jobs.list(limit=100)]
+    assert any(SECRET in error for error in errors), errors
+    model.error = vectors.failure = None
+    assert memory.forget(user=PERSON).proven
+    assert left(backend, memory, tmp_path) == set()

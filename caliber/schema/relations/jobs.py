@@ -53,7 +53,7 @@ JOB = Relation(
         instant("begun_at", nullable=True),
         text("claimed_by", nullable=True, redact=Redaction.NOTHING),
         integer("attempts", check=(0, None)),
-        text("error", nullable=True),
+        text("error", nullable=True, redact=Redaction.QUOTES),
         integer("done", check=(0, None)),
         integer("total", nullable=True, check=(0, None)),
         instant("ended_at", nullable=True),
