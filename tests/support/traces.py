@@ -254,7 +254,8 @@ class Planter:
         note(agent, f"about an id {word('note about an id')}", entity=str(self.entity.id), entity_type="user")
         note(agent, f"given {word('note given to the person')}", user=self.name)
         by_alias = agent.acting_as(caliber.Principal.user(self._alias("author of a shared note")))
-        note(by_alias, f"shared {secrets.token_hex(8)}", visible_to=["executor"])
+        shared = note(by_alias, f"shared {secrets.token_hex(8)}")
+        agent.update_note(shared.note_id, visible_to=["executor"])
         note(
             agent,
             f"for two {secrets.token_hex(8)}",
