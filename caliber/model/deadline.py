@@ -7,6 +7,7 @@ that is about to wait reads ``remaining_s``. Public calls open it with ``bounded
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -46,11 +47,6 @@ def at_least(seconds: float) -> AbstractContextManager[None]:
     return _NO_BOUND if before is None else _limited(max(before, time.monotonic() + seconds))
 
 
-def unbounded() -> AbstractContextManager[None]:
-    """Remove the limit for calls inside the block: they complete work that must not be left half done."""
-    return _limited(None)
-
-
 @managed
 def _limited(until: float | None) -> Iterator[None]:
     token = _until.set(until)
@@ -58,6 +54,10 @@ def _limited(until: float | None) -> Iterator[None]:
         yield
     finally:
         _until.reset(token)
+
+
+unbounded = functools.partial(_limited, None)
+"""Remove the limit for calls inside the block: they complete work that must not be left half done."""
 
 
 def earliest(deadline: float | None) -> float | None:

@@ -307,9 +307,9 @@ class TaskMethods:
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id, below=TURN)
-        if self._principal.is_user:
+        if not self._principal.is_admin and self._principal.is_user:  # the first is no call
             new = [turn_ops.labelled_by_user(turn, self._principal.label, engine.config.trust) for turn in new]
-        author_id = self._author(scope_id, user)
+        author_id = None if user is None and self._principal.is_admin else self._author(scope_id, user)
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
