@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from caliber.erasure.subject import MARK, Subject, folded_words
 from caliber.model.access import PrincipalKind
-from caliber.schema.erase import Erase, MadeFrom, Packed, Redaction
+from caliber.schema.erase import Erase, Layout, MadeFrom, Packed, Redaction
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.kept_content import unpack_content
@@ -137,9 +137,9 @@ class Drawn:
     def words(self, relation: Relation, row: Row) -> Callable[[str], str] | None:
         """Return a function that marks a text which repeats words that went; None for a record of other tasks.
 
-        These are copies: questions of windows, values before a correction in events, errors, outcomes of tasks.
+        These are copies: questions of windows, values before a correction in events, outcomes of tasks.
         """
-        if not (self._said or self._of_no_task) or relation.erase is None:
+        if not self._said or relation.erase is None:
             return None
         place = codec_of(relation).index
         named = [row[place(name)] for name in (relation.key[0], *([relation.task] if relation.task else ()))]
@@ -148,18 +148,20 @@ class Drawn:
             return None  # words of others
         if any(row[place(name)] in self._repeating for name in relation.erase.hangs_on):
             said = {each for statements in self._said.values() for each in statements}
-        if relation.task is not None and row[place(relation.task)] is None:
-            said |= self._of_no_task
         if not said:
             return None
-        is_text = any(isinstance(each.redaction, Packed) for each in relation.columns)
+        # The state of a checkpoint holds ids and words of the program, and no text.
+        is_text = any(
+            isinstance(each.redaction, Packed) and each.redaction.layout is not Layout.CHECKPOINT
+            for each in relation.columns
+        )
+        return _marking(said, is_text=is_text)
 
-        def marked(text: str) -> str:
-            own = _statement(text)
-            is_free = is_text or " " in own or len(own) >= _PART_CHARS  # no word of the program
-            return MARK if own and is_free and _is_said(own, said) else text
-
-        return marked
+    def quotes(self, relation: Relation, row: Row) -> Callable[[str], str] | None:
+        """Return a function that marks a report of the program which repeats words that went; None for other tasks."""
+        if relation.task is None or row[codec_of(relation).index(relation.task)] is not None:
+            return self.words(relation, row)
+        return _marking(self._of_no_task, is_text=False) if self._of_no_task else None
 
     def _rows(self, relation: Relation) -> Iterator[Row]:
         return (row for page in self._uow.pages(relation) for row in page)
@@ -246,6 +248,17 @@ def _has_author(relation: Relation) -> bool:
 def _trait(relation: Relation) -> Erase:
     assert relation.erase is not None
     return relation.erase
+
+
+def _marking(said: set[str], *, is_text: bool) -> Callable[[str], str]:
+    """Return a function that marks a text which repeats words that were ``said``; in a text any word can be one."""
+
+    def marked(text: str) -> str:
+        own = _statement(text)
+        is_free = is_text or " " in own or len(own) >= _PART_CHARS  # no word of the program
+        return MARK if own and is_free and _is_said(own, said) else text
+
+    return marked
 
 
 def _is_said(own: str, said: set[str]) -> bool:

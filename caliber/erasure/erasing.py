@@ -201,6 +201,7 @@ class Walk:
                 self._erase(relation, entity)
                 continue
             self._redactor.also = self._drawn.words(relation, self._now)
+            self._redactor.quotes = self._drawn.quotes(relation, self._now)
             changed = self._redactor.without(relation, entity)
             if rest and changed is not None:
                 without = {name: self._subject.without(text) for name, text in rest.items()}

@@ -29,6 +29,8 @@ class Redactor:
         self.lost = packed.Lost(subject, self.within)
         self.also: Callable[[str], str] | None = None
         """Takes further words out of JSON and packed content of the present record."""
+        self.quotes: Callable[[str], str] | None = None
+        """Takes further words out of what a program reported in the present record."""
         self.closed = 0
         """Packed records that can be replayed no longer."""
 
@@ -100,7 +102,8 @@ class Redactor:
             assert column.json_decode is not None
             encoded = column.json_encode(value)
             return column.json_decode(self.within(self._kept(encoded) if how is Redaction.ENTRIES else encoded))
-        return self.within(value) if how is Redaction.QUOTES else subject.without(value)
+        text = subject.without(value)
+        return self.quotes(text) if how is Redaction.QUOTES and self.quotes is not None else text
 
     def _kept(self, value: Any) -> Any:
         """Return a JSON value whose lists have no object about the subject, or about a record that went."""
@@ -120,7 +123,7 @@ class Redactor:
         """Return a JSON value without the subject, in keys too."""
         if isinstance(value, str):
             text = self._subject.without(value)
-            return text if self.also is None else self.also(text)
+            return text if self.also is None or _id(text) else self.also(text)
         if isinstance(value, list | tuple):
             return [self.within(item) for item in value]
         if isinstance(value, dict):

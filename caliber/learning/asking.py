@@ -92,8 +92,9 @@ def _is_a(answer: object, cls: type, kinds: Mapping[str, Any]) -> bool:
 
 
 def _cleaned(text: str) -> str:
-    """Return a text without what cannot be stored or shown: control characters and lone surrogates."""
-    return "".join(each for each in text if unicodedata.category(each) not in ("Cc", "Cs")).strip()
+    """Return a text without control characters and lone surrogates, which nobody sees; a break becomes a blank."""
+    text = "".join(each for each in " ".join(text.split()) if unicodedata.category(each) not in ("Cc", "Cs"))
+    return text.strip()
 
 
 def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
@@ -104,7 +105,7 @@ def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
     reason = None
     if len(statement) > _STATEMENT_CHARS:
         reason = TOO_LONG
-    elif is_instruction(fact.statement) or is_instruction(fact.value) or is_instruction(fact.person):
+    elif any(map(is_instruction, (statement, fact.statement, fact.value, person, fact.person))):
         reason = INSTRUCTION
     elif place < 0 or not fact.value.strip() or not _is_supported(person, statement, text, user):
         reason = UNSUPPORTED

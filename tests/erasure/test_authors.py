@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.byte_search import searched
 from support.configs import policy
 from support.memories import FACT
@@ -271,3 +272,35 @@ def test_a_merged_note_keeps_what_others_said(backend: Any, tmp_path: Any) -> No
     assert alone.note_id != left.note_id
     assert "notes (1) of tasks that the subject" in report.remaining[0]
     assert not list(searched(backend, memory, tmp_path, [b"his drum"]))
+
+
+def test_equal_words_of_another_user_stay_whole(memory: caliber.Caliber) -> None:
+    ana, ben = (memory.acting_as(Principal.user(name)) for name in (ANA, BEN))
+    said = {"entity": "harbour", "entity_type": "place", "note_type": "fact", "confidence": 0.9}
+    note = ana.add_note(content="The harbour is closed today", **said)
+    ana.update_note(note.note_id, content="The harbour is open")
+    grant = ana.access.grant(to="carl@example.com", on=note.note_id)
+    ben.add_note(content="The harbour is closed today.", **said)
+    ben.add_note(content=f"see {note.note_id} and {grant.grant_id}", **said)
+    logged = memory.acting_as(Principal.admin()).storage.events
+    kept = {each.event_id: each.payload for each in logged.all() if str(each.event_type) in ("note_update", "grant")}
+    assert len(kept) > 1
+
+    assert memory.forget(user=BEN).proven
+
+    assert {each.event_id: each.payload for each in logged.all() if each.event_id in kept} == kept
+    assert ana.undo_note(note.note_id).content == "The harbour is closed today"
+
+
+@pytest.mark.parametrize("word", ["Active.", "turn", "scope"])
+def test_a_word_of_a_guest_damages_no_checkpoint(memory: caliber.Caliber, word: str) -> None:
+    host, guest, task = shared_task(memory)
+    scope = host.current_scope(task.trajectory_id)
+    host.append_turn(scope.scope_id, role="user", content="We leave on Monday.")
+    guest.append_turn(scope.scope_id, role="user", content=word if word != "scope" else f"see {scope.scope_id}")
+    pcp = memory.acting_as(Principal.admin()).pcp
+    made = pcp.checkpoint(task.trajectory_id)
+    host.append_turn(scope.scope_id, role="user", content="later")
+    assert memory.forget(user=BEN).proven
+    assert pcp.recover(task.trajectory_id, made.checkpoint_id).checkpoint_id == made.checkpoint_id
+    assert contents(memory).count("We leave on Monday.") == 1
