@@ -344,7 +344,7 @@ _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 def plain(value: Any) -> str:
     """Return a value as text, without ids, ordinals and positions, in fields and in words."""
-    return re.sub(r"(ordinal|position|sequence)([= ])\d+", r"\1\2#", _ID.sub("#", repr(value)))
+    return re.sub(r"(ordinal|position|sequence|conflict)([= ])\d+", r"\1\2#", _ID.sub("#", repr(value)))
 
 
 def told(ask: Callable[[], Any]) -> str:
