@@ -46,7 +46,7 @@ FAULTS = {
     ),
     "last week is this week": ("text.dates", "clock.weekday() + 7 * back", "clock.weekday()"),
     "days are read from the clock": (
-        "search.ranking.fusion", "from_us(min(now_us, max(newest)) if newest else now_us)", "from_us(now_us)",
+        "search.ranking.fusion", "from_us(min(now_us, at)).date()", "from_us(now_us).date()",
     ),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.validity", "least=at_us + 1)", "least=at_us)"),
