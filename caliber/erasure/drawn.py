@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from caliber.erasure.subject import MARK, Subject, folded_words
 from caliber.model.access import PrincipalKind
-from caliber.schema.erase import Erase, Layout, MadeFrom, Packed, Redaction
+from caliber.schema.erase import OF_PRINCIPALS, Erase, Layout, MadeFrom, Packed, Redaction
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.kept_content import unpack_content
@@ -139,7 +139,7 @@ class Drawn:
 
         These are copies: questions of windows, values before a correction in events, outcomes of tasks.
         """
-        if not self._said or relation.erase is None:
+        if not (self._said or self._of_no_task) or relation.erase is None:
             return None
         place = codec_of(relation).index
         named = [row[place(name)] for name in (relation.key[0], *([relation.task] if relation.task else ()))]
@@ -148,6 +148,8 @@ class Drawn:
             return None  # words of others
         if any(row[place(name)] in self._repeating for name in relation.erase.hangs_on):
             said = {each for statements in self._said.values() for each in statements}
+        if relation.task is not None and row[place(relation.task)] is None and _is_of_program(relation, row):
+            said |= self._of_no_task
         if not said:
             return None
         # The state of a checkpoint holds ids and words of the program, and no text.
@@ -250,8 +252,14 @@ def _trait(relation: Relation) -> Erase:
     return relation.erase
 
 
+def _is_of_program(relation: Relation, row: Row) -> bool:
+    """Return whether a record has columns for principals, and all are empty: a report of the program itself."""
+    acting = [codec_of(relation).index(each.name) for each in relation.columns if each.redaction in OF_PRINCIPALS]
+    return bool(acting) and all(row[at] is None for at in acting)
+
+
 def _marking(said: set[str], *, is_text: bool) -> Callable[[str], str]:
-    """Return a function that marks a text which repeats words that were ``said``; in a text any word can be one."""
+    """Return a function that marks a text which repeats one of the statements; with ``is_text`` a short word, too."""
 
     def marked(text: str) -> str:
         own = _statement(text)

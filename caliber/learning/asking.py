@@ -92,7 +92,7 @@ def _is_a(answer: object, cls: type, kinds: Mapping[str, Any]) -> bool:
 
 
 def _cleaned(text: str) -> str:
-    """Return a text without control characters and lone surrogates, which nobody sees; a break becomes a blank."""
+    """Return a text without control characters and lone surrogates; a break becomes a blank."""
     text = "".join(each for each in " ".join(text.split()) if unicodedata.category(each) not in ("Cc", "Cs"))
     return text.strip()
 
