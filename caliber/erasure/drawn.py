@@ -51,7 +51,7 @@ class Drawn:
         values: dict[MadeFrom, set[Row]] = {}
         relations = [each for each in self._uow.catalog.relations if each.erase is not None]
         for relation in relations:
-            trait, place = _trait(relation), codec_of(relation).index
+            trait, place = trait_of(relation), codec_of(relation).index
             if trait.sources is not None:
                 for row in self._rows(relation):
                     tasks = split_ids(row[place(trait.sources)] or b"")
@@ -59,8 +59,8 @@ class Drawn:
             if relation.task is None or relation.text is None:
                 continue
             made = [each for each in trait.made_from if each.empties is None]
-            used = [each for other in relations for each in _trait(other).made_from if each.relation == relation.name]
-            if not (trait.owned or made or _has_author(relation)):
+            used = [each for other in relations for each in trait_of(other).made_from if each.relation == relation.name]
+            if not (trait.owned or made or has_author(relation)):
                 continue
             for row in self._rows(relation):
                 drawn = any(tuple(row[place(name)] for name in each.columns) in values.get(each, ()) for each in made)
@@ -70,7 +70,7 @@ class Drawn:
                     for each in used:
                         values.setdefault(each, set()).add(tuple(row[place(name)] for name in each.target))
         for relation in relations:
-            if (owner := _trait(relation).version_of) is None:
+            if (owner := trait_of(relation).version_of) is None:
                 continue
             place = codec_of(relation).index
             for row in self._rows(relation):
@@ -131,7 +131,7 @@ class Drawn:
         of = tuple(row[place(name)] for name in relation.erase.version_of or ())
         if of not in self._owners:
             return False
-        said = {each for statements in self._said.values() for each in statements}
+        said = self._all_said()
         return any(_is_said(own, said) for own in _kept_statements(relation, row))
 
     def words(self, relation: Relation, row: Row) -> Callable[[str], str] | None:
@@ -147,7 +147,7 @@ class Drawn:
         if relation.text is not None and row[place(relation.key[0])] not in self._visited:
             return None  # words of others
         if any(row[place(name)] in self._repeating for name in relation.erase.hangs_on):
-            said = {each for statements in self._said.values() for each in statements}
+            said = self._all_said()
         if relation.task is not None and row[place(relation.task)] is None and _is_of_program(relation, row):
             said |= self._of_no_task
         if not said:
@@ -159,20 +159,26 @@ class Drawn:
         )
         return _marking(said, is_text=is_text)
 
-    def quotes(self, relation: Relation, row: Row) -> Callable[[str], str] | None:
-        """Return a function that marks a report of the program which repeats words that went; None for other tasks."""
+    def quotes(self, relation: Relation, row: Row, words: Callable[[str], str] | None) -> Callable[[str], str] | None:
+        """Return a function that marks a report of the program which repeats words that went.
+
+        In a record of a task these are its ``words``, in others those of records without a task.
+        """
         if relation.task is None or row[codec_of(relation).index(relation.task)] is not None:
-            return self.words(relation, row)
+            return words
         return _marking(self._of_no_task, is_text=False) if self._of_no_task else None
+
+    def _all_said(self) -> set[str]:
+        return {each for statements in self._said.values() for each in statements}
 
     def _rows(self, relation: Relation) -> Iterator[Row]:
         return (row for page in self._uow.pages(relation) for row in page)
 
     def _is_by_subject(self, relation: Relation, row: Row) -> bool:
         place = codec_of(relation).index
-        if any(row[place(name)] in self._subject.ids for name in _trait(relation).owned):
+        if any(row[place(name)] in self._subject.ids for name in trait_of(relation).owned):
             return True
-        return _has_author(relation) and is_author(self._subject, relation, row)
+        return has_author(relation) and is_author(self._subject, relation, row)
 
     def _tasks(self, relation: Relation, row: Row) -> set[bytes]:
         """Return the tasks with such words that a record of no certain source is of."""
@@ -243,12 +249,14 @@ def split_ids(ids: bytes) -> set[bytes]:
     return {ids[at : at + 16] for at in range(0, len(ids), 16)}
 
 
-def _has_author(relation: Relation) -> bool:
+def has_author(relation: Relation) -> bool:
+    """Return whether records of a task name the one who wrote them, by a label."""
     return relation.task is not None and any(each.redaction is Redaction.AUTHOR for each in relation.columns)
 
 
-def _trait(relation: Relation) -> Erase:
-    assert relation.erase is not None
+def trait_of(relation: Relation) -> Erase:
+    """Return the trait of a relation that is walked."""
+    assert relation.erase is not None  # others are not
     return relation.erase
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from caliber.access.owners import OF_PEOPLE
 from caliber.erasure.digests import digests_of, digests_of_body
-from caliber.erasure.drawn import Drawn, is_author, split_ids
+from caliber.erasure.drawn import Drawn, has_author, is_author, split_ids, trait_of
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator
@@ -106,13 +106,13 @@ class Walk:
             (relation for relation in uow.catalog.relations if relation.erase is not None), key=self._turn_of
         )
         self._went: dict[tuple[str, tuple[str, ...]], set[tuple[Any, ...]]] = {
-            (made.relation, made.target): set() for each in self._relations for made in _trait(each).made_from
+            (made.relation, made.target): set() for each in self._relations for made in trait_of(each).made_from
         }
         """Of relations that others are made from: the values of rows that went, in the columns that others name."""
 
     def _turn_of(self, relation: Relation) -> int:
         """Return the order of a relation: owners, derived records, dependent records, copies, caches."""
-        erase = _trait(relation)
+        erase = trait_of(relation)
         if erase.cache is not None:
             return 4
         if _copies(relation):
@@ -130,15 +130,15 @@ class Walk:
         """
         self._uow.discard_history()
         for relation in self._relations:
-            if _trait(relation).kind is not None and not self._wanted.even_if_shared:
-                self._refuse_shared(relation, _trait(relation))
+            if trait_of(relation).kind is not None and not self._wanted.even_if_shared:
+                self._refuse_shared(relation, trait_of(relation))
         for relation in self._relations:
-            refused = _trait(relation).refused
+            refused = trait_of(relation).refused
             if refused is not None:
                 self._refuse_declared(relation, refused)
         self._drawn.collect()
         for relation in self._relations:
-            self._walk(relation, _trait(relation))
+            self._walk(relation, trait_of(relation))
         self.outcome.windows_closed = self._redactor.closed
         self.outcome.unclear, self.outcome.earlier = self._drawn.unclear, self._drawn.earlier
         return self.outcome
@@ -200,8 +200,8 @@ class Walk:
             if rest is None:
                 self._erase(relation, entity)
                 continue
-            self._redactor.also = self._drawn.words(relation, self._now)
-            self._redactor.quotes = self._drawn.quotes(relation, self._now)
+            words = self._drawn.words(relation, self._now)
+            self._redactor.also, self._redactor.quotes = words, self._drawn.quotes(relation, self._now, words)
             changed = self._redactor.without(relation, entity)
             if rest and changed is not None:
                 without = {name: self._subject.without(text) for name, text in rest.items()}
@@ -235,7 +235,7 @@ class Walk:
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
         is_named = {place(name): self._names(relation.column(name)) for name in erase.names}
         made_from = [made for made in erase.made_from if made.empties is None]
-        has_author = relation.task is not None and any(each.redaction is Redaction.AUTHOR for each in relation.columns)
+        is_authored = has_author(relation)
         doubtful = self._subject.doubtful if erase.people else None
         kind = place(erase.kind) if erase.people and erase.kind is not None else 0
         sources = None if erase.sources is None else place(erase.sources)
@@ -253,7 +253,7 @@ class Walk:
                 any(row[at] in ids for at in needed)
                 or any(row[at] in ids or row[at] in lost for at in hangs)
                 or any(row[at] is not None and named(row[at]) for at, named in is_named.items())
-                or (has_author and is_author(self._subject, relation, row))
+                or (is_authored and is_author(self._subject, relation, row))
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
                 or (doubtful is not None and is_about_person(row, doubtful))
                 or (sources is not None and bool(row[sources]) and split_ids(row[sources]) <= gone)
@@ -361,11 +361,6 @@ class Walk:
             dropped = self._uow.execute(statement, self._uow.now_us + _ALL_TIME_US)
             if dropped:
                 self.outcome.erased[relation.name] += dropped
-
-
-def _trait(relation: Relation) -> Erase:
-    assert relation.erase is not None  # others are not walked
-    return relation.erase
 
 
 def _copies(relation: Relation) -> bool:
