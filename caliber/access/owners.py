@@ -15,8 +15,7 @@ import numpy as np
 
 from caliber.access.identities import MERGED, OWN_KIND
 from caliber.config.access.rights import AccessConfig
-from caliber.model.access import ADMIN, Principal, PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
 from caliber.model.errors import PermissionDenied
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType

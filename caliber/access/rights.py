@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from caliber.config.access.rights import AccessConfig
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN

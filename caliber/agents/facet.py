@@ -6,8 +6,7 @@ from caliber.agents.views import AgentMemoryView
 from caliber.engine.engine import Engine
 from caliber.engine.leases import LockService, locks_for
 from caliber.model import arguments
-from caliber.model.access import Principal
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, Principal
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.search.service import Searching

@@ -12,7 +12,7 @@ from typing import Final
 
 from caliber.engine.engine import Engine
 from caliber.model import arguments
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 from caliber.model.deadline import bounded
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.windows import SearchResult

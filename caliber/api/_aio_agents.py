@@ -11,7 +11,7 @@ from caliber.agents.facet import Agents
 from caliber.agents.views import AgentMemoryView
 from caliber.api._aio_engine import AsyncLockService
 from caliber.api.aio_base import AsyncFace
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityRef
 from caliber.model.windows import SearchResult

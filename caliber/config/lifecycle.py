@@ -6,8 +6,7 @@ from pydantic import AfterValidator
 
 from caliber.config.cron import check_time_zone
 from caliber.config.knobs import Duration, Flag, Int, Name, Real, Section, knob
-from caliber.model.access import Principal, PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, Principal, PrincipalKind
 
 
 class CloseConfig(Section):

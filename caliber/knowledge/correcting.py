@@ -18,8 +18,7 @@ from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge.notes import NewNote, add_note, check_validity
 from caliber.model import arguments
-from caliber.model.access import ADMIN, Principal, PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue
 from caliber.model.events import EventType
 from caliber.model.knowledge import Note, NoteType

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from caliber.model.access import Principal, PrincipalKind
-    from caliber.model.agents import AgentRole, Lock, LockMode, LockToken
+    from caliber.model.access import AgentRole, Principal, PrincipalKind
+    from caliber.model.agents import Lock, LockMode, LockToken
     from caliber.model.context import (
         AssemblyAction,
         ContentVersion,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "TTL": "trajectory",
-    "AgentRole": "agents",
+    "AgentRole": "access",
     "Artifact": "trajectory",
     "ArtifactType": "trajectory",
     "AssemblyAction": "context",

@@ -1,13 +1,21 @@
-"""Class ``Principal``: the user, agent, application, system or admin on whose behalf a call is made."""
+"""Class ``Principal``: the user, agent, application, system or admin on whose behalf a call is made; agents' roles."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
 
-from caliber.model.agents import AgentRole
 from caliber.model.errors import PermissionDenied
 from caliber.model.lazy_dataclass import dataclass
+
+
+class AgentRole(StrEnum):
+    """Roles that own and see notes. Source: M-118, M-120."""
+
+    ORCHESTRATOR = "orchestrator"
+    OPTIMIZER = "optimizer"
+    REVIEWER = "reviewer"
+    EXECUTOR = "executor"
 
 
 class PrincipalKind(StrEnum):

@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from caliber.model.access import Principal, PrincipalKind
-from caliber.model.agents import AgentRole, LockToken
+from caliber.model.access import AgentRole, Principal, PrincipalKind
+from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, DTypeError, InvalidValue, RequiredFieldMissing
 from caliber.model.references import EntityRef, EntityType, kind_named
 from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_duration_ms, to_us

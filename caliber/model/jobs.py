@@ -8,8 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from caliber.model.access import Principal, PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, Principal, PrincipalKind
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 

@@ -14,8 +14,7 @@ from support.memories import STEP
 from caliber.aio import AsyncCaliber
 from caliber.engine.remote_events import RemoteEvents
 from caliber.events import event_log
-from caliber.model.access import Principal, PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.references import EntityType

@@ -18,8 +18,8 @@ from support.waits import until
 import caliber
 from caliber.backends.postgres.writing.notify import named_channel, prefix_of
 from caliber.events import event_log
-from caliber.model.access import Principal, PrincipalKind
-from caliber.model.agents import AgentRole, LockToken
+from caliber.model.access import AgentRole, Principal, PrincipalKind
+from caliber.model.agents import LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
 from caliber.model.events import Event
 from caliber.testing import inspect

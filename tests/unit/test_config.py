@@ -22,8 +22,7 @@ from caliber.config.knobs import Section
 from caliber.config.profiles import services
 from caliber.config.rules import checks
 from caliber.config.tree import DECLARED_IN_LISTS
-from caliber.model.access import PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, PrincipalKind
 from caliber.model.errors import (
     ConfigError,
     IncompatibleOptions,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from caliber.config.access.views import ViewsConfig
 from caliber.config.knobs import AsList, FrozenMap, Section, knob
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 
 Roles = Annotated[tuple[AgentRole, ...], AsList]
 Scope = Literal["all", "own"]

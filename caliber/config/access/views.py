@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from caliber.config.knobs import AsList, Duration, Flag, Int, Real, Section, knob
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 from caliber.model.knowledge import NoteType
 
 NoteTypes = Annotated[tuple[NoteType, ...], AsList]

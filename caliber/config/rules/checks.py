@@ -23,8 +23,7 @@ from caliber.config.injection import InjectionRule, rule_names
 from caliber.config.search import WEIGHT_TOLERANCE
 from caliber.config.secret import readable
 from caliber.config.tenancy import TenancyConfig
-from caliber.model.access import PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, PrincipalKind
 from caliber.model.context import ContextPersistence
 from caliber.model.embedding import EmbedMode, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from caliber.config.providers import EMBED_DEFAULT
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 
 _EMBED_KNOBS: Final = {
     "embed_turns": "turn",

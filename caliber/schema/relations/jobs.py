@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.model.access import PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, PrincipalKind
 from caliber.model.jobs import Job, JobOutcome
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.access.views import RoleScoringConfig
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.filtering.filters import Found

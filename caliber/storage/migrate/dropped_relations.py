@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole
 from caliber.model.declared import Trigger
 from caliber.schema.relation import (
     AccessPath,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from caliber.model.access import PrincipalKind
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, PrincipalKind
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.time import to_us

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
-from caliber.model.access import Principal
-from caliber.model.agents import AgentRole
+from caliber.model.access import AgentRole, Principal
 from caliber.model.time import FixedClock
 from support.knobs.case import NO_VECTORS, Agent, Case, Place, works
 

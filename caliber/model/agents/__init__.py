@@ -1,4 +1,4 @@
-"""Data types of agents: their roles, locks on resources, and the fencing token of a lock."""
+"""Agents that share a store: locks, which are leases on resources with fencing tokens."""
 
 from __future__ import annotations
 
@@ -7,15 +7,6 @@ from enum import StrEnum
 
 from caliber.model.ids import LockId
 from caliber.model.lazy_dataclass import dataclass
-
-
-class AgentRole(StrEnum):
-    """Roles that own and see notes. Source: M-118, M-120."""
-
-    ORCHESTRATOR = "orchestrator"
-    OPTIMIZER = "optimizer"
-    REVIEWER = "reviewer"
-    EXECUTOR = "executor"
 
 
 class LockMode(StrEnum):
