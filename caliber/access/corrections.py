@@ -16,10 +16,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from caliber.access.identities import OWN_KIND, guest_in
 from caliber.access.owners import (
     TaskOwners,
-    entity_named,
+    guest_in,
     may_change,
     may_correct_as_user,
     require_own_readers,
@@ -35,7 +34,7 @@ from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import EVENT, IDENTITY, TRAJECTORY
+from caliber.schema.relations import EVENT, TRAJECTORY
 from caliber.storage.compile.codec import codec_of, dump_json
 from caliber.storage.compile.derived import completed
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -289,11 +288,7 @@ class Corrections:
 
     def guest_in(self, scope_id: uuid.UUID) -> uuid.UUID | None:
         """Return the id of the principal in a task of others; None in a task of its own."""
-        kind = OWN_KIND.get(self._principal.kind)
-        if self._principal.is_admin or kind is None:
-            return None
-        who = entity_named(self._engine.memory.snapshot.relations[IDENTITY.name], kind, self._principal.id)
-        return guest_in(self._engine, scope_id, who, self._readers.sight().ids)
+        return guest_in(self._engine, self._principal, self._readers.sight, scope_id=scope_id)
 
     def _event(self, relation: Relation, record: Any, action: str, payload: dict[str, Any]) -> Event:
         role = None if self._principal.role is None else self._principal.role.value

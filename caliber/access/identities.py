@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from caliber.engine.engine import Engine
@@ -28,8 +28,8 @@ from caliber.model.ids import IdentityId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Composite, Relation
-from caliber.schema.relations import IDENTITY, SCOPE, TRAJECTORY
-from caliber.storage.compile.codec import Row, codec_of
+from caliber.schema.relations import IDENTITY
+from caliber.storage.compile.codec import Row
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 MERGED: Final = ":merged"
@@ -38,8 +38,6 @@ MERGED: Final = ":merged"
 _KINDS: Final = (EntityType.USER, EntityType.AGENT)
 OWN_KIND: Final = {PrincipalKind.HUMAN: EntityType.USER, PrincipalKind.AGENT: EntityType.AGENT}
 """The kind of entity that a principal is, by name, in the records of a store."""
-_TASK: Final = codec_of(SCOPE).index("trajectory_id")
-_OWNERS: Final = tuple(codec_of(TRAJECTORY).index(name) for name in ("initiator_id", "user_id", "agent_id"))
 _BY_NAME: Final = ("entity_type", "namespace", "name")
 _LOCKED: Final = "caliber:identities"
 
@@ -74,23 +72,6 @@ def entity_of(
         engine.write(work)
         found = _found(engine, kind, namespace, name)  # another process may have been first, with another entity
     return current(engine, derived) if found is None else found.entity
-
-
-def guest_in(
-    engine: Engine, scope_id: uuid.UUID, who: EntityRef | Principal, ids: Collection[bytes]
-) -> uuid.UUID | None:
-    """Return the id of a user, or of a principal that has ``ids``, in a task of others; None in a task of its own."""
-    snapshot, own = engine.snapshot(), set()
-    scopes, tasks = snapshot[SCOPE.name], snapshot[TRAJECTORY.name]
-    number = scopes.find(scope_id.bytes)
-    number = -1 if number < 0 else tasks.find(scopes.packed(number)[_TASK])
-    if number >= 0:
-        row = tasks.packed(number)
-        own = {row[at] for at in _OWNERS}
-    if not own.isdisjoint(ids):
-        return None
-    user = who if isinstance(who, EntityRef) else entity_of(engine, who.id, OWN_KIND[who.kind])
-    return None if user.id.bytes in own else user.id
 
 
 def as_entity(reference: EntityRef, kind: EntityType, field: str) -> EntityRef:

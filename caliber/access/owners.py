@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from caliber.access.identities import MERGED, OWN_KIND
+from caliber.access.identities import MERGED, OWN_KIND, entity_of
 from caliber.config.access.rights import AccessConfig
 from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
 from caliber.model.errors import PermissionDenied
@@ -24,11 +24,12 @@ from caliber.model.trust import TrustLabel, least_trusted
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.schema.catalog import Catalog
-from caliber.schema.relations import IDENTITY, TRAJECTORY
+from caliber.schema.relations import IDENTITY, SCOPE, TRAJECTORY
 from caliber.storage.compile.codec import codec_of
 
 if TYPE_CHECKING:
     from caliber.access.rights import RightRules, Rights
+    from caliber.engine.engine import Engine
 
 _PRINCIPALS: Final = {kind: principal for principal, kind in OWN_KIND.items()}
 OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:", f"{ADMIN}:")
@@ -38,6 +39,8 @@ _OF_OTHERS: Final = tuple(
     f"{kind.value}:" for kind in (PrincipalKind.AGENT, PrincipalKind.SYSTEM, PrincipalKind.APPLICATION)
 )
 """The beginnings of names of principals that are no persons."""
+_TASK: Final = codec_of(SCOPE).index("trajectory_id")
+_OWNERS: Final = tuple(codec_of(TRAJECTORY).index(name) for name in ("initiator_id", "user_id", "agent_id"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +120,44 @@ def entity_named(identities: RelationSnapshot, kind: EntityType, name: str) -> E
         if known.entity.entity_type == kind and not known.namespace:
             return known.entity
     return _stands_for(identities, EntityRef.named(kind, plain))
+
+
+def guest_in(
+    engine: Engine,
+    who: EntityRef | Principal,
+    sight: Callable[[], Sight] | None = None,
+    *,
+    scope_id: uuid.UUID | None = None,
+    trajectory_id: uuid.UUID | None = None,
+    register: bool = False,
+) -> uuid.UUID | None:
+    """Return the id of a user, or of a principal with its ``sight``, in a task of others; None in a task of its own.
+
+    The task is one of a scope or of an id. Administrators and the application are guests nowhere. ``register`` stores
+    the name of a principal that is a new one, which no transaction may do.
+    """
+    if isinstance(who, Principal) and (who.is_admin or who.kind not in OWN_KIND):
+        return None
+    snapshot, own = engine.snapshot(), set()
+    tasks = snapshot[TRAJECTORY.name]
+    key = None if trajectory_id is None else trajectory_id.bytes
+    if scope_id is not None:
+        scopes = snapshot[SCOPE.name]
+        number = scopes.find(scope_id.bytes)
+        key = None if number < 0 else scopes.packed(number)[_TASK]
+    number = -1 if key is None else tasks.find(key)
+    if number >= 0:
+        row = tasks.packed(number)
+        own = {row[at] for at in _OWNERS}
+    if sight is not None and not own.isdisjoint(sight().ids):
+        return None
+    if isinstance(who, EntityRef):
+        user = who
+    elif register:
+        user = entity_of(engine, who.id, OWN_KIND[who.kind])
+    else:  # a transaction may ask: nothing reads the store
+        user = entity_named(engine.memory.snapshot.relations[IDENTITY.name], OWN_KIND[who.kind], who.id)
+    return None if user.id.bytes in own else user.id
 
 
 def _stands_for(identities: RelationSnapshot, reference: EntityRef) -> EntityRef:

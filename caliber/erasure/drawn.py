@@ -64,7 +64,7 @@ class Drawn:
                 continue
             for row in self._rows(relation):
                 drawn = any(tuple(row[place(name)] for name in each.columns) in values.get(each, ()) for each in made)
-                if drawn or self._is_by_subject(relation, row):
+                if drawn or self.is_by_subject(relation, row):
                     written[relation.name, row[0]] = task = row[place(relation.task)]
                     self._said.setdefault(task, set()).update(_statements(relation, row))
                     for each in used:
@@ -75,8 +75,9 @@ class Drawn:
             place = codec_of(relation).index
             for row in self._rows(relation):
                 of = tuple(row[place(name)] for name in owner)
-                task = written.get(of)
-                if task is None and self._is_by_subject(relation, row) and relation.task is not None:
+                author = self._kept_author(relation, row)
+                task = written.get(of) if author is None else None
+                if task is None and self.is_by_subject(relation, row) and relation.task is not None:
                     task = row[place(relation.task)]
                 if task is not None:
                     self._said.setdefault(task, set()).update(_kept_statements(relation, row))
@@ -174,8 +175,30 @@ class Drawn:
     def _rows(self, relation: Relation) -> Iterator[Row]:
         return (row for page in self._uow.pages(relation) for row in page)
 
-    def _is_by_subject(self, relation: Relation, row: Row) -> bool:
+    def _kept_author(self, relation: Relation, row: Row) -> str | None:
+        """Return the label of who wrote an earlier content, if the content was kept with it: it may be another one."""
+        kind, place = trait_of(relation).version_of, codec_of(relation).index
+        owner = None if kind is None else self._uow.catalog.by_name.get(row[place(kind[0])])
+        if owner is None or not has_author(owner):
+            return None
+        kept = _kept(relation, row)
+        return next((kept[name] for name in _authors(owner) if kept.get(name) is not None), None)
+
+    def _is_kept_of_subject(self, relation: Relation, row: Row) -> bool:
+        """Return whether the subject wrote an earlier content of a record of a task, as its label states."""
+        assert relation.task is not None
+        author = self._kept_author(relation, row)
+        return (
+            author is not None
+            and row[codec_of(relation).index(relation.task)] is not None
+            and _is_user(self._subject, author)
+        )
+
+    def is_by_subject(self, relation: Relation, row: Row) -> bool:
+        """Return whether the subject wrote a record, or an earlier content of one."""
         place = codec_of(relation).index
+        if trait_of(relation).version_of is not None and self._is_kept_of_subject(relation, row):
+            return True
         if any(row[place(name)] in self._subject.ids for name in trait_of(relation).owned):
             return True
         return has_author(relation) and is_author(self._subject, relation, row)
@@ -217,10 +240,18 @@ def _statements(relation: Relation, row: Row) -> Iterator[str]:
 
 def _kept_statements(relation: Relation, row: Row) -> Iterator[str]:
     """Yield the statements in an earlier content of a record."""
-    for column in relation.columns:
-        if isinstance(column.redaction, Packed):
-            for value in unpack_content(row[codec_of(relation).index(column.name)]).values():
-                yield from _statements_of(value if isinstance(value, str | bytes) else None)
+    for value in _kept(relation, row).values():
+        yield from _statements_of(value if isinstance(value, str | bytes) else None)
+
+
+def _kept(relation: Relation, row: Row) -> dict[str, Any]:
+    """Return the earlier content that a row keeps."""
+    packed = (each.name for each in relation.columns if isinstance(each.redaction, Packed))
+    return {
+        name: value
+        for column in packed
+        for name, value in unpack_content(row[codec_of(relation).index(column)]).items()
+    }
 
 
 def _statements_of(value: str | bytes | None) -> Iterator[str]:
@@ -238,10 +269,17 @@ def is_author(subject: Subject, relation: Relation, row: Row) -> bool:
     """Return whether a user who is the subject wrote a record of a task; one of its own tasks goes with that."""
     if relation.task is None or row[codec_of(relation).index(relation.task)] is None:
         return False
-    authors = (each for each in relation.columns if each.redaction is Redaction.AUTHOR)
-    names = (row[codec_of(relation).index(each.name)] for each in authors)
-    labels = [name.rpartition("@")[0] for name in names if name is not None]
-    return any(label.startswith(f"{PrincipalKind.HUMAN}:") and subject.is_principal(label) for label in labels)
+    names = (row[codec_of(relation).index(each)] for each in _authors(relation))
+    return any(_is_user(subject, name) for name in names if name is not None)
+
+
+def _is_user(subject: Subject, author: str) -> bool:
+    label = author.rpartition("@")[0]
+    return label.startswith(f"{PrincipalKind.HUMAN}:") and subject.is_principal(label)
+
+
+def _authors(relation: Relation) -> list[str]:
+    return [each.name for each in relation.columns if each.redaction is Redaction.AUTHOR]
 
 
 def split_ids(ids: bytes) -> set[bytes]:
@@ -251,7 +289,7 @@ def split_ids(ids: bytes) -> set[bytes]:
 
 def has_author(relation: Relation) -> bool:
     """Return whether records of a task name the one who wrote them, by a label."""
-    return relation.task is not None and any(each.redaction is Redaction.AUTHOR for each in relation.columns)
+    return relation.task is not None and bool(_authors(relation))
 
 
 def trait_of(relation: Relation) -> Erase:

@@ -260,7 +260,7 @@ class Walk:
                 or (digest is not None and row[digest] in self.outcome.hashes)
                 or (version is not None and tuple(row[at] for at in version) in self._touched)
                 or any(went(relation, made) for made in made_from)
-                or (version is not None and drawn.repeats_kept(relation, row))
+                or (version is not None and (drawn.is_by_subject(relation, row) or drawn.repeats_kept(relation, row)))
             )
 
         return goes

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from caliber.access.owners import author_of, require_own_trust
+from caliber.access.owners import author_of, guest_in, require_own_trust
 from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
 from caliber.kernels import uuid7
 from caliber.memories import checks as record_checks
 from caliber.memories.reading import RecordReader
 from caliber.model import arguments
+from caliber.model.access import PrincipalKind
 from caliber.model.agents import LockToken
 from caliber.model.deadline import bounded
 from caliber.model.errors import (
@@ -39,7 +40,7 @@ from caliber.resident.snapshot import ENTITY_RELATIONS
 from caliber.schema.declared_memories import KEY
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed
@@ -210,7 +211,7 @@ class Records(RecordReader):
                         id=found.record_id,
                         reason="its idempotency key was used for other content or trust",
                     )
-                return found
+                return self._repeated(uow, found)
         now = from_us(uow.now_us)
         record = dataclasses.replace(self._placed(uow, record), created_at=now, updated_at=now)
         if new.keyed and self._is_taken(uow, record.record_id):
@@ -219,6 +220,14 @@ class Records(RecordReader):
         attach(uow, relation.name, record.record_id, new.text, new.vectors)
         self._tell(uow, EventType.MEMORY_INSERT, record)
         return record
+
+    def _repeated(self, uow: UnitOfWork, record: Any) -> Any:
+        """Return a record that came again; a guest's words that the host states as well are no longer the guest's."""
+        author = author_of(self._principal)
+        by_user = (record.created_by or "").startswith(f"{PrincipalKind.HUMAN}:")
+        if not by_user or author == record.created_by or self._is_guest(record):
+            return record
+        return uow.update(self._relation, dataclasses.replace(record, created_by=author))
 
     def _is_taken(self, uow: UnitOfWork, key: uuid.UUID) -> bool:
         """Return whether a record of any kind has an id: records, and their vectors, are found by it alone."""
@@ -339,7 +348,8 @@ class Records(RecordReader):
                 record = self._read(uow, key, expected)
                 if "trust" in values:
                     self._check_label(dataclasses.replace(record, trust=values["trust"]))
-                changed = self._derived(self._relabelled(record, dataclasses.replace(record, **values), values))
+                changed = self._relabelled(record, dataclasses.replace(record, **values), values)
+                changed = self._derived(dataclasses.replace(changed, created_by=self._writer(record, changed)))
                 if changed == record:
                     return record
                 stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
@@ -357,10 +367,39 @@ class Records(RecordReader):
 
     def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
         """Return a changed record; a new text without a stated label is trusted no more than new records."""
-        columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
-        if "trust" in values or all(getattr(record, name) == getattr(changed, name) for name in columns):
+        if "trust" in values or not self._changed_words(record, changed):
             return changed
         return dataclasses.replace(changed, trust=least_trusted(record.trust, self._engine.config.trust.notes))
+
+    def _changed_words(self, record: Any, changed: Any) -> list[str]:
+        """Return the declared columns whose words another record has differently."""
+        columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
+        return [name for name in columns if getattr(record, name) != getattr(changed, name)]
+
+    def _writer(self, record: Any, changed: Any) -> str | None:
+        """Return ``created_by`` of a changed record: whoever is forgotten, no words of theirs may stay.
+
+        Principals whose words replace all that stood there are its new authors, and so are guests for a part of it.
+        Names by which records are looked up are no words.
+        """
+        written = self._changed_words(record, changed)
+        if not written:
+            return record.created_by  # type: ignore[no-any-return]
+        kept = [
+            column.name
+            for column in self._relation.columns
+            if column.declared and column.type in _WORDS and column.residence is not Residence.INTERNED
+        ]
+        whole = all(name in written or getattr(record, name) is None for name in kept)
+        if whole or (self._principal.is_user and self._is_guest(record)):
+            return author_of(self._principal)
+        return record.created_by  # type: ignore[no-any-return]
+
+    def _is_guest(self, record: Any) -> bool:
+        """Return whether the principal writes to the task of others."""
+        task = record.trajectory_id
+        guest = task and guest_in(self._engine, self._principal, self._readers.sight, trajectory_id=task)
+        return guest is not None
 
     def archive(
         self,

@@ -352,7 +352,8 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
     yield stamped("created_at", residence=_COLUMN)
     yield stamped("updated_at", residence=_COLUMN)
     yield instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US)
-    yield text("created_by", nullable=True, redact=Redaction.AUTHOR)
+    # Kept with earlier contents: a record that two wrote in may go with one of the two.
+    yield text("created_by", nullable=True, content=True, redact=Redaction.AUTHOR)
     yield enum("trust", TrustLabel, residence=_COLUMN)
     yield integer("token_count", check=(0, None), residence=_COLUMN)
     yield blob("content_hash", length=32)

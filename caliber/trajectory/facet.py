@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from caliber.access.identities import OWN_KIND, current, entity_of, guest_in, keeping, user_for
+from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
+from caliber.access.owners import guest_in
 from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -342,10 +343,8 @@ class TaskMethods:
     def _author(self, scope_id: uuid.UUID, user: EntityRef | None = None) -> uuid.UUID | None:
         """Return the id of a user, or of the principal, in a task of others; None in a task of its own."""
         if user is not None:
-            return guest_in(self._engine, scope_id, user, ())
-        if self._principal.is_admin or self._principal.kind not in OWN_KIND:
-            return None
-        return guest_in(self._engine, scope_id, self._principal, self._searching.readers.sight().ids)
+            return guest_in(self._engine, user, scope_id=scope_id)
+        return guest_in(self._engine, self._principal, self._searching.readers.sight, scope_id=scope_id, register=True)
 
     # --- artifacts ---------------------------------------------------------------------------------
 
