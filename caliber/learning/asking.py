@@ -29,7 +29,7 @@ TOO_LONG: Final = "too long for a fact"
 NO_SUCH_FACT: Final = "the model named no fact that is known"
 _STATEMENT_CHARS: Final = 400
 _REASON_CHARS: Final = 200
-_FACT: Final = {"person": str, "attribute": PersonAttribute, "value": str, "statement": str}
+_FACT: Final = {"person": str, "attribute": PersonAttribute, "value": str, "statement": str, "source_turn": int}
 _DECISION: Final = {"action": LearningAction, "known": int | None, "reason": str}
 _WORD: Final = re.compile(r"[^\W_]+")
 _TASTES: Final = frozenset({PersonAttribute.LIKES, PersonAttribute.DISLIKES, PersonAttribute.DIET})
@@ -51,7 +51,7 @@ class Asking:
         asked = [ExtractionTurn(turn.turn_number, turn.role, turn.text, turn.name) for turn in said]
         by_number = {turn.turn_number: turn for turn in turns}
         found: list[tuple[Turn, Candidate | Refused]] = []
-        for fact in self._provider.extract_facts(user, asked) if asked else ():
+        for fact in self._listed(self._provider.extract_facts(user, asked), "facts") if asked else ():
             if not _is_a(fact, ExtractedFact, _FACT):
                 raise InvalidResponse(provider=self._provider.model_id, reason="a fact is of another type")
             turn = by_number.get(fact.source_turn)
@@ -73,7 +73,7 @@ class Asking:
         ]
         contents = [tuple(each.content for each in facts) for facts in known]
         questions = [FactQuestion(statements[at].name, statements[at].candidate.content, contents[at]) for at in asked]
-        decided = self._provider.decide_facts(questions) if questions else []
+        decided = self._listed(self._provider.decide_facts(questions), "decisions") if questions else []
         if len(decided) != len(questions):
             reason = f"{len(decided)} decisions for {len(questions)} statements"
             raise InvalidResponse(provider=self._provider.model_id, reason=reason)
@@ -84,6 +84,12 @@ class Asking:
         for at, statement in enumerate(statements):
             steps.append(_step(statement, decisions.get(at), known[at], held))
         return steps
+
+    def _listed(self, answer: object, items: str) -> Sequence[Any]:
+        """Return the list that a provider answered. Raises: InvalidResponse where others wrote one without."""
+        if not isinstance(answer, list | tuple):
+            raise InvalidResponse(provider=self._provider.model_id, reason=f"the {items} are no list")
+        return answer
 
 
 def _is_a(answer: object, cls: type, kinds: Mapping[str, Any]) -> bool:
@@ -111,7 +117,7 @@ def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
         reason = UNSUPPORTED
     if reason is not None:
         return Refused(reason, start, end, fact.attribute)
-    own = fact.person.casefold() in (USER_PERSON, user.casefold())
+    own = person.casefold() in (USER_PERSON, user.casefold())
     return Candidate(
         attribute=fact.attribute,
         value=fact.value.strip(),

@@ -237,6 +237,41 @@ def test_too_few_decisions_teach_nothing(memory: caliber.Caliber, provider: Scri
     assert held(memory) == {"lives in Berlin"}
 
 
+@pytest.mark.parametrize("answer", [None, 7, "facts", {"facts": []}])
+def test_an_answer_that_is_no_list_fails(memory: caliber.Caliber, provider: ScriptedLearner, answer: Any) -> None:
+    provider.extract_facts = lambda *_: answer  # type: ignore[method-assign]
+    learned = remember(memory, "Berlin it is")
+    assert (learned.state, learned.decisions, held(memory)) == (JobState.FAILED, (), set())
+
+
+def test_decisions_that_are_no_list_fail(memory: caliber.Caliber, provider: ScriptedLearner) -> None:
+    provider.facts = facts(fact("Berlin", "lives in Berlin"))
+    remember(memory, "Berlin it is")
+    provider.facts = facts(fact("Rome", "lives in Rome"))
+    provider.decide_facts = lambda _: None  # type: ignore[assignment,return-value,method-assign]
+    assert remember(memory, "Rome now").state is JobState.FAILED
+    assert held(memory) == {"lives in Berlin"}
+
+
+@pytest.mark.parametrize("turn", [[1], None, "1", {}])
+def test_a_fact_of_no_number_of_a_turn_fails(memory: caliber.Caliber, provider: ScriptedLearner, turn: Any) -> None:
+    good = fact("Berlin", "lives in Berlin")
+    provider.facts = lambda turns: [good(turns), ExtractedFact("user", LIKES, "jazz", "likes jazz", turn)]
+    learned = remember(memory, "Berlin and jazz")
+    assert (learned.state, learned.decisions, held(memory)) == (JobState.FAILED, (), set())
+
+
+@pytest.mark.parametrize("name", ["User ", " USER", "maria ", "us\u200ber"])
+def test_blanks_around_the_user_make_no_other_person(
+    memory: caliber.Caliber, provider: ScriptedLearner, name: str
+) -> None:
+    provider.facts = facts(fact("Berlin", "lives in Berlin"))
+    remember(memory, "Berlin it is")
+    provider.facts = facts(fact("Rome", "lives in Rome", person=name))
+    provider.decide = lambda _: FactDecision(LearningAction.UPDATE, 0, "moved")
+    assert told(remember(memory, "Rome now")) == [("update", "lives in Rome", "moved")]
+
+
 # --- over HTTP ------------------------------------------------------------------------------------
 
 
