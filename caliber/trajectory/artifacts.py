@@ -178,7 +178,7 @@ def create_artifact(
                     id=known.artifact_id,
                     reason="its idempotency key was used for other content or trust",
                 )
-            return known, False
+            return _shared(uow, known, author_id), False
     if not closing:
         if not scope.is_open:
             raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope_id} is closed; open another one")
@@ -261,6 +261,16 @@ def check_lifetime(uow: UnitOfWork, trajectory: Trajectory, ttl: TTL) -> None:
     session: Session = uow.get(SESSION, trajectory.session_id.bytes)
     if session.ended_at is not None:
         raise ConstraintViolation(constraint="session_open", reason="the session has ended: nothing would retire it")
+
+
+def _shared(uow: UnitOfWork, artifact: Artifact, author_id: uuid.UUID | None) -> Artifact:
+    """Return an artifact that came again: what a second one states as well is no longer the words of the one alone."""
+    if artifact.author_id in (None, author_id):
+        return artifact
+    shared: Artifact = uow.update(
+        ARTIFACT, dataclasses.replace(artifact, author_id=None, updated_at=from_us(uow.now_us))
+    )
+    return shared
 
 
 def _update_provenance(

@@ -159,6 +159,19 @@ def test_what_a_guest_made_without_a_turn_goes_with_it(backend: Any, tmp_path: A
     assert not list(searched(backend, memory, tmp_path, [WORDS]))
 
 
+def test_an_artifact_that_the_host_repeats_with_its_key_is_the_hosts(memory: caliber.Caliber) -> None:
+    host, guest, task = shared_task(memory)
+    scope = host.current_scope(task.trajectory_id).scope_id
+    kept: dict[str, Any] = {"artifact_type": "fact", "extraction_method": "explicit", "idempotency_key": "one"}
+    made = guest.create_artifact(scope, content="We are three.", **kept)
+    assert guest.create_artifact(scope, content="We are three.", **kept) == made
+    again = host.create_artifact(scope, content="We are three.", **kept)
+    assert (again.artifact_id, again.author_id) == (made.artifact_id, None)
+    assert guest.create_artifact(scope, content="We are three.", **kept) == again
+    assert memory.forget(user=BEN).proven
+    assert knowledge(memory) == ["We are three."]
+
+
 def test_what_an_agent_made_in_the_task_of_another_goes_with_it(memory: caliber.Caliber) -> None:
     planner, writer = (memory.acting_as(Principal.agent(name)) for name in ("planner", "writer"))
     task = planner.start_trajectory("an open task")
