@@ -1,6 +1,6 @@
 """Writer of one declared memory: inserts, updates, archives and deletes records, one transaction per call.
 
-Every principal of a tenant may write its records; ``created_by`` names the writer.
+Every principal of a tenant may write its records; ``created_by`` names the writer of the words.
 
 Source: C-130 to C-148; docs/memories.md.
 """
@@ -372,14 +372,14 @@ class Records(RecordReader):
         return dataclasses.replace(changed, trust=least_trusted(record.trust, self._engine.config.trust.notes))
 
     def _changed_words(self, record: Any, changed: Any) -> list[str]:
-        """Return the declared columns whose words another record has differently."""
+        """Return the declared columns of words that differ between two versions of a record."""
         columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
         return [name for name in columns if getattr(record, name) != getattr(changed, name)]
 
     def _writer(self, record: Any, changed: Any) -> str | None:
-        """Return ``created_by`` of a changed record: whoever is forgotten, no words of theirs may stay.
+        """Return ``created_by`` of a changed record, so that no words of a guest stay once the guest is forgotten.
 
-        Principals whose words replace all that stood there are its new authors, and so are guests for a part of it.
+        A principal that replaces all words of a record is its new author, a guest also one that replaces some of them.
         Names by which records are looked up are no words.
         """
         written = self._changed_words(record, changed)
