@@ -19,7 +19,7 @@ def op(client: str, name: str, began: int, ended: int | None = 0, **given: Any) 
 
 
 def acquire(client: str, at: int, token: int, *, lease: int = 100, mode: str = "exclusive") -> Op:
-    return op(client, "acquire", at, result={"token": token, "mode": mode, "expires": at + lease})
+    return op(client, "acquire", at, mode=mode, lease=0, result={"token": token, "mode": mode, "expires": at + lease})
 
 
 def write(client: str, at: int, token: int, **options: Any) -> Op:
@@ -38,7 +38,7 @@ def test_a_sound_history_has_no_violation() -> None:
     lost = write("a", 20, 1, ended=None, outcome=UNKNOWN)
     release = op("b", "release", 220, token=2, result=True)
     stale = write("a", 230, 1, outcome=REFUSED, result="LockExpired")
-    renewed = op("a", "renew", 30, token=1, result={"token": 1, "expires": 150})
+    renewed = op("a", "renew", 30, token=1, lease=0, result={"token": 1, "expires": 150})
     ops = [A, W1, lost, renewed, B, W2, release, stale, acquire("c", 222, 3)]
     assert lock_faults(ops, effects(W1, W2)) == []
     assert lock_faults(ops, effects(W1, lost, W2)) == []
@@ -52,7 +52,7 @@ VIOLATIONS: dict[str, tuple[list[Op], dict[str, list[Effect]], str]] = {
     "two holders": ([A, acquire("b", 50, 2)], {}, "two hold"),
     "a shared one beside an exclusive one": ([A, acquire("b", 50, 2, mode="shared")], {}, "two hold"),
     "a renewed lock that did not hold": (
-        [A, op("a", "renew", 50, token=1, result={"token": 1, "expires": 400}), B],
+        [A, op("a", "renew", 50, token=1, lease=0, result={"token": 1, "expires": 400}), B],
         {},
         "two hold",
     ),
@@ -73,14 +73,19 @@ VIOLATIONS: dict[str, tuple[list[Op], dict[str, list[Effect]], str]] = {
     "a write under another token": ([A, W1], {R: [Effect("a#10", 7)]}, "of another resource or token"),
     "a release by another": ([A, op("b", "release", 10, token=1, result=True)], {}, "release of a lock of a"),
     "a renewal by another": (
-        [A, op("b", "renew", 10, token=1, result={"token": 1, "expires": 150})],
+        [A, op("b", "renew", 10, token=1, lease=0, result={"token": 1, "expires": 150})],
         {},
         "renew of a lock of a",
     ),
     "a renewal under another token": (
-        [A, op("a", "renew", 10, token=1, result={"token": 3, "expires": 150})],
+        [A, op("a", "renew", 10, token=1, lease=0, result={"token": 3, "expires": 150})],
         {},
         "has another token",
+    ),
+    "a lease that is short": (
+        [op("a", "acquire", 0, mode="exclusive", lease=1, result={"token": 1, "mode": "exclusive", "expires": 999})],
+        {},
+        "shorter than asked",
     ),
     "a write after the release": (
         [A, op("a", "release", 5, token=1, result=True), W1],

@@ -14,33 +14,25 @@ from contextlib import contextmanager
 
 import pytest
 from support.agent_history import Subject
+from support.agent_subjects import PARTS, PLANTS
 from support.configs import config
 from support.evidence import record, scale, seed
 from support.history_runs import outcomes
-from support.lock_checks import Locks
-from support.planted_code import Plant, planted
-from support.simulation import NO_FAULTS, SimulatedClock, Simulation
+from support.planted_code import planted
+from support.simulation import FAULTS, NO_FAULTS, SimulatedClock, Simulation
 
 import caliber
-from caliber.engine import leases
-from caliber.storage.write.unit_of_work import UnitOfWork
 
 SEEDS, SEEDS_A_STORE = scale(40, 10_000), 250
 PLANTED_SEEDS = 60
 """A planted fault is seen within so many seeds."""
-SKEW_MS = 40
-
-SUBJECTS: dict[str, tuple[Subject, int]] = {
-    "locks": (Locks(), 0),
-}
-"""Subjects, and the most that the clock of a client is off."""
 
 
 @contextmanager
-def simulated() -> Iterator[Simulation]:
+def simulated(subject: Subject) -> Iterator[Simulation]:
     """Open a store in memory with a scheduler over it."""
     clock = SimulatedClock()
-    settings = config(":memory:", embedding_provider=None, policies=[], jobs__poll_ms=0)
+    settings = config(":memory:", embedding_provider=None, policies=[], jobs__poll_ms=0, **subject.knobs)
     with caliber.open(settings, clock=clock) as memory:
         simulation = Simulation(memory, clock)
         yield simulation
@@ -48,15 +40,17 @@ def simulated() -> Iterator[Simulation]:
 
 
 @pytest.mark.timeout(0 if os.environ.get("CALIBER_SOAK") else 120)
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", PARTS)
 def test_every_seed_is_sound(name: str) -> None:
     started = time.monotonic()
-    subject, skew_ms = SUBJECTS[name]
+    part = PARTS[name]
     total: Counter[tuple[str, str]] = Counter()
     switches = 0
     for first in range(seed(), seed() + SEEDS, SEEDS_A_STORE):
-        with simulated() as simulation:
+        with simulated(part.sound) as simulation:
             for each in range(first, min(first + SEEDS_A_STORE, seed() + SEEDS)):
+                skewed = each % 2 == 1  # clocks of every second seed differ
+                subject, skew_ms = (part.skewed, part.skew_ms) if skewed else (part.sound, 0)
                 faults, ops = simulation.run(each, subject, skew_ms=skew_ms)
                 assert faults == [], f"simulation {name} of seed {each}: {faults[:5]}\n" + "\n".join(map(str, ops))
                 total += outcomes(ops)
@@ -69,7 +63,7 @@ def test_every_seed_is_sound(name: str) -> None:
             "seeds": f"{SEEDS}, from {seed()}",
             "calls": total.total(),
             "times that a client gave way to another": switches,
-            "most that a client's clock is off, in ms": skew_ms,
+            "most that a client's clock is off, in every second seed, in ms": part.skew_ms,
             **{f"{call}: {outcome}": count for (call, outcome), count in sorted(total.items())},
             "violations": 0,
             "seeds a second": round(SEEDS / (time.monotonic() - started)),
@@ -77,37 +71,21 @@ def test_every_seed_is_sound(name: str) -> None:
     )
 
 
-def test_a_seed_gives_the_same_history_again() -> None:
+@pytest.mark.parametrize("name", PARTS)
+def test_a_seed_gives_the_same_history_again(name: str) -> None:
     histories = []
     for _ in range(2):
-        with simulated() as simulation:
-            _, ops = simulation.run(seed(), Locks(), skew_ms=SKEW_MS)
-            first = ops[0].began
-            histories.append([(op.client, op.name, op.given, op.outcome, op.began - first) for op in ops])
+        with simulated(PARTS[name].sound) as simulation:
+            _, ops = simulation.run(seed(), PARTS[name].skewed, skew_ms=PARTS[name].skew_ms)
+            histories.append([(op.client, op.name, op.outcome, op.began, op.ended) for op in ops])
     assert histories[0] == histories[1]
-
-
-PLANTS: dict[str, tuple[str, Plant]] = {
-    "the guard is not checked": ("locks", Plant(UnitOfWork, "guard", "if token is None", "if True")),
-    "a lock excludes no one": ("locks", Plant(leases, "_try", "if in_the_way:", "if False:")),
-    "a token is given again": ("locks", Plant(leases, "_try", "[0][0] + 1", "[0][0] + 1 - (now // 1000) % 2")),
-    "any holder may release": ("locks", Plant(leases, "_held", "lock.holder == holder", "True")),
-    "an old token holds beside the new one": (
-        "locks",
-        Plant(leases, "_try", "for lock in own_locks:", "for lock in ():"),
-    ),
-    "a released lock holds": (
-        "locks",
-        Plant(leases.LockService, "release", "dataclasses.replace(lock, expires_at=EPOCH)", "lock"),
-    ),
-}
 
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_fault_is_seen(name: str) -> None:
     of, plant = PLANTS[name]
-    with planted(plant), simulated() as simulation:
-        assert any(
-            simulation.run(each, SUBJECTS[of][0], chances=NO_FAULTS)[0]
-            for each in range(seed(), seed() + PLANTED_SEEDS)
-        ), "no seed shows the fault"
+    subject = PARTS[of].sound
+    seeds = range(seed(), seed() + PLANTED_SEEDS)
+    with planted(plant), simulated(subject) as simulation:
+        chances = FAULTS if of == "messages" else NO_FAULTS  # a message is sent again after an unknown outcome
+        assert any(simulation.run(each, subject, chances=chances)[0] for each in seeds), "no seed shows the fault"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -134,6 +134,9 @@ class Client:
 
 class Subject(Protocol):
     """A part of the store that clients use at random, and the judge of their history."""
+
+    knobs: Mapping[str, Any]
+    """Knobs of the store."""
 
     def prepare(self, memory: caliber.Caliber, label: str) -> dict[str, Any]:
         """Make everything that clients share; return its names as JSON allows."""

@@ -51,7 +51,9 @@ class SkewedClock:
 def work(order: Order, reports: Connection) -> None:
     """Use the store until the process is killed; report once it is open."""
     os.environ[DSN] = order.dsn
-    memory = caliber.open(config(order.path, **{**KNOBS, **order.knobs}), clock=SkewedClock(order.skew_us))
+    memory = caliber.open(
+        config(order.path, **{**KNOBS, **order.subject.knobs, **order.knobs}), clock=SkewedClock(order.skew_us)
+    )
     log = FileLog(order.log)
     reports.send("open")
 

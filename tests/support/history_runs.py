@@ -86,7 +86,7 @@ class Run:
         self._processes = processes
         self._using: list[Using] = []
         self.kills = self.pauses = self._started = 0
-        memory = backend.open(**KNOBS)
+        memory = backend.open(**{**KNOBS, **subject.knobs})
         self._world = subject.prepare(memory, label)
         memory.close()
 
@@ -132,7 +132,7 @@ class Run:
         """Return the violations, and the history."""
         logs = sorted(self._folder.glob(f"{self._label}-*.log"))
         ops = operations(entry for log in logs for entry in read_entries(log))
-        memory = self._backend.open(**KNOBS)
+        memory = self._backend.open(**{**KNOBS, **self._subject.knobs})
         faults = self._subject.judge(memory, self._world, ops)
         faults += [str(fault) for fault in memory.admin.verify()]
         memory.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import caliber
@@ -48,6 +49,12 @@ def lock_faults(ops: Sequence[Op], effects: Mapping[str, Sequence[Effect]], *, s
         faults += _fencing(own, [grant for grant in grants if grant.resource == resource], written)
     if same_clock:
         faults += _exclusion(ops, grants)
+        faults += [
+            f"a lease is shorter than asked: {op}"
+            for op in ops
+            if op.name in ("acquire", "renew") and op.outcome == OK
+            if op.result["expires"] < op.began + op.given["lease"] * 1_000
+        ]
     return faults
 
 
@@ -184,6 +191,8 @@ def _sure_ends(ops: Iterable[Op], grants: Sequence[Grant]) -> dict[tuple[str, in
 class Locks:
     """Clients that acquire, renew, release and write, also with tokens that are over or another's."""
 
+    knobs: Mapping[str, Any] = MappingProxyType({})
+
     def __init__(self, *, resources: int = 3, leases_ms: tuple[int, int] = (10, 250), same_clock: bool = True) -> None:
         self._resources, self._leases_ms, self._same_clock = resources, leases_ms, same_clock
 
@@ -207,7 +216,7 @@ class Locks:
             def acquire() -> dict[str, Any]:
                 return _shown(locks.acquire(resource, holder=client.agent, lease_ms=lease, mode=mode))
 
-            got = client.do("acquire", acquire, resource=resource, mode=mode)
+            got = client.do("acquire", acquire, resource=resource, mode=mode, lease=lease)
             if got is not None:
                 tokens.append(got["token"])
             return
@@ -229,7 +238,7 @@ class Locks:
             def renew() -> dict[str, Any]:
                 return _shown(locks.renew(proof, holder=client.agent, lease_ms=lease))
 
-            client.do("renew", renew, resource=resource, token=token)
+            client.do("renew", renew, resource=resource, token=token, lease=lease)
         else:
             client.do("release", lambda: locks.release(proof, holder=client.agent), resource=resource, token=token)
 

@@ -1,0 +1,104 @@
+"""Parts of the store that histories are made of, and faults planted in each that a judge must see."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from caliber.storage.write.unit_of_work import UnitOfWork
+from support.agent_history import Subject
+from support.lock_checks import Locks
+from support.message_checks import Messages
+from support.planted_code import Plant
+from support.task_checks import Tasks
+from support.value_checks import Values
+
+
+class Part(NamedTuple):
+    """A part: its clients and judge, with clocks that agree or not."""
+
+    module: str
+    """The module that faults are planted in."""
+    sound: Subject
+    skewed: Subject
+    """The same for clocks that differ: leases then end for one client before they do for another."""
+    skew_ms: int = 40
+    steals: bool = False
+    """True where a client that was stopped may take a live lease of another: processes are judged as ``skewed``."""
+
+
+def _stands(module: str) -> bool:
+    package = module.rpartition(".")[0]
+    return find_spec(package) is not None and find_spec(module) is not None
+
+
+_QUEUED = "caliber.agents.lock_queue"
+_HAS_QUEUE = _stands(_QUEUED)
+_PARTS = {
+    "locks": Part(
+        _QUEUED if _HAS_QUEUE else "caliber.engine.leases", Locks(), Locks(same_clock=False), 40 if _HAS_QUEUE else 0
+    ),
+    "values": Part("caliber.workspace.values", Values(), Values()),
+    "tasks": Part("caliber.workspace.tasks", Tasks(), Tasks()),
+    "messages": Part("caliber.agents.delivery", Messages(), Messages(same_clock=False), steals=True),
+}
+PARTS = {name: part for name, part in _PARTS.items() if _stands(part.module)}
+
+_LEASES = {
+    "a lock excludes no one": ("locks", "", "_try", "if in_the_way:", "if False:"),
+    "a token is given again": ("locks", "", "_try", "[0][0] + 1", "[0][0] + 1 - now // 1000 % 2"),
+    "any holder may release": ("locks", "", "_held", "lock.holder == holder", "True"),
+    "an old token holds beside the new one": ("locks", "", "_try", "for lock in own_locks:", "for lock in ():"),
+    "a released lock holds": (
+        "locks", "LockService", "release", "dataclasses.replace(lock, expires_at=EPOCH)", "lock",
+    ),
+}  # fmt: skip
+_QUEUE = {
+    "a lock excludes no one": ("locks", "", "attempt", "if in_the_way or ahead:", "if False:"),
+    "a token is given again": ("locks", "", "_grant", "locks[-1].token + 1", "locks[-1].token + 1 - now // 1000 % 2"),
+    "any holder may release": ("locks", "", "_held", "if lock.holder != holder:", "if False:"),
+    "an old token holds beside the new one": ("locks", "", "_grant", "lock not in lasting]", "lock in ()]"),
+    "a released lock holds": ("locks", "", "end", "dataclasses.replace(lock, expires_at=EPOCH)", "lock"),
+}
+_IN_TWO = (
+    "return (lambda seen: self._engine.write(lambda uow: take(uow, wanted) if seen.assigned_to is not None else"
+    " self._stored(uow, dataclasses.replace(_begun(_given(seen, acting.ref)),"
+    " version=uow.get(TASK, wanted.bytes).version), 'claim')))"
+    "(self._engine.write(lambda uow: self._records.found(uow, wanted, readers)))"
+)
+"""A claim that reads in one transaction and writes in another."""
+_OTHERS = {
+    "a version is not compared": ("values", "", "_check", "if version != expected:", "if False:"),
+    "a value is not replaced": ("values", "Values", "set", "value=plain, updated_at", "updated_at"),
+    "a deletion is none": ("values", "Values", "delete", "label, deleted_at=now", "label, deleted_at=None"),
+    "a deletion is read": ("values", "Values", "get", "or found.deleted_at is not None", "or False"),
+    "a claim is not atomic": (
+        "tasks", "WorkspaceTasks", "claim", "return self._engine.write(lambda uow: take(uow, wanted))", _IN_TWO,
+    ),
+    "a completion is lost": (
+        "tasks", "WorkspaceTasks", "complete",
+        "dataclasses.replace(task, status=WorkStatus.COMPLETED, completed_at=from_us(uow.now_us))", "task",
+    ),
+    "an acknowledgement is lost": (
+        "messages", "", "ack", 'return _held(uow, "message.ack", messages, ())', "return len(list(messages))",
+    ),
+    "a key is not kept": ("messages", "", "_message", "idempotency_key=out.idempotency_key", "idempotency_key=None"),
+    "topics have no order": ("messages", "", "_message", "topic=out.topic", "topic=None"),
+    "a lease is over at once": (
+        "messages", "", "claim", "(most, uow.now_us, uow.now_us + lease_us,", "(most, uow.now_us, uow.now_us,",
+    ),
+}  # fmt: skip
+
+
+def _plants() -> dict[str, tuple[str, Plant]]:
+    plants = {"the guard is not checked": ("locks", Plant(UnitOfWork, "guard", "if token is None", "if True"))}
+    for name, (of, kind, function, old, new) in {**(_QUEUE if _HAS_QUEUE else _LEASES), **_OTHERS}.items():
+        if of in PARTS:
+            module = importlib.import_module(PARTS[of].module)
+            plants[name] = (of, Plant(getattr(module, kind) if kind else module, function, old, new))
+    return plants
+
+
+PLANTS = _plants()
+"""Faults by name, with the part that each is in."""
