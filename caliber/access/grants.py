@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.access.granted import is_active
-from caliber.access.identities import OWN_KIND, as_entity, entity_of, keeping
+from caliber.access.identities import AGENTS, OWN_KIND, as_entity, entity_of, keeping
 from caliber.access.owners import TaskOwners, may_change, people_in, private_to
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
@@ -173,7 +173,7 @@ class Access:
                 raise InvalidValue(field="to", reason="must be a user or an agent; others need no grant")
             return to.id, kind
         if isinstance(to, EntityRef):
-            kind = EntityType.AGENT if to.entity_type == EntityType.AGENT else EntityType.USER
+            kind = AGENTS if to.entity_type == AGENTS else EntityType.USER
             return as_entity(to, kind, "to"), kind
         if not isinstance(to, str):
             raise DTypeError(field="to", expected="a name, an EntityRef or a Principal", got=type(to).__name__)

@@ -38,6 +38,8 @@ MERGED: Final = ":merged"
 _KINDS: Final = (EntityType.USER, EntityType.AGENT)
 OWN_KIND: Final = {PrincipalKind.HUMAN: EntityType.USER, PrincipalKind.AGENT: EntityType.AGENT}
 """The kind of entity that a principal is, by name, in the records of a store."""
+AGENTS: Final = OWN_KIND[PrincipalKind.AGENT]
+"""The kind of entity that principals are which are agents."""
 _BY_NAME: Final = ("entity_type", "namespace", "name")
 _LOCKED: Final = "caliber:identities"
 

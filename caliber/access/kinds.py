@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.identities import AGENTS
 from caliber.access.owners import TaskOwners, names_of_reader
 from caliber.access.rights import ALL, NONE, OWN, RightRules, Rights, scope_of
 from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import PermissionDenied
-from caliber.model.references import EntityType
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
@@ -160,7 +160,7 @@ class KindLimits:
         if relation.owner is not None:
             by = next(dict(each.parts) for each in relation.composites if each.field == relation.owner.by)
             agent = None if relation.owner.agent is None else row[index(relation.owner.agent)]
-            started = row[index(by["entity_type"])] == EntityType.AGENT.value and row[index(by["id"])] in rights.ids
+            started = row[index(by["entity_type"])] == AGENTS.value and row[index(by["id"])] in rights.ids
             return started or agent in rights.ids
         task = None if relation.task is None else row[index(relation.task)]
         return task is not None and not rights.ids.isdisjoint(self._owners.workers.get(task, ()))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from caliber.access.identities import MERGED, OWN_KIND, entity_of
+from caliber.access.identities import AGENTS, MERGED, OWN_KIND, entity_of
 from caliber.config.access.rights import AccessConfig
 from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
 from caliber.model.errors import PermissionDenied
@@ -244,7 +244,7 @@ class TaskOwners:
         for number in range(start, tasks.length):
             row = tasks.packed(number)
             kind, initiator, agent = (row[column] for column in at)
-            started = () if kind != EntityType.AGENT.value else (initiator,)
+            started = () if kind != AGENTS.value else (initiator,)
             yield row[place], started if agent is None else (*started, agent)
 
 

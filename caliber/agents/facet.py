@@ -1,8 +1,10 @@
-"""Facet ``memory.agents``: views of roles over notes, and locks for agents that share a store."""
+"""Facet ``memory.agents``: the registry of agents that share a store, views of roles over notes, and locks."""
 
 from __future__ import annotations
 
-from caliber.agents.views import AgentMemoryView
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from caliber.engine.engine import Engine
 from caliber.engine.leases import LockService, locks_for
 from caliber.model import arguments
@@ -11,6 +13,11 @@ from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.search.service import Searching
 
+if TYPE_CHECKING:
+    from caliber.agents.registry import Registry
+    from caliber.agents.views import AgentMemoryView
+    from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
+
 
 class Agents:
     """Several agents in one store, as one principal works among them."""
@@ -18,6 +25,71 @@ class Agents:
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
         self._principal = principal
+
+    @property
+    def _registry(self) -> Registry:
+        from caliber.agents.registry import Registry  # opening a store registers no agent
+
+        return Registry(self._engine, self._principal)
+
+    def register(
+        self,
+        agent: str | EntityRef | None = None,
+        *,
+        type: str | None = None,  # noqa: A002  (the word of callers)
+        capabilities: Sequence[str] | None = None,
+        role: AgentRole | str | None = None,
+        can_delegate_to: Sequence[str] | None = None,
+        reports_to: str | EntityRef | None = None,
+        description: str | None = None,
+        deadline_ms: int | None = None,
+    ) -> Agent:
+        """Register an agent, or update the one of this name, and return it; what is left out stays as it is.
+
+        ``agent`` left out is the principal itself. Registering is a sign of life: a failed agent becomes idle.
+        ``can_delegate_to`` are the types of agents that it may give work to, ``reports_to`` is the agent above it.
+
+        Raises: InputError kinds; NotRegistered for an unknown ``reports_to``; CircularReference for one that reports to
+            the agent itself; PermissionDenied for a user, another agent, and for an agent that sets its own ``role``,
+            ``can_delegate_to`` or ``reports_to``: these are the application's and an admin's to set.
+        """
+        rights = {"role": role, "can_delegate_to": can_delegate_to, "reports_to": reports_to}
+        return self._registry.register(agent, type, capabilities, rights, description, deadline_ms)
+
+    def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
+        """Return a registered agent. Raises: InputError kinds; NotRegistered."""
+        return self._registry.get(agent, deadline_ms=deadline_ms)
+
+    def list(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002  (the word of callers)
+        status: AgentStatus | str | None = None,
+        lifecycle: AgentLifecycle | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Agent]:
+        """Return the registered agents, or those of a type, status and lifecycle, the oldest first.
+
+        Raises: InputError kinds.
+        """
+        return self._registry.list(type, status, lifecycle, deadline_ms)
+
+    def heartbeat(self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None) -> Agent:
+        """Renew the sign of life of an agent, by the database's clock, and return it; a failed one becomes idle.
+
+        Raises: InputError kinds; NotRegistered; PermissionDenied for another agent than the principal.
+        """
+        return self._registry.heartbeat(agent, deadline_ms)
+
+    def set_status(
+        self, status: AgentStatus | str, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
+    ) -> Agent:
+        """Set the status of an agent: idle, active, blocked or failed; it is a sign of life too.
+
+        Raises: InputError kinds; NotRegistered; InvalidStateTransition, such as from idle to blocked; PermissionDenied
+            for another agent than the principal.
+        """
+        return self._registry.set_status(status, agent, deadline_ms)
 
     @property
     def locks(self) -> LockService:
@@ -32,6 +104,8 @@ class Agents:
         Raises: InvalidValue for an unknown role; RequiredFieldMissing for none; PermissionDenied for an agent that
             names another role than its own, or for another user.
         """
+        from caliber.agents.views import AgentMemoryView  # few processes look at notes by role
+
         self._engine.check_open()
         own = self._principal.role
         wanted = own if role is None else arguments.as_enum(role, AgentRole, "role")

@@ -30,6 +30,7 @@ from caliber.config.context import (
 from caliber.config.injection import RULES_MAX, InjectionRule
 from caliber.config.knobs import AsList, Duration, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
+    AgentsConfig,
     CloseConfig,
     JobsConfig,
     LearningConfig,
@@ -151,6 +152,7 @@ class CaliberConfig(Section):
     learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
     pcp: PCPConfig = knob("Persistent Context Protocol: checkpoints, limits and checks.", "C-119")
     principal: PrincipalConfig = knob("The principal of a handle that is opened without one.", "design")
+    agents: AgentsConfig = knob("Agents that share the store.", "C-418")
     access: AccessConfig = knob("Access to records, and views of roles.", "M-131")
     trust: TrustConfig = knob("Trust labels of content that is written without one.", "design")
     debug: DebugConfig = knob("Limits of the SQL views for people.", "C-121")

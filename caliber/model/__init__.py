@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from caliber.model.access import AgentRole, Principal, PrincipalKind
     from caliber.model.agents import Lock, LockMode, LockToken
+    from caliber.model.agents.registry import (
+        Agent,
+        AgentGroup,
+        AgentLifecycle,
+        AgentStatus,
+        GroupMember,
+        GroupPattern,
+        MemoryAccess,
+    )
     from caliber.model.context import (
         AssemblyAction,
         ContentVersion,
@@ -79,7 +88,11 @@ if TYPE_CHECKING:
 
 _HOME = {
     "TTL": "trajectory",
+    "Agent": "agents.registry",
+    "AgentGroup": "agents.registry",
+    "AgentLifecycle": "agents.registry",
     "AgentRole": "access",
+    "AgentStatus": "agents.registry",
     "Artifact": "trajectory",
     "ArtifactType": "trajectory",
     "AssemblyAction": "context",
@@ -116,9 +129,12 @@ _HOME = {
     "ExtractionMethod": "trajectory",
     "FixedClock": "time",
     "ForgetReport": "erasure",
+    "GroupMember": "agents.registry",
+    "GroupPattern": "agents.registry",
     "Lock": "agents",
     "LockMode": "agents",
     "LockToken": "agents",
+    "MemoryAccess": "agents.registry",
     "MemoryCategory": "declared",
     "Message": "windows",
     "Note": "knowledge",
@@ -163,7 +179,11 @@ _HOME = {
 
 __all__ = [
     "TTL",
+    "Agent",
+    "AgentGroup",
+    "AgentLifecycle",
     "AgentRole",
+    "AgentStatus",
     "Artifact",
     "ArtifactType",
     "AssemblyAction",
@@ -200,9 +220,12 @@ __all__ = [
     "ExtractionMethod",
     "FixedClock",
     "ForgetReport",
+    "GroupMember",
+    "GroupPattern",
     "Lock",
     "LockMode",
     "LockToken",
+    "MemoryAccess",
     "MemoryCategory",
     "Message",
     "Note",

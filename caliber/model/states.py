@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from caliber.model.agents.registry import AgentStatus
 from caliber.model.errors import InvalidStateTransition
 from caliber.model.pcp import ConflictStatus
 from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
+
+__all__ = ["AGENT", "CONFLICT", "DELEGATION", "HANDOFF", "SCOPE", "TRAJECTORY", "AgentStatus", "StateMachine"]
 
 S = TypeVar("S", bound=StrEnum)
 
@@ -32,13 +35,6 @@ class HandoffStatus(StrEnum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     COMPLETED = "completed"
-
-
-class AgentStatus(StrEnum):
-    IDLE = "idle"
-    ACTIVE = "active"
-    BLOCKED = "blocked"
-    FAILED = "failed"
 
 
 class StateMachine(Generic[S]):

@@ -696,6 +696,16 @@ SELECT 1 FROM "tenant_a"."change" WHERE "sequence" = $1 FOR UPDATE;
 --   gives: ordinal
 SELECT nextval('"tenant_a"."access_grant_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- agent.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."agent_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- agent_group.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."agent_group_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
@@ -932,7 +942,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count

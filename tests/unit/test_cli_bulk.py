@@ -35,7 +35,8 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     written = caliber_json("export", "--parquet", "out")
     rows = {item["relation"]: item["rows"] for item in written["files"]}
     assert list(rows) == [
-        "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "note", "person_fact", "usage", "edge",
+        "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "agent", "agent_group", "group_member",
+        "note", "person_fact", "usage", "edge",
         "conflict", "embedding_cache", "identity", "access_grant",
     ]  # fmt: skip
     assert rows["turn"] == 2

@@ -406,6 +406,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "principal.id": ("admin.rule_outcomes", "api.tenants"),
     "principal.role": ("admin.rule_outcomes", "api.tenants"),
     "principal.admin": ("admin.rule_outcomes", "api.tenants"),
+    "agents.registration": ("agents.acting",),
+    "agents.heartbeat_timeout_ms": ("agents.acting",),
     "access.default_visibility.orchestrator": ("access.owners",),
     "access.default_visibility.optimizer": ("access.owners",),
     "access.default_visibility.reviewer": ("access.owners",),

@@ -22,6 +22,7 @@ from caliber.config.profiles.fitting import changed_values, values
 from caliber.config.tree import CaliberConfig
 
 DEVIATIONS: Final = {
+    "agents.registration": "Agents that never were registered take locks today; an upgrade must not refuse them.",
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "pcp.dosage.max_scopes_in_window": "Shares of the budget shape a window; this only bounds abuse.",
     "pcp.dosage.max_artifacts_in_window": "20 short artifacts left most of a budget unused; this only bounds abuse.",

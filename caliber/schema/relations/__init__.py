@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations.access import GRANT, IDENTITY
-from caliber.schema.relations.agents import LOCK
+from caliber.schema.relations.agents import AGENT, AGENT_GROUP, GROUP_MEMBER, LOCK
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.erasure import ERASURE
@@ -26,6 +26,9 @@ RELATIONS: tuple[Relation, ...] = (
     TURN_SUMMARY,
     ARTIFACT,
     CHECKPOINT,
+    AGENT,
+    AGENT_GROUP,
+    GROUP_MEMBER,
     NOTE,
     PERSON_FACT,
     USAGE,
@@ -82,6 +85,8 @@ BY_CODE: dict[int, Relation] = {relation.code: relation for relation in RELATION
 BY_NAME: dict[str, Relation] = {relation.name: relation for relation in RELATIONS}
 
 __all__ = [
+    "AGENT",
+    "AGENT_GROUP",
     "ARTIFACT",
     "BY_CODE",
     "BY_NAME",
@@ -99,6 +104,7 @@ __all__ = [
     "ERASURE",
     "EVENT",
     "GRANT",
+    "GROUP_MEMBER",
     "IDENTITY",
     "JOB",
     "LOCK",

@@ -1,18 +1,154 @@
-"""Relation of locks between agents. Source: C-395, K-036, K-037."""
+"""Relations of agents: the registry, groups, locks. Source: C-395, C-397, C-411, P-010 to P-014, K-036 to K-038."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from caliber.model.access import AgentRole
 from caliber.model.agents import Lock, LockMode
+from caliber.model.agents.registry import (
+    Agent,
+    AgentGroup,
+    AgentLifecycle,
+    AgentStatus,
+    GroupMember,
+    GroupPattern,
+    MemoryAccess,
+)
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
     AccessPath,
+    ForeignKey,
     Relation,
+    Unique,
     enum,
     instant,
     integer,
+    json_,
+    stamped,
     text,
+    text_array,
     uuid_,
     version,
+)
+from caliber.schema.traits import Exported
+
+
+def _access_to_json(access: MemoryAccess) -> dict[str, Mapping[str, str]]:
+    return {"read": dict(access.read), "write": dict(access.write)}
+
+
+def _access_from_json(body: dict[str, Any]) -> MemoryAccess:
+    return MemoryAccess(body["read"], body["write"])
+
+
+AGENT = Relation(
+    name="agent",
+    plural="agents",
+    entity=Agent,
+    code=52,
+    comment="Agents that share the store: what they can, may and do.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    framed=True,
+    derived=None,  # stated by who registers it
+    erase=Erase(),
+    links=None,  # none is made to an agent
+    trust=None,  # an agent is its application's
+    exported=Exported.RECORDS,
+    key=("agent_id",),
+    columns=(
+        uuid_("agent_id"),
+        text("name", redact=Redaction.PRINCIPALS),
+        text("agent_type"),
+        text_array("capabilities"),
+        enum("role", AgentRole, nullable=True),
+        json_("memory_access", _access_to_json, _access_from_json, nullable=True, redact=Redaction.NOTHING),
+        enum("status", AgentStatus),
+        enum("lifecycle", AgentLifecycle),
+        text_array("can_delegate_to"),
+        uuid_("reports_to", nullable=True),
+        stamped("created_at"),
+        stamped("updated_at"),
+        stamped("last_heartbeat"),
+        uuid_("current_trajectory_id", nullable=True),
+        uuid_("current_scope_id", nullable=True),
+        text("description", nullable=True),
+        version(),
+    ),
+    foreign_keys=(
+        ForeignKey("reports_to", "agent", "agent_id", "set null"),
+        ForeignKey("current_trajectory_id", "trajectory", "trajectory_id", "set null"),
+        ForeignKey("current_scope_id", "scope", "scope_id", "set null"),
+    ),
+    paths=(
+        AccessPath("list_by_type", ("agent_type",), ("created_at", "ordinal")),
+        AccessPath("list_by_status", ("status",), ("created_at", "ordinal")),
+    ),
+)
+
+AGENT_GROUP = Relation(
+    name="agent_group",
+    plural="agent_groups",
+    entity=AgentGroup,
+    code=53,
+    comment="Groups of agents, and the turn that their members are at.",
+    ordinal=True,
+    versioned=True,
+    derived=None,  # stated by who makes it
+    erase=Erase(),
+    links=None,  # none is made to a group
+    trust=None,  # a group is its application's
+    exported=Exported.RECORDS,
+    key=("group_id",),
+    columns=(
+        uuid_("group_id"),
+        text("name"),
+        enum("pattern", GroupPattern),
+        integer("spoken", check=(0, None)),
+        stamped("created_at"),
+        stamped("updated_at"),
+        uuid_("last_speaker_id", nullable=True),
+        text("description", nullable=True),
+        version(),
+    ),
+    uniques=(Unique(("name",)),),
+    foreign_keys=(ForeignKey("last_speaker_id", "agent", "agent_id", "set null"),),
+)
+
+GROUP_MEMBER = Relation(
+    name="group_member",
+    plural="group_members",
+    entity=GroupMember,
+    code=54,
+    comment="Agents in groups, in the order in which they joined.",
+    versioned=True,
+    derived=None,  # ids
+    erase=Erase(),
+    links=None,  # none is made to a membership
+    trust=None,  # a membership is its application's
+    exported=Exported.RECORDS,
+    key=("member_id",),
+    columns=(
+        uuid_("member_id"),
+        uuid_("group_id"),
+        uuid_("agent_id"),
+        integer("position", check=(0, None)),
+        stamped("joined_at"),
+        text("role", nullable=True),
+        version(),
+    ),
+    uniques=(Unique(("group_id", "agent_id")),),
+    foreign_keys=(
+        ForeignKey("group_id", "agent_group", "group_id", "cascade"),
+        ForeignKey("agent_id", "agent", "agent_id", "cascade"),
+    ),
+    paths=(
+        AccessPath("list_by_group", ("group_id",), ("position", "member_id")),
+        AccessPath("list_by_agent", ("agent_id",), ("joined_at", "member_id")),
+    ),
 )
 
 LOCK = Relation(

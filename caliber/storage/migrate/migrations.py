@@ -42,7 +42,7 @@ from caliber.storage.migrate.schema_changes import (
     statements_between,
 )
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
@@ -142,6 +142,17 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("conflict"),
             AddColumn("checkpoint", "recovered_to"),
             ReorderPath("checkpoint", "list_by_trajectory", ("created_at", "ordinal")),
+        ),
+    ),
+    # A process of schema 7 would erase an agent, and leave what others know of it.
+    8: MigrationStep(
+        "agents that work together",
+        min_reader_version=8,
+        min_writer_version=8,
+        changes=(
+            AddRelation("agent"),
+            AddRelation("agent_group"),
+            AddRelation("group_member"),
         ),
     ),
 }

@@ -11,13 +11,14 @@ from typing import Any
 import apsw
 
 import caliber
+from caliber.agents.acting import acting_agent, registered
 from caliber.config import CaliberConfig
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.facts import ExtractedFact
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
-from caliber.model.errors import Conflict, LockAcquisitionFailed
+from caliber.model.errors import Conflict, LockAcquisitionFailed, NotRegistered
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
 from caliber.policies.schedules import Schedules
@@ -70,6 +71,30 @@ def case(
 ) -> Case:
     given = {name.replace("__", "."): value for name, value in also.items()}
     return Case(path, see, one, other, {**NO_VECTORS, "pcp.recovery_points.frequency": "manual", **given}, more=more)
+
+
+# --- agents --------------------------------------------------------------------------------------------
+
+
+def acted(config: CaliberConfig, place: Place) -> str:
+    """Return what an act of an agent that never was registered comes to."""
+    engine = inspect(place.open(config)).engine
+    acting = acting_agent(engine, Principal.agent("planner"))
+    try:
+        return engine.write(lambda uow: registered(uow, engine.config, acting)).name
+    except NotRegistered:
+        return "refused"
+
+
+def heard(config: CaliberConfig, place: Place) -> int:
+    """Return the seconds by which an act renews the heartbeat of an agent that was silent for three."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    engine = inspect(memory).engine
+    made = memory.agents.register("planner")
+    clock.advance(ms=3_000)
+    engine.write(lambda uow: registered(uow, engine.config, made.ref))
+    return (memory.agents.get("planner").last_heartbeat - made.last_heartbeat).seconds
 
 
 # --- scopes and trajectories -------------------------------------------------------------------------
@@ -414,6 +439,9 @@ def abandoned(config: CaliberConfig, place: Place) -> str:
 ROLES = AgentRole
 
 CASES: tuple[Case, ...] = (
+    # --- agents
+    Case("agents.registration", acted, ("open", "planner"), ("required", "refused"), NO_VECTORS),
+    Case("agents.heartbeat_timeout_ms", heard, (8_000, 3), (20_000, 0), NO_VECTORS),
     # --- tasks
     case("orphan_detection_threshold", abandoned, ("1h", "failed"), ("3h", "active")),
     case(

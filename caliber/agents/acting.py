@@ -1,0 +1,150 @@
+"""The agent that a call is made for, and its row in the registry.
+
+The registry's ids are those of ``EntityRef.agent(name)``; the principal ``agent:planner`` is the agent ``planner``.
+Source: C-420, C-422.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from caliber.access.identities import as_entity, current, entity_of
+from caliber.model import arguments
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
+from caliber.model.errors import NotRegistered, PermissionDenied, RequiredFieldMissing
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.time import from_us, to_us
+from caliber.schema.relations import AGENT, IDENTITY
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
+    from caliber.engine.engine import Engine
+
+DEFAULT_TYPE: Final = "agent"
+"""The type of an agent that was registered by its first act."""
+_SIGNS: Final = 4
+"""Signs of life that acts leave within a heartbeat's timeout, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActingAgent:
+    """An agent by its name and reference; ``name`` is None for one that was given by reference and is unknown."""
+
+    name: str | None
+    ref: EntityRef
+
+    @property
+    def label(self) -> str:
+        """The name of the agent in audit records and of locks' holders: ``agent:planner``."""
+        return f"{PrincipalKind.AGENT.value}:{self.name or self.ref.id}"
+
+
+def agent_named(engine: Engine, agent: str | EntityRef, field: str = "agent") -> ActingAgent:
+    """Return the agent of a name or reference, registered or not.
+
+    Raises: DTypeError; InvalidValue for an empty, overlong or invisible name, or a reference to something else.
+    """
+    if isinstance(agent, EntityRef):
+        ref = current(engine, as_entity(agent, EntityType.AGENT, field))
+        known = find_agent(engine, ref)
+        return ActingAgent(None if known is None else known.name, ref)
+    name = EntityRef.plain_name(arguments.as_text(agent, field, limit=arguments.MAX_NAME_CHARS))
+    if not engine.memory.snapshot[IDENTITY.name].count():
+        return ActingAgent(name, EntityRef.agent(name))
+    return ActingAgent(name, entity_of(engine, name, EntityType.AGENT, field=field, register=False))
+
+
+def acting_agent(
+    engine: Engine, principal: Principal, agent: str | EntityRef | None = None, action: str = "act as"
+) -> ActingAgent:
+    """Return the agent that a call is made for: a handle's own, or the one that the application or an admin names.
+
+    Raises: as ``agent_named``; RequiredFieldMissing where the principal is no agent and names none; PermissionDenied
+        for an agent that names another one, and for a user.
+    """
+    own = agent_named(engine, principal.id) if principal.kind is PrincipalKind.AGENT else None
+    if agent is None:
+        if own is not None:
+            return own
+        if principal.serves:
+            raise RequiredFieldMissing(
+                "agent is required: name the agent that acts, or use memory.acting_as(Principal.agent(...))",
+                field="agent",
+            )
+        raise PermissionDenied(agent_id=principal.label, action=action, resource="an agent")
+    named = agent_named(engine, agent)
+    if principal.serves or (own is not None and own.ref == named.ref):
+        return named
+    raise PermissionDenied(agent_id=principal.label, action=action, resource="another agent")
+
+
+def find_agent(engine: Engine, ref: EntityRef) -> Agent | None:
+    """Return an agent's row as memory has it, or None."""
+    rows = engine.snapshot()[AGENT.name]
+    number = rows.find(ref.id.bytes)
+    if number < 0:
+        return None
+    agent: Agent = engine.memory.entity(rows, number)
+    return agent
+
+
+def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | EntityRef) -> Agent:
+    """Return the row of an agent that acts, as this transaction has it; with ``open`` its first act registers it.
+
+    An act is a sign of life: the heartbeat is renewed where it is old, and a failed agent becomes idle.
+
+    Raises: NotRegistered; PermissionDenied for an agent that is hibernated or archived.
+    """
+    ref = agent.ref if isinstance(agent, ActingAgent) else agent
+    known: Agent | None = uow.find(AGENT, ref.id.bytes)
+    if known is None:
+        name = agent.name if isinstance(agent, ActingAgent) else None
+        if name is None or config.agents.registration == "required":
+            raise not_registered(ref)
+        uow.insert_new(AGENT, new_agent(uow, name, ref))
+        known = uow.find(AGENT, ref.id.bytes)
+        assert known is not None  # inserted here, or by another transaction that has ended
+    if known.lifecycle is not AgentLifecycle.ACTIVE:
+        raise PermissionDenied(
+            f"agent {ref.id} is {known.lifecycle}: make it active with memory.agents.set_lifecycle before it acts",
+            agent_id=str(ref.id),
+            action="act as",
+            resource=f"an agent that is {known.lifecycle}",
+        )
+    silence_us = uow.now_us - to_us(known.last_heartbeat)
+    if known.status is AgentStatus.FAILED or silence_us > config.agents.heartbeat_timeout_ms * 1_000 // _SIGNS:
+        revived = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
+        now = from_us(uow.now_us)
+        known = uow.update(AGENT, dataclasses.replace(known, status=revived, last_heartbeat=now, updated_at=now))
+    return known
+
+
+def not_registered(ref: EntityRef) -> NotRegistered:
+    """Return the refusal of an agent that the registry does not have."""
+    return NotRegistered(
+        f"agent {ref.id} is not registered: register it with memory.agents.register(...)", agent_id=str(ref.id)
+    )
+
+
+def new_agent(uow: UnitOfWork, name: str, ref: EntityRef) -> Agent:
+    """Return the row of an agent of which nothing but the name is known."""
+    now = from_us(uow.now_us)
+    return Agent(
+        agent_id=AgentId(ref.id),
+        name=name,
+        agent_type=DEFAULT_TYPE,
+        capabilities=(),
+        role=None,
+        memory_access=None,
+        status=AgentStatus.IDLE,
+        lifecycle=AgentLifecycle.ACTIVE,
+        can_delegate_to=(),
+        reports_to=None,
+        created_at=now,
+        updated_at=now,
+        last_heartbeat=now,
+    )

@@ -1,0 +1,217 @@
+"""Registry of the agents that share a store: registering, heartbeats, states.
+
+Source: C-362, C-363, C-381, C-418 to C-421, C-442, P-011.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from caliber.agents.acting import (
+    ActingAgent,
+    acting_agent,
+    agent_named,
+    new_agent,
+    not_registered,
+)
+from caliber.engine.engine import Engine
+from caliber.events import event_log
+from caliber.model import arguments, states
+from caliber.model.access import AgentRole, Principal
+from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
+from caliber.model.deadline import bounded
+from caliber.model.errors import CircularReference, NotRegistered, PermissionDenied
+from caliber.model.events import EventFamily, EventType
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.search import ReadConsistency
+from caliber.model.time import from_us
+from caliber.schema.relations import AGENT
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+_HIERARCHY: Final = "caliber:agents reports_to"
+"""Serializes changes of the hierarchy: two that are sound alone could close a cycle together."""
+
+
+class Registry:
+    """The registry, as one principal uses it."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def register(
+        self,
+        agent: str | EntityRef | None,
+        agent_type: str | None,
+        capabilities: Sequence[str] | None,
+        rights: dict[str, Any],
+        description: str | None,
+        deadline_ms: int | None,
+    ) -> Agent:
+        """Insert an agent, or update the one that there is; what is None stays as it is. ``rights`` are checked."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            acting = acting_agent(self._engine, self._principal, agent, "register")
+            changes = self._checked(agent_type, capabilities, rights, description)
+            boss = changes.pop("reports_to", None)
+            boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
+            if changes.keys() & {"role", "can_delegate_to"} or boss_ref is not None:
+                self._require_service("set the rights of", "an agent")
+
+            def work(uow: UnitOfWork) -> Agent:
+                if boss_ref is not None:
+                    self._check_boss(uow, acting.ref, boss_ref)
+                    changes["reports_to"] = AgentId(boss_ref.ref.id)
+                return self._registered(uow, acting, changes)
+
+            return self._engine.write(work)
+
+    def _registered(self, uow: UnitOfWork, acting: ActingAgent, changes: dict[str, Any]) -> Agent:
+        key, now = acting.ref.id.bytes, from_us(uow.now_us)
+        if acting.name is not None and uow.find(AGENT, key) is None:
+            fresh = dataclasses.replace(new_agent(uow, acting.name, acting.ref), **changes)
+            if uow.insert_new(AGENT, fresh):
+                self._audit(uow, EventType.AGENT_REGISTER, fresh, changes)
+                return fresh
+        uow.lock(AGENT, key)
+        known: Agent | None = uow.find(AGENT, key)
+        if known is None:
+            raise not_registered(acting.ref)
+        status = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
+        changed = {name: value for name, value in changes.items() if getattr(known, name) != value}
+        known = uow.update(
+            AGENT, dataclasses.replace(known, **changed, status=status, last_heartbeat=now, updated_at=now)
+        )
+        if changed:
+            self._audit(uow, EventType.AGENT_REGISTER, known, changed)
+        return known
+
+    def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
+        """Return an agent. Raises: InputError kinds; NotRegistered."""
+        with bounded(deadline_ms):
+            named = agent_named(self._engine, agent)
+            rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
+            number = rows.find(named.ref.id.bytes)
+            if number < 0:
+                raise not_registered(named.ref)
+            found: Agent = self._engine.memory.entity(rows, number)
+            return found
+
+    def list(
+        self,
+        agent_type: str | None,
+        status: AgentStatus | str | None,
+        lifecycle: AgentLifecycle | str | None,
+        deadline_ms: int | None,
+    ) -> list[Agent]:
+        """Return the agents of a type, status and stage of life, the oldest first."""
+        with bounded(deadline_ms):
+            kind = arguments.as_name(agent_type, "type")
+            state = None if status is None else arguments.as_enum(status, AgentStatus, "status")
+            stage = None if lifecycle is None else arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
+            rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
+            found: list[Agent] = [self._engine.memory.entity(rows, number) for number in rows.rows().tolist()]
+            found = [
+                each
+                for each in found
+                if kind in (None, each.agent_type) and state in (None, each.status) and stage in (None, each.lifecycle)
+            ]
+            return sorted(found, key=lambda each: (each.created_at, each.name))
+
+    def heartbeat(self, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
+        """Renew an agent's sign of life; a failed one becomes idle."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            acting = acting_agent(self._engine, self._principal, agent)
+
+            def work(uow: UnitOfWork) -> Agent:
+                known = self._known(uow, acting.ref)
+                status = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
+                updated: Agent = uow.update(
+                    AGENT, dataclasses.replace(known, status=status, last_heartbeat=from_us(uow.now_us))
+                )
+                return updated
+
+            return self._engine.write(work)
+
+    def set_status(self, status: AgentStatus | str, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
+        """Change the state of an agent at run time."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            target = arguments.as_enum(status, AgentStatus, "status")
+            acting = acting_agent(self._engine, self._principal, agent)
+
+            def work(uow: UnitOfWork) -> Agent:
+                known = self._known(uow, acting.ref)
+                states.AGENT.check(known.status, target)
+                now = from_us(uow.now_us)
+                updated: Agent = uow.update(
+                    AGENT, dataclasses.replace(known, status=target, updated_at=now, last_heartbeat=now)
+                )
+                return updated
+
+            return self._engine.write(work)
+
+    # --- rules -----------------------------------------------------------------------------------
+
+    def _known(self, uow: UnitOfWork, ref: EntityRef) -> Agent:
+        """Return an agent's row, locked. Raises: NotRegistered."""
+        uow.lock(AGENT, ref.id.bytes)
+        known: Agent | None = uow.find(AGENT, ref.id.bytes)
+        if known is None:
+            raise not_registered(ref)
+        return known
+
+    def _check_boss(self, uow: UnitOfWork, ref: EntityRef, boss: ActingAgent) -> None:
+        """Raise NotRegistered for an unknown boss, CircularReference for one that reports to the agent itself."""
+        uow.serialize(_HIERARCHY)
+        seen: list[uuid.UUID] = [ref.id]
+        above: uuid.UUID | None = boss.ref.id
+        while above is not None:
+            if above in seen:
+                raise CircularReference(entity_type=AGENT.name, ids=[str(each) for each in (*seen, above)])
+            seen.append(above)
+            known: Agent | None = uow.find(AGENT, above.bytes)
+            if known is None:
+                raise not_registered(EntityRef(EntityType.AGENT, above))
+            above = known.reports_to
+
+    def _checked(self, agent_type: Any, capabilities: Any, rights: dict[str, Any], description: Any) -> dict[str, Any]:
+        """Return the arguments that were given, checked. Raises: InputError kinds."""
+        changes: dict[str, Any] = {}
+        if agent_type is not None:
+            changes["agent_type"] = EntityRef.plain_name(
+                arguments.as_text(agent_type, "type", limit=arguments.MAX_NAME_CHARS)
+            )
+        if capabilities is not None:
+            changes["capabilities"] = arguments.as_names(capabilities, "capabilities")
+        if description is not None:
+            changes["description"] = arguments.as_text(description, "description", allow_empty=True)
+        if rights["can_delegate_to"] is not None:
+            changes["can_delegate_to"] = arguments.as_names(rights["can_delegate_to"], "can_delegate_to")
+        if rights["role"] is not None:
+            changes["role"] = arguments.as_enum(rights["role"], AgentRole, "role")
+        if rights["reports_to"] is not None:
+            changes["reports_to"] = rights["reports_to"]
+        return changes
+
+    def _require_service(self, action: str, resource: str) -> None:
+        if not self._principal.serves:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+
+    def _audit(self, uow: UnitOfWork, kind: EventType, agent: Agent, changes: dict[str, Any]) -> None:
+        """Log a change of what an agent is, or may do, in its transaction; names and texts stay out of the log."""
+        event = self._engine.event(
+            kind,
+            principal=self._principal.label,
+            subject=(EntityType.AGENT, agent.agent_id),
+            payload={"changed": sorted(changes), "status": agent.status.value, "lifecycle": agent.lifecycle.value},
+            family=EventFamily.AUDIT,
+        )
+        event_log.audit(uow, event)
+
+
+__all__ = ["NotRegistered", "Registry"]

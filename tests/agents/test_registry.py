@@ -1,0 +1,211 @@
+"""The registry of agents: registering, heartbeats, states, on each database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.databases import Backend
+
+import caliber
+from caliber.agents.acting import acting_agent, registered
+from caliber.model import AgentLifecycle, AgentRole, AgentStatus, EntityRef, FixedClock, Principal
+from caliber.model.errors import (
+    CircularReference,
+    DTypeError,
+    InvalidStateTransition,
+    InvalidValue,
+    NotRegistered,
+    PermissionDenied,
+    RequiredFieldMissing,
+)
+from caliber.testing import inspect
+
+pytestmark = pytest.mark.databases("all")
+
+Opened = Callable[..., caliber.Caliber]
+
+
+@pytest.fixture
+def open_store(backend: Backend) -> Opened:
+    def opened(**knobs: Any) -> caliber.Caliber:
+        return backend.open(embedding_provider=None, policies=[], jobs__poll_ms=0, **knobs)
+
+    return opened
+
+
+def act(memory: caliber.Caliber, principal: Principal, agent: str | EntityRef | None = None) -> Any:
+    engine: Any = inspect(memory).engine
+    acting = acting_agent(engine, principal, agent)
+    return engine.write(lambda uow: registered(uow, engine.config, acting))
+
+
+def test_registering_inserts_then_updates(open_store: Opened) -> None:
+    memory = open_store()
+    made = memory.agents.register("planner", type="lead", capabilities=["plan"], description="plans")
+    assert (made.name, made.agent_type, made.capabilities) == ("planner", "lead", ("plan",))
+    assert (made.status, made.lifecycle) == (AgentStatus.IDLE, AgentLifecycle.ACTIVE)
+    assert made.ref == EntityRef.agent("planner")
+    again = memory.agents.register(" planner ", capabilities=[], role="reviewer", can_delegate_to=["worker"])
+    assert (again.agent_id, again.agent_type, again.capabilities) == (made.agent_id, "lead", ())
+    assert (again.role, again.can_delegate_to, again.description) == (AgentRole.REVIEWER, ("worker",), "plans")
+    assert memory.agents.get("planner") == again == memory.agents.get(EntityRef.agent("planner"))
+    assert memory.agents.list() == [again]
+    assert memory.agents.list(type="worker") == memory.agents.list(status="failed") == []
+    assert memory.agents.list(lifecycle="active", type="lead", status="idle") == [again]
+
+
+def test_unknown_agents_and_bad_names_are_refused(open_store: Opened) -> None:
+    memory = open_store()
+    for call in (memory.agents.get, memory.agents.heartbeat, lambda name: memory.agents.set_status("active", name)):
+        with pytest.raises(NotRegistered, match="register it with"):
+            call("nowhere")
+    for name in ("", "  ", "\u200b\u2060", "x" * 10_240, "pl\u202eanner", "a\0b"):
+        with pytest.raises(InvalidValue):
+            memory.agents.register(name)
+    with pytest.raises(DTypeError):
+        memory.agents.register(7)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="reference to user"):
+        memory.agents.register(EntityRef.user("maria"))
+    with pytest.raises(InvalidValue, match="orchestrator"):
+        memory.agents.register("planner", role="king")
+    with pytest.raises(NotRegistered):
+        memory.agents.register(EntityRef.agent("by reference alone"))
+    with pytest.raises(RequiredFieldMissing, match="acting_as"):
+        memory.agents.heartbeat()
+    assert memory.agents.list() == []
+
+
+def test_a_boss_may_not_report_to_its_own_reports(open_store: Opened) -> None:
+    memory = open_store()
+    for name in "abc":
+        memory.agents.register(name)
+    with pytest.raises(NotRegistered):
+        memory.agents.register("a", reports_to="nowhere")
+    with pytest.raises(CircularReference):
+        memory.agents.register("a", reports_to="a")
+    memory.agents.register("a", reports_to="b")
+    memory.agents.register("b", reports_to="c")
+    with pytest.raises(CircularReference):
+        memory.agents.register("c", reports_to="a")
+    assert memory.agents.get("c").reports_to is None
+
+
+def test_two_writers_close_no_cycle_together(open_store: Opened) -> None:
+    memory = open_store()
+    for name in "ab":
+        memory.agents.register(name)
+    start, refused = threading.Barrier(2), list[str]()
+
+    def report(one: str, other: str) -> None:
+        start.wait()
+        try:
+            memory.agents.register(one, reports_to=other)
+        except CircularReference:
+            refused.append(one)
+
+    threads = [threading.Thread(target=report, args=pair) for pair in ("ab", "ba")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1
+    assert sorted(each.reports_to is None for each in memory.agents.list()) == [False, True]
+
+
+def test_states_follow_the_machine(open_store: Opened) -> None:
+    memory = open_store()
+    memory.agents.register("planner")
+    for wrong in ("blocked",):
+        with pytest.raises(InvalidStateTransition):
+            memory.agents.set_status(wrong, "planner")
+    for status in ("active", "active", "blocked", "idle", "failed"):
+        assert memory.agents.set_status(status, "planner").status == status
+    with pytest.raises(InvalidStateTransition):
+        memory.agents.set_status("active", "planner")
+    assert memory.agents.heartbeat("planner").status is AgentStatus.IDLE
+    with pytest.raises(InvalidValue):
+        memory.agents.set_status("asleep", "planner")
+
+
+def test_heartbeats_are_of_the_databases_clock(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock)
+    made = memory.agents.register("planner")
+    clock.advance(ms=5_000)
+    assert memory.agents.heartbeat("planner").last_heartbeat == made.last_heartbeat + timedelta(seconds=5)
+
+
+def test_an_agent_acts_as_itself_alone(open_store: Opened) -> None:
+    memory = open_store()
+    memory.agents.register("planner")
+    memory.agents.register("worker")
+    planner = memory.acting_as(Principal.agent("planner"))
+    assert planner.agents.register(capabilities=["plan"]).capabilities == ("plan",)
+    assert planner.agents.heartbeat().name == planner.agents.heartbeat("planner").name == "planner"
+    for call in (
+        planner.agents.heartbeat,
+        planner.agents.register,
+        lambda name: planner.agents.set_status("idle", name),
+    ):
+        with pytest.raises(PermissionDenied):
+            call("worker")
+    for rights in ({"role": "optimizer"}, {"can_delegate_to": ["worker"]}, {"reports_to": "worker"}):
+        with pytest.raises(PermissionDenied, match="rights"):
+            planner.agents.register(**rights)
+    for name in (None, "planner", "maria"):
+        with pytest.raises(PermissionDenied):
+            memory.acting_as(Principal.user("maria")).agents.register(name)
+
+
+def test_the_first_act_registers_an_agent_where_registration_is_open(open_store: Opened) -> None:
+    memory = open_store(agents__registration="open")
+    found = act(memory, Principal.agent("planner"))
+    assert (found.name, found.agent_type, found.status) == ("planner", "agent", AgentStatus.IDLE)
+    assert act(memory, Principal.application(), "planner").agent_id == found.agent_id
+    assert len(memory.agents.list()) == 1
+    with pytest.raises(NotRegistered):
+        act(memory, Principal.application(), EntityRef.agent("unknown"))
+
+
+def test_acts_of_unknown_agents_are_refused_where_registration_is_required(open_store: Opened) -> None:
+    memory = open_store(agents__registration="required")
+    with pytest.raises(NotRegistered):
+        act(memory, Principal.agent("planner"))
+    memory.agents.register("planner")
+    assert act(memory, Principal.agent("planner")).name == "planner"
+
+
+def test_acts_are_signs_of_life(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=40_000)
+    made = memory.agents.register("planner")
+    clock.advance(ms=9_000)
+    assert act(memory, Principal.agent("planner")).last_heartbeat == made.last_heartbeat, "not each act writes"
+    clock.advance(ms=2_000)
+    assert act(memory, Principal.agent("planner")).last_heartbeat == made.last_heartbeat + timedelta(seconds=11)
+    memory.agents.set_status("failed", "planner")
+    assert act(memory, Principal.agent("planner")).status is AgentStatus.IDLE
+
+
+def test_a_task_that_is_deleted_leaves_its_agent(open_store: Opened) -> None:
+    memory = open_store(principal__kind="human", principal__id="owner", principal__admin=True)
+    task = memory.start_trajectory("plan", initiator=EntityRef.agent("planner"))
+    made = memory.agents.register("planner")
+    engine: Any = inspect(memory).engine
+
+    def set_task(uow: Any) -> None:
+        import dataclasses
+
+        from caliber.schema.relations import AGENT
+
+        found = uow.find(AGENT, made.agent_id.bytes)
+        uow.update(AGENT, dataclasses.replace(found, current_trajectory_id=task.trajectory_id))
+
+    engine.write(set_task)
+    assert memory.agents.get("planner").current_trajectory_id == task.trajectory_id
+    memory.storage.trajectories.delete(task.trajectory_id)
+    assert memory.agents.get("planner").current_trajectory_id is None
