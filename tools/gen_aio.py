@@ -1,4 +1,4 @@
-"""Generate the asynchronous face, ``caliber/api/_aio*.py``, from the classes of the synchronous one.
+"""Generate the asynchronous face, ``caliber/api/faces/_aio*.py``, from the classes of the synchronous one.
 
 Usage: python tools/gen_aio.py [--check]
 
@@ -41,7 +41,7 @@ from caliber.engine.leases import LockService
 from caliber.events.facet import Events
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "caliber" / "api"
+FOLDER = ROOT / "caliber" / "api" / "faces"
 BY_HAND: dict[type, type] = {
     Caliber: aio_base.AsyncHandle,
     LockService: aio_base.AsyncLocking,
@@ -239,7 +239,7 @@ class Module:
 
     def _face(self, kind: type) -> str:
         name = f"Async{kind.__name__}"
-        return self.use(f"caliber.api.{self._faces[kind]}", name)
+        return self.use(f"caliber.api.faces.{self._faces[kind]}", name)
 
     def add_class(self, kind: type) -> None:
         """Add the asynchronous class of a class."""
@@ -340,7 +340,7 @@ class Module:
         """Return the module, formatted."""
         lines = [f'"""{title}\n\n{HEAD}\n"""', "", RULES, "", "from __future__ import annotations", ""]
         for called, (place, name) in sorted(self._imports.items()):
-            if place == f"caliber.api.{stem}":
+            if place == f"caliber.api.faces.{stem}":
                 continue
             if name is None:
                 lines.append(f"import {place}")

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from caliber.agents.views import AgentMemoryView
 from caliber.engine.engine import Engine
 from caliber.engine.leases import LockService, locks_for
 from caliber.model import arguments
 from caliber.model.access import AgentRole, Principal
+from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.search.service import Searching
 
 if TYPE_CHECKING:
     from caliber.agents.registry import Registry
-    from caliber.agents.views import AgentMemoryView
-    from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
 
 
 class Agents:
@@ -104,8 +104,6 @@ class Agents:
         Raises: InvalidValue for an unknown role; RequiredFieldMissing for none; PermissionDenied for an agent that
             names another role than its own, or for another user.
         """
-        from caliber.agents.views import AgentMemoryView  # few processes look at notes by role
-
         self._engine.check_open()
         own = self._principal.role
         wanted = own if role is None else arguments.as_enum(role, AgentRole, "role")

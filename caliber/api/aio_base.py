@@ -1,6 +1,6 @@
 """Base classes of the asynchronous API: run synchronous calls on a thread pool, stream events, hold locks.
 
-The generated modules ``_aio*.py`` derive from these classes; tools/gen_aio.py writes them from the synchronous classes
+The modules ``faces/_aio*.py`` derive from these classes; tools/gen_aio.py writes them from the synchronous classes
 and omits the public names that a base class here defines. Calls run on a bounded pool of threads, so the event loop
 never waits for a disk or a lock; kernels and SQLite release the interpreter lock there. At most ``aio.queue`` calls
 wait for a thread; further calls wait in the loop. A call that is cancelled before a thread takes it never runs. A call

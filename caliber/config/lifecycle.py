@@ -1,4 +1,4 @@
-"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes, agents and principal."""
+"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes and principal."""
 
 from typing import Annotated, Literal
 
@@ -100,22 +100,6 @@ class LearningConfig(Section):
         "ours",
         ge=1,
         le=10_000,
-    )
-
-
-class AgentsConfig(Section):
-    """Agents that share the store."""
-
-    registration: Literal["open", "required"] = knob(
-        "Agents that act without being registered: open registers them at their first act, required refuses them.",
-        "C-420",
-        source_value="required",
-    )
-    heartbeat_timeout_ms: Duration = knob(
-        "Silence of an agent after which its status becomes failed, and its locks are released.",
-        "C-421",
-        unit="ms",
-        gt=0,
     )
 
 

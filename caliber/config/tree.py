@@ -16,7 +16,7 @@ import pydantic
 from pydantic import Field, PrivateAttr
 
 from caliber.config import faults
-from caliber.config.access.rights import AccessConfig
+from caliber.config.access.rights import AccessConfig, AgentsConfig
 from caliber.config.bases import KNOB as BASE
 from caliber.config.bases import complete
 from caliber.config.context import (
@@ -30,7 +30,6 @@ from caliber.config.context import (
 from caliber.config.injection import RULES_MAX, InjectionRule
 from caliber.config.knobs import AsList, Duration, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
-    AgentsConfig,
     CloseConfig,
     JobsConfig,
     LearningConfig,

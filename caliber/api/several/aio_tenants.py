@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from caliber.api._aio import AsyncCaliber
 from caliber.api.aio_threads import CallThreads
+from caliber.api.faces._aio import AsyncCaliber
 from caliber.api.tenants import WAIT_MS, PooledCaliber, Tenants
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource

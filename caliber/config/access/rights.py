@@ -1,9 +1,9 @@
-"""Configuration sections of access: readers of notes, rights of agents by kind, and views of roles."""
+"""Configuration sections of access: readers of notes, rights of agents by kind, views of roles, agents."""
 
 from typing import Annotated, Literal
 
 from caliber.config.access.views import ViewsConfig
-from caliber.config.knobs import AsList, FrozenMap, Section, knob
+from caliber.config.knobs import AsList, Duration, FrozenMap, Section, knob
 from caliber.model.access import AgentRole
 
 Roles = Annotated[tuple[AgentRole, ...], AsList]
@@ -35,6 +35,22 @@ class RightsConfig(Section):
         "C-422",
     )
     write: FrozenMap[Scope] = knob('Kinds that it writes, each with "all" or "own" (changes only).', "C-422")
+
+
+class AgentsConfig(Section):
+    """Agents that share the store."""
+
+    registration: Literal["open", "required"] = knob(
+        "Agents that act without being registered: open registers them at their first act, required refuses them.",
+        "C-420",
+        source_value="required",
+    )
+    heartbeat_timeout_ms: Duration = knob(
+        "Silence of an agent after which its status becomes failed, and its locks are released.",
+        "C-421",
+        unit="ms",
+        gt=0,
+    )
 
 
 class AccessConfig(Section):

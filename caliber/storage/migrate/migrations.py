@@ -26,7 +26,6 @@ from caliber.schema.relations.storage import Migration
 from caliber.storage.compile.plan import Dialect, RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
-from caliber.storage.migrate.job_conversion import convert_jobs
 from caliber.storage.migrate.schema_changes import (
     AddColumn,
     AddEnumMember,
@@ -73,6 +72,12 @@ class OwnerCount(NamedTuple):
     shared: int
 
 
+def _convert_jobs(dialect: Dialect) -> tuple[str, ...]:
+    from caliber.storage.migrate.job_conversion import convert_jobs  # only stores of schema 3 have such rows
+
+    return convert_jobs(dialect)
+
+
 _ROLE_TYPES = "decision architecture coordination pattern skill bug test implementation untyped"
 """Types of notes that the views of roles show. Source: M-119, M-128."""
 
@@ -102,7 +107,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_reader_version=4,
         min_writer_version=4,
         changes=(AddRelation("job"), DropRelation(PENDING_TRIGGER), DropRelation(POLICY_RUN)),
-        convert=convert_jobs,
+        convert=_convert_jobs,
     ),
     # A process of schema 4 cannot read an edge to a record of a kind that it has no name for.
     5: MigrationStep(

@@ -77,7 +77,7 @@ def case(
 
 
 def acted(config: CaliberConfig, place: Place) -> str:
-    """Return what an act of an agent that never was registered comes to."""
+    """Return the outcome of an act of an agent that was never registered."""
     engine = inspect(place.open(config)).engine
     acting = acting_agent(engine, Principal.agent("planner"))
     try:

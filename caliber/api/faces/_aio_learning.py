@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from caliber.api._aio_trajectory import AsyncTaskMethods
 from caliber.api.aio_base import AsyncFace
+from caliber.api.faces._aio_trajectory import AsyncTaskMethods
 from caliber.learning.facet import Learning, LearningMethods
 from caliber.model.ids import Id
 from caliber.model.learning import Learned

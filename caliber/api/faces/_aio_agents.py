@@ -12,8 +12,8 @@ from datetime import datetime
 
 from caliber.agents.facet import Agents
 from caliber.agents.views import AgentMemoryView
-from caliber.api._aio_engine import AsyncLockService
 from caliber.api.aio_base import AsyncFace
+from caliber.api.faces._aio_engine import AsyncLockService
 from caliber.model.access import AgentRole
 from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
 from caliber.model.knowledge import Note, NoteType

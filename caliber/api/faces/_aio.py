@@ -16,19 +16,19 @@ from typing import Any
 
 from caliber.admin.backup import RestoreReport
 from caliber.api import opening
-from caliber.api._aio_access import AsyncAccess, AsyncIdentities
-from caliber.api._aio_admin import AsyncAdmin, AsyncTables
-from caliber.api._aio_agents import AsyncAgents
-from caliber.api._aio_events import AsyncEvents
-from caliber.api._aio_explain import AsyncWindows
-from caliber.api._aio_jobs import AsyncJobs
-from caliber.api._aio_knowledge import AsyncNoteMethods
-from caliber.api._aio_learning import AsyncLearning, AsyncLearningMethods
-from caliber.api._aio_memories import AsyncRecordMethods
-from caliber.api._aio_pcp import AsyncPcp
-from caliber.api._aio_trajectory import AsyncArtifacts
 from caliber.api.aio_base import AsyncFace, AsyncHandle, opened
 from caliber.api.caliber import Caliber
+from caliber.api.faces._aio_access import AsyncAccess, AsyncIdentities
+from caliber.api.faces._aio_admin import AsyncAdmin, AsyncTables
+from caliber.api.faces._aio_agents import AsyncAgents
+from caliber.api.faces._aio_events import AsyncEvents
+from caliber.api.faces._aio_explain import AsyncWindows
+from caliber.api.faces._aio_jobs import AsyncJobs
+from caliber.api.faces._aio_knowledge import AsyncNoteMethods
+from caliber.api.faces._aio_learning import AsyncLearning, AsyncLearningMethods
+from caliber.api.faces._aio_memories import AsyncRecordMethods
+from caliber.api.faces._aio_pcp import AsyncPcp
+from caliber.api.faces._aio_trajectory import AsyncArtifacts
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource

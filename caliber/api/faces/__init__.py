@@ -1,0 +1,1 @@
+"""Asynchronous face: generated classes with ``async`` methods, one module for the facets of a room."""
