@@ -193,8 +193,12 @@ def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def build_state(state: CheckpointState, window: ContextWindow, compress: bool) -> tuple[str, bytes]:
-    """Return codec and bytes of a checkpoint's state (C-268)."""
+    """Return codec and bytes of a checkpoint's state (C-268).
+
+    One that is longer than a reader unpacks is kept as it is.
+    """
     raw = dump_json(state.as_json() | {"context_snapshot": window_as_json(window)}).encode()
+    compress = compress and len(raw) <= _MAX_STATE_BYTES
     body = zlib.compress(raw) if compress else raw
     return CODEC_ZLIB if compress else CODEC_JSON, CHECKPOINT_HEAD + hashlib.sha256(body).digest() + body
 
