@@ -125,3 +125,18 @@ def test_a_generator_that_yields_twice_is_a_mistake() -> None:
         pass
     with pytest.raises(RuntimeError, match="stop"), twice():
         raise KeyError
+
+
+def test_a_generator_that_never_yields_is_a_mistake() -> None:
+    @managed
+    def never(*errors: Exception) -> Iterator[None]:
+        for error in errors:
+            raise error
+        if errors:
+            yield
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="didn't yield"), never():
+            raise AssertionError("the block ran")
+        with pytest.raises(OSError, match="planted"), never(OSError("planted")):
+            raise AssertionError("the block ran")

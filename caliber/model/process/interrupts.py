@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 import signal
 import threading
@@ -106,6 +107,14 @@ class _Managed:
     __exit__ = _Step(operator.attrgetter("leave"))
 
 
+def _refuse() -> None:
+    raise RuntimeError("generator didn't yield")
+
+
+_NEVER_YIELDED = iter(_refuse, ...)
+"""The error of a generator that yields nothing. It is raised from C: nothing else of Python runs as a block begins."""
+
+
 def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
     """As ``contextlib.contextmanager``, but nothing that is held at the ``yield`` outlives an interrupted block."""
 
@@ -113,7 +122,8 @@ def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextMa
     def managing(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
         manager, held = _Managed(), _Held()
         held.gen = function(*args, **kwargs)
-        manager.enter, manager.leave = held.gen.__next__, functools.partial(_leave, weakref.proxy(held))
+        manager.enter = itertools.chain(held.gen, _NEVER_YIELDED).__next__
+        manager.leave = functools.partial(_leave, weakref.proxy(held))
         manager.leave.held = held  # type: ignore[attr-defined]
         return manager
 
