@@ -126,7 +126,7 @@ class RecordCorrections(ABC, Generic[R]):
             now, until = from_us(uow.now_us), self._until(record)
             if wanted is None and until is not None and until <= now:
                 return record  # it has ended
-            self._check_usable(record)
+            self._check_active(record)
             stop = now if wanted is None else wanted
             self._check_begun(record, stop)
             return self._write(uow, record, self._with(record, {self._until_column: stop}), CorrectionAction.END)

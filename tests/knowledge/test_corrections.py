@@ -191,6 +191,18 @@ def test_corrections_of_what_is_not_there(agent: Any) -> None:
     assert memory.storage.notes.count() == 0
 
 
+def test_a_deleted_note_does_not_end(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("one")
+    deleted = memory.delete_note(note.note_id)
+    for at in (None, note.created_at + timedelta(days=1)):
+        with pytest.raises(Conflict, match="undo that first"):
+            memory.end_note(note.note_id, at=at)
+    assert memory.storage.notes.get(note.note_id) == deleted
+    memory.undo_note(note.note_id)
+    assert memory.end_note(note.note_id).valid_until is not None
+
+
 # --- who may -------------------------------------------------------------------------------------
 
 
