@@ -60,6 +60,12 @@ _UNSEEN: Final = re.compile(
 )
 """Texts of invisible characters alone."""
 
+
+def is_invisible(text: str) -> bool:
+    """Return whether a text has invisible characters, and no other ones."""
+    return not text.isascii() and _UNSEEN.fullmatch(text) is not None
+
+
 NAMESPACES: Final = {
     EntityType.USER: uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42"),
     EntityType.AGENT: uuid.UUID("0f5d6f0b-7a4e-5b1c-8f0d-2b7e9c3a1d64"),
@@ -115,7 +121,7 @@ class EntityRef:
         if not isinstance(name, str):
             raise DTypeError(field="name", expected="str", got=type(name).__name__)
         plain = unicodedata.normalize("NFC", name).strip()
-        if not plain or (not plain.isascii() and _UNSEEN.fullmatch(plain)):
+        if not plain or is_invisible(plain):
             raise InvalidValue(field="name", reason="must not be empty, or of invisible characters alone")
         if not plain.isprintable() and (sign := _CONTROL.search(plain)) is not None:
             raise InvalidValue(field="name", reason=f"must not have a control character, such as U+{ord(sign[0]):04X}")

@@ -13,6 +13,7 @@ from typing import Final
 
 from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import is_invisible
 
 NAME_BYTES_MAX: Final = 1_024
 """Longest name of a tenant, in UTF-8."""
@@ -90,18 +91,20 @@ class Tenant:
         return TenantPlace(self.old_source, self.old_location)
 
 
-def tenant_name(name: object) -> str:
+def tenant_name(name: object, *, new: bool = False) -> str:
     """Return the name by which the directory knows a tenant: in Unicode form NFC, without white space around it.
 
     Two spellings of one form are one tenant (``é`` as one character or two); case, and letters that only look alike,
     make two. Raises: DTypeError; InvalidValue for a name that is empty, longer than 1,024 bytes of UTF-8, or holds
-    control characters or surrogates.
+    control characters or surrogates; for a ``new`` tenant also for one of invisible characters alone.
     """
     if not isinstance(name, str):
         raise DTypeError(field="tenant", expected="str", got=type(name).__name__)
     plain = unicodedata.normalize("NFC", name).strip() if len(name) <= NAME_BYTES_MAX else name
     if not plain:
         raise InvalidValue(field="tenant", reason="must not be empty")
+    if new and is_invisible(plain):  # one that exists can still be opened, and dropped
+        raise InvalidValue(field="tenant", reason="must not be of invisible characters alone")
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in plain[:NAME_BYTES_MAX]):
         raise InvalidValue(field="tenant", reason="must not contain control characters or surrogates")
     if len(plain) > NAME_BYTES_MAX or len(plain.encode()) > NAME_BYTES_MAX:

@@ -93,7 +93,7 @@ class Directory:
 
         Raises: Conflict when the tenant exists, or its place is taken.
         """
-        name = tenant_name(name)
+        name = tenant_name(name, new=True)
         now = from_us(self._clock_us())
         new = Tenant(uuid.uuid4(), name, TenantState.CREATING, place.source, place.location, now, now)
 

@@ -157,6 +157,17 @@ def test_spellings_of_one_name_are_one_tenant(settings: CaliberConfig) -> None:
         caliber.create(settings, tenant="Zoe\u0308")
 
 
+@pytest.mark.parametrize("name", ["\u200b", "\u2060 \ufeff", "\u3164\u115f"], ids=ascii)
+def test_no_new_tenant_has_an_invisible_name(name: str, tmp_path: Path) -> None:
+    settings = tenancy_config(tmp_path, embedding_provider=None)
+    with caliber.Tenants(settings, create=True) as tenants:
+        with pytest.raises(InvalidValue, match="invisible"):
+            tenants.create(name)
+        assert tenants.all() == []
+    with pytest.raises(InvalidValue, match="invisible"):
+        caliber.create(settings, tenant=name)
+
+
 @pytest.mark.parametrize(("name", "says"), REFUSED, ids=lambda value: ascii(value)[:12])
 def test_what_is_no_name_is_refused(name: Any, says: str, tmp_path: Path) -> None:
     settings = tenancy_config(tmp_path, embedding_provider=None)
