@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.agent_history import OK, REFUSED, UNKNOWN, Op
+from support.handing_checks import Given, handing_faults
 from support.message_checks import Stored, message_faults
 from support.task_checks import TaskState, task_faults
 from support.value_checks import value_faults
@@ -237,6 +238,65 @@ def test_messages_that_arrive_as_promised_have_no_violation(name: str) -> None:
 def test_each_violation_of_messages_is_named(name: str) -> None:
     ops, stored, expected = WRONG_MESSAGES[name]
     faults = message_faults(ops, stored)
+    assert any(expected in fault for fault in faults), faults
+
+
+# --- delegations and handoffs --------------------------------------------------------------------------
+
+
+def handed(name: str, agent: str, at: int, *, outcome: str = OK, child: str = "c") -> Op:
+    result = {"status": "", "child": child} if outcome == OK else None
+    return call(f"c{at}", name, at, result, outcome=outcome, id="d", agent=agent)
+
+
+ACCEPT, START, COMPLETE = handed("accept", "a", 0), handed("start", "a", 2), handed("complete", "a", 4)
+SOUND_HANDING: dict[str, tuple[list[Op], Given]] = {
+    "from beginning to end": ([ACCEPT, START, COMPLETE], Given("completed", "a", "completed")),
+    "repeated": (
+        [ACCEPT, handed("accept", "a", 1), START, handed("start", "a", 3)],
+        Given("in_progress", "a", "active"),
+    ),
+    "an interrupted completion": (
+        [ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
+        Given("in_progress", "a", "completed"),
+    ),
+    "cancelled before it was accepted": ([handed("cancel", "boss", 0)], Given("rejected", None)),
+    "taken over": ([handed("take", "a", 0), handed("finish", "a", 2)], Given("completed", "a")),
+}
+WRONG_HANDING: dict[str, tuple[list[Op], Given, str]] = {
+    "two agents": ([ACCEPT, handed("accept", "b", 2)], Given("accepted", "a"), "two agents accepted"),
+    "two tasks": ([ACCEPT, handed("accept", "a", 2, child="x")], Given("accepted", "a"), "two tasks began"),
+    "another agent works": ([ACCEPT, handed("start", "b", 2)], Given("in_progress", "a"), "did not accept"),
+    "in other hands": ([ACCEPT], Given("accepted", "b"), "in the hands of b"),
+    "a step left out": ([ACCEPT, handed("complete", "a", 2)], Given("completed", "a"), "complete without start"),
+    "two ends": (
+        [ACCEPT, START, COMPLETE, handed("cancel", "boss", 6)],
+        Given("completed", "a"),
+        "ended 2 times",
+    ),
+    "a step after the end": (
+        [ACCEPT, START, COMPLETE, handed("start", "a", 6)],
+        Given("completed", "a"),
+        "start after",
+    ),
+    "a lost end": ([ACCEPT, START, COMPLETE], Given("in_progress", "a"), "end is lost"),
+    "a lost step": ([ACCEPT], Given("pending", "a"), "step is lost"),
+    "an end of nobody": ([ACCEPT], Given("failed", "a"), "no call did that"),
+    "an acceptance of nobody": ([], Given("accepted", "a"), "no agent accepted"),
+    "a task that is over": ([ACCEPT, START], Given("in_progress", "a", "completed"), "and its task completed"),
+}
+
+
+@pytest.mark.parametrize("name", SOUND_HANDING)
+def test_work_that_is_handed_over_once_has_no_violation(name: str) -> None:
+    ops, given = SOUND_HANDING[name]
+    assert handing_faults(ops, {"d": given}) == []
+
+
+@pytest.mark.parametrize("name", WRONG_HANDING)
+def test_each_violation_of_handing_over_is_named(name: str) -> None:
+    ops, given, expected = WRONG_HANDING[name]
+    faults = handing_faults(ops, {"d": given})
     assert any(expected in fault for fault in faults), faults
 
 

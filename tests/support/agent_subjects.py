@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from caliber.storage.write.unit_of_work import UnitOfWork
 from support.agent_history import Subject
+from support.handing_checks import Handing
 from support.lock_checks import Locks
 from support.message_checks import Messages
 from support.planted_code import Plant
@@ -16,16 +17,16 @@ from support.value_checks import Values
 
 
 class Part(NamedTuple):
-    """A part: its clients and judge, with clocks that agree or not."""
+    """A part: its clients and judge, with clocks that agree and with clocks that differ.
+
+    With clocks that differ a lease ends for one client before it does for another.
+    """
 
     module: str
     """The module that faults are planted in."""
-    sound: Subject
-    skewed: Subject
-    """The same for clocks that differ: leases then end for one client before they do for another."""
+    simulated: tuple[Subject, Subject]
+    in_processes: tuple[Subject, Subject]
     skew_ms: int = 40
-    steals: bool = False
-    """True where a client that was stopped may take a live lease of another: processes are judged as ``skewed``."""
 
 
 def _stands(module: str) -> bool:
@@ -35,13 +36,19 @@ def _stands(module: str) -> bool:
 
 _QUEUED = "caliber.agents.lock_queue"
 _HAS_QUEUE = _stands(_QUEUED)
+_LOCKS = (Locks(), Locks(same_clock=False))
+_STEALING = Messages(same_clock=False)
+"""A receiver that was stopped between the moment it reads the clock and its claim may take a live lease of another."""
 _PARTS = {
-    "locks": Part(
-        _QUEUED if _HAS_QUEUE else "caliber.engine.leases", Locks(), Locks(same_clock=False), 40 if _HAS_QUEUE else 0
+    "locks": Part(_QUEUED if _HAS_QUEUE else "caliber.engine.leases", _LOCKS, _LOCKS, 40 if _HAS_QUEUE else 0),
+    "values": Part("caliber.workspace.values", (Values(), Values()), (Values(), Values())),
+    "tasks": Part("caliber.workspace.tasks", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
+    "handing": Part(
+        "caliber.agents.delegating",
+        (Handing(), Handing()),
+        (Handing(delegations=100, handoffs=20), Handing(delegations=100, handoffs=20)),
     ),
-    "values": Part("caliber.workspace.values", Values(), Values()),
-    "tasks": Part("caliber.workspace.tasks", Tasks(), Tasks()),
-    "messages": Part("caliber.agents.delivery", Messages(), Messages(same_clock=False), steals=True),
+    "messages": Part("caliber.agents.delivery", (Messages(), _STEALING), (_STEALING, _STEALING)),
 }
 PARTS = {name: part for name, part in _PARTS.items() if _stands(part.module)}
 
@@ -79,6 +86,13 @@ _OTHERS = {
     "a completion is lost": (
         "tasks", "WorkspaceTasks", "complete",
         "dataclasses.replace(task, status=WorkStatus.COMPLETED, completed_at=from_us(uow.now_us))", "task",
+    ),
+    "a step is lost": (
+        "handing", "Delegations", "start",
+        "dataclasses.replace(task, status=DelegationStatus.IN_PROGRESS, updated_at=now)", "task",
+    ),
+    "any agent may work on it": (
+        "handing", "Delegations", "_worked_on", "if task.delegatee_agent_id != acting:", "if False:",
     ),
     "an acknowledgement is lost": (
         "messages", "", "ack", 'return _held(uow, "message.ack", messages, ())', "return len(list(messages))",

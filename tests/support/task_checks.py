@@ -15,8 +15,6 @@ import caliber
 from caliber.model import EntityRef, Principal
 from support.agent_history import OK, REFUSED, Client, Op
 
-TASKS = 4
-
 
 class TaskState(NamedTuple):
     """A task at the end."""
@@ -97,9 +95,12 @@ class Tasks:
 
     knobs: Mapping[str, Any] = MappingProxyType({})
 
+    def __init__(self, *, tasks: int = 4) -> None:
+        self._tasks = tasks
+
     def prepare(self, memory: caliber.Caliber, label: str) -> dict[str, Any]:
         tasks: Any = memory.workspace.tasks  # type: ignore[attr-defined, unused-ignore]
-        made = [tasks.add(f"{label} task {at}", kind="coordination") for at in range(TASKS)]
+        made = [tasks.add(f"{label} task {at}", kind="coordination") for at in range(self._tasks)]
         return {"label": label, "tasks": [str(each.task_id) for each in made]}
 
     def step(self, client: Client) -> None:
