@@ -35,9 +35,9 @@ from typing import get_overloads
 from pydantic import BaseModel
 
 import caliber
+from caliber.agents.locks import LockService
 from caliber.api import aio_base, opening
 from caliber.api.caliber import Caliber
-from caliber.engine.leases import LockService
 from caliber.events.facet import Events
 
 ROOT = Path(__file__).resolve().parent.parent

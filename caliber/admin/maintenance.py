@@ -57,7 +57,7 @@ def maintain(engine: Engine) -> dict[str, int]:
         out["embedding_cache"] = uow.execute(
             "embedding_cache.prune", now - engine.config.embedding_cache_retention * 1_000
         )
-        out["locks"] = uow.execute("lock.delete_expired", now)
+        out["locks"] = uow.execute("lock.delete_expired", now) + uow.execute("lock_waiter.delete_expired", now)
         return out
 
     # Windows still in the queue may refer to contents that would go now.

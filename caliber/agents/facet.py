@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from caliber.agents.views import AgentMemoryView
 from caliber.engine.engine import Engine
-from caliber.engine.leases import LockService, locks_for
 from caliber.model import arguments
 from caliber.model.access import AgentRole, Principal
 from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
@@ -16,6 +15,7 @@ from caliber.model.references import EntityRef
 from caliber.search.service import Searching
 
 if TYPE_CHECKING:
+    from caliber.agents.locks import LockService
     from caliber.agents.registry import Registry
 
 
@@ -94,7 +94,9 @@ class Agents:
     @property
     def locks(self) -> LockService:
         """Locks between agents, as the principal acquires and sees them."""
-        return locks_for(self._engine.locks, self._principal)
+        from caliber.agents.locks import LockService  # most processes lock nothing
+
+        return LockService(self._engine, self._principal)
 
     def view(self, role: AgentRole | str | None = None, *, user: str | EntityRef | None = None) -> AgentMemoryView:
         """Return the notes that a role is interested in, as far as the principal may see them.

@@ -10,23 +10,28 @@ that a thread has taken runs to its end, so no write is left half done; its resu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Self, TypeVar
 
 from caliber.api.aio_threads import CallThreads
 from caliber.api.caliber import Caliber
-from caliber.engine.leases import WAIT_STEP_S, LockService
 from caliber.events.bus import Subscriber
 from caliber.events.facet import Events
 from caliber.model import arguments
-from caliber.model.agents import Lock, LockMode
-from caliber.model.errors import DTypeError, LockAcquisitionFailed
+from caliber.model.agents import Lock, LockMode, LockToken
+from caliber.model.deadline import within
+from caliber.model.errors import DTypeError
 from caliber.model.events import Event
+
+if TYPE_CHECKING:
+    from caliber.agents.locks import LockService
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,7 +155,7 @@ class AsyncLocking(AsyncFace):
         self,
         resource: str,
         *,
-        holder: str,
+        holder: str | None = None,
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
@@ -161,26 +166,66 @@ class AsyncLocking(AsyncFace):
         Cancelled while a thread is at it, it may have taken the lock all the same: that ends with its lease, and the
         same holder may ask again.
         """
-        until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
         ends = None if deadline_ms is None else time.monotonic() + arguments.as_whole(deadline_ms, "deadline_ms") / 1000
-        while True:
-            rest = None if ends is None else max(0, int((ends - time.monotonic()) * 1000))
-            try:
-                return await self._run(
-                    self._sync.acquire,
-                    resource,
-                    holder=holder,
-                    lease_ms=lease_ms,
-                    mode=mode,
-                    wait_ms=0,
-                    deadline_ms=rest,
-                )
-            except LockAcquisitionFailed:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the call with it
+                loop.call_soon_threadsafe(woken.set)
+
+        def rest_s() -> float:
+            return threading.TIMEOUT_MAX if ends is None else max(0.0, ends - time.monotonic())
+
+        def attempt() -> Lock | None:
+            with within(None if ends is None else rest_s()):
+                return acquiring.attempt()
+
+        acquiring = self._sync._acquiring(resource, holder, lease_ms, mode, wait_ms, wake)
+        try:
+            while (lock := await self._run(attempt)) is None:
                 # A thread that waited here would be missing from the pool when the lock is released.
-                remaining = until - time.monotonic()
-                if remaining <= 0:
-                    raise
-            await asyncio.sleep(min(WAIT_STEP_S, remaining))
+                while not await _is_set(woken, min(acquiring.pause_s(), rest_s())) and acquiring.sleeps and rest_s():
+                    await self._run(acquiring.look)
+                woken.clear()
+            return lock
+        finally:
+            if acquiring.waits:
+                # Not a task, which the end of the loop would cancel before a thread is free.
+                await asyncio.shield(loop.run_in_executor(None, acquiring.end))
+
+    @contextlib.asynccontextmanager
+    async def hold(
+        self,
+        resource: str,
+        *,
+        holder: str | None = None,
+        lease_ms: int | None = None,
+        mode: LockMode | str = LockMode.EXCLUSIVE,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+    ) -> AsyncIterator[LockToken]:
+        """Hold a lock for the block, and give its token. See ``LockService.hold``."""
+        lock = await self.acquire(
+            resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms, deadline_ms=deadline_ms
+        )
+        renewing = self._sync._renewing(lock, lease_ms)
+        loop = asyncio.get_running_loop()
+        try:
+            renewing.start()
+            yield LockToken(lock.resource, lock.token)
+        finally:
+            await asyncio.shield(loop.run_in_executor(None, self._sync._let_go, lock, renewing))
+
+
+async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for an event; return whether it was set in time."""
+    if timeout_s <= 0:
+        return event.is_set()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 class AsyncSubscribing(AsyncFace):

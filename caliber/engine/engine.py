@@ -22,7 +22,6 @@ from caliber.engine import fork_imports
 from caliber.engine.background import DelayedTask, PeriodicTask
 from caliber.engine.deferred_reads import FromRead
 from caliber.engine.event_log import EventLog
-from caliber.engine.leases import LockService
 from caliber.engine.providers import Providers
 from caliber.engine.refusals import estimator_of, refusals
 from caliber.engine.remote_events import RemoteEvents
@@ -162,7 +161,6 @@ class Engine:
             if not has_config:
                 self._keep_config()
             self._record_evaluator()
-            self.locks = LockService(self.store, check=self.check_open, lease_ms=config.lock_timeout)
             self.memory.on_commit = self._committed
             self.memory.on_missed = self._missed
         except BaseException:

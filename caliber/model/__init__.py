@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from caliber.model.access import AgentRole, Principal, PrincipalKind
-    from caliber.model.agents import Lock, LockMode, LockToken
+    from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
     from caliber.model.agents.registry import (
         Agent,
         AgentGroup,
@@ -134,6 +134,7 @@ _HOME = {
     "Lock": "agents",
     "LockMode": "agents",
     "LockToken": "agents",
+    "LockWaiter": "agents",
     "MemoryAccess": "agents.registry",
     "MemoryCategory": "declared",
     "Message": "windows",
@@ -225,6 +226,7 @@ __all__ = [
     "Lock",
     "LockMode",
     "LockToken",
+    "LockWaiter",
     "MemoryAccess",
     "MemoryCategory",
     "Message",

@@ -58,6 +58,7 @@ class EventType(StrEnum):
     AGENT_REGISTER = "agent_register"
     AGENT_LIFECYCLE = "agent_lifecycle"
     AGENT_FAIL = "agent_fail"
+    LOCK_BREAK = "lock_break"
     LEARN = "learn"
     LEARN_UNDO = "learn_undo"
     NOTIFY = "notify"

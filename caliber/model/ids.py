@@ -22,6 +22,7 @@ WindowId = NewType("WindowId", uuid.UUID)
 CheckpointId = NewType("CheckpointId", uuid.UUID)
 ConflictId = NewType("ConflictId", uuid.UUID)
 LockId = NewType("LockId", uuid.UUID)
+LockWaiterId = NewType("LockWaiterId", uuid.UUID)
 EventId = NewType("EventId", uuid.UUID)
 SpaceId = NewType("SpaceId", uuid.UUID)
 

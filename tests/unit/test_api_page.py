@@ -8,7 +8,6 @@ from pathlib import Path
 
 from caliber.admin.facet import Admin
 from caliber.api.caliber import Caliber
-from caliber.engine.leases import LockService
 from caliber.events.facet import Events
 
 ROOT = Path(__file__).resolve().parents[2]

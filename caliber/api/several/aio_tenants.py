@@ -8,14 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from caliber.api.aio_threads import CallThreads
 from caliber.api.faces._aio import AsyncCaliber
 from caliber.api.tenants import WAIT_MS, PooledCaliber, Tenants
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
-from caliber.engine.leases import WAIT_STEP_S
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import Unavailable
@@ -26,6 +25,8 @@ from caliber.tenancy.move import MoveReport
 from caliber.tenancy.pool import PoolStats
 
 T = TypeVar("T")
+WAIT_STEP_S: Final = 0.005
+"""The wait between two attempts to take a tenant of a full pool."""
 
 
 class _SharedThreads(CallThreads):

@@ -81,7 +81,15 @@ _TEXTS: Final = {
         "DELETE FROM {lock} AS old WHERE old.expires_at <= $1"
         " AND old.token < (SELECT max(newer.token) FROM {lock} AS newer WHERE newer.resource = old.resource)"
     ),
-    "lock.last_token": "SELECT coalesce(max(token), 0) FROM {lock} WHERE resource = $1",
+    "lock.list_live": (
+        "SELECT {lock_row} FROM {lock} WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text)"
+        " ORDER BY expires_at, lock_id LIMIT $3::bigint"
+    ),
+    "lock_waiter.list_live": (
+        "SELECT {lock_waiter_row} FROM {lock_waiter} WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text)"
+        " ORDER BY resource, ticket LIMIT $3::bigint"
+    ),
+    "lock_waiter.delete_expired": "DELETE FROM {lock_waiter} WHERE expires_at <= $1",
     "change.since": "SELECT sequence, writer, entries FROM {change} WHERE sequence > $1 ORDER BY sequence",
     "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM {change}",
     "change.insert": "INSERT INTO {change} (writer, entries, created_at) VALUES ($1, $2, $3) RETURNING sequence",

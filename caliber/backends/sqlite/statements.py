@@ -77,7 +77,15 @@ _TEXTS = {
         "DELETE FROM lock WHERE expires_at <= ?1"
         " AND token < (SELECT max(token) FROM lock AS newer WHERE newer.resource = lock.resource)"
     ),
-    "lock.last_token": "SELECT coalesce(max(token), 0) FROM lock WHERE resource = ?1",
+    "lock.list_live": (
+        f"SELECT {ROW['lock']} FROM lock WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2)"
+        " ORDER BY expires_at, lock_id LIMIT ?3"
+    ),
+    "lock_waiter.list_live": (
+        f"SELECT {ROW['lock_waiter']} FROM lock_waiter WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2)"
+        " ORDER BY resource, ticket LIMIT ?3"
+    ),
+    "lock_waiter.delete_expired": "DELETE FROM lock_waiter WHERE expires_at <= ?1",
     "change.since": "SELECT sequence, writer, entries FROM change WHERE sequence > ?1 ORDER BY sequence",
     "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM change",
     "change.insert": "INSERT INTO change (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING sequence",

@@ -51,6 +51,20 @@ class AgentsConfig(Section):
         unit="ms",
         gt=0,
     )
+    lock_place_ms: Duration = knob(
+        "Time after which a request that waits for a lock loses its place, as its process died. A process that runs"
+        " renews it.",
+        "C-365",
+        unit="ms",
+        ge=100,
+    )
+    lock_poll_ms: Duration = knob(
+        "Interval at which a process that waits for a lock looks for other processes' commits, where the database"
+        " does not notify of them: on SQLite, and without storage.feed_dsn.",
+        "ours",
+        unit="ms",
+        gt=0,
+    )
 
 
 class AccessConfig(Section):

@@ -174,7 +174,12 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         },
         "principal": {"kind": "application", "id": "app", "admin": False},
         # Who never registers an agent need not know of the registry.
-        "agents": {"registration": "open", "heartbeat_timeout_ms": 5 * MINUTE},
+        "agents": {
+            "registration": "open",
+            "heartbeat_timeout_ms": 5 * MINUTE,
+            "lock_place_ms": 5 * SECOND,
+            "lock_poll_ms": 50,
+        },
         "access": {
             "default_visibility": {
                 "orchestrator": ["orchestrator", "optimizer"],

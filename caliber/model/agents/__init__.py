@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from caliber.model.ids import LockId
+from caliber.model.ids import LockId, LockWaiterId
 from caliber.model.lazy_dataclass import dataclass
 
 
@@ -34,3 +34,19 @@ class LockToken:
 
     resource: str
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockWaiter:
+    """A request in the queue for a resource, in the order of ``ticket``; its waiter renews it. Source: C-365."""
+
+    waiter_id: LockWaiterId
+    resource: str
+    holder: str
+    """The principal that waits, and would hold the lock."""
+    mode: LockMode
+    ticket: int
+    queued_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    version: int = 1

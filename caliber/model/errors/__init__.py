@@ -397,6 +397,12 @@ class LockAcquisitionFailed(AgentError):
     default_retryable = True
 
 
+class LockDeadlock(LockAcquisitionFailed):
+    """Holders of locks wait for each other: ``cycle`` lists them, None for one that is not the asker's to know."""
+
+    template = "waiting for {resource} would never end: its holders wait for the asker; release a lock, and try again"
+
+
 class LockExpired(AgentError):
     template = "lock on {resource} has expired or was taken over"
 

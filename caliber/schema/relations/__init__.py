@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations.access import GRANT, IDENTITY
-from caliber.schema.relations.agents import AGENT, AGENT_GROUP, GROUP_MEMBER, LOCK
+from caliber.schema.relations.agents import AGENT, AGENT_GROUP, GROUP_MEMBER, LOCK, LOCK_WAITER
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.erasure import ERASURE
@@ -41,6 +41,7 @@ RELATIONS: tuple[Relation, ...] = (
     CONTENT_VERSION,
     PENDING_INJECTION,
     LOCK,
+    LOCK_WAITER,
     EVENT,
     CHANGE,
     ERASURE,
@@ -108,6 +109,7 @@ __all__ = [
     "IDENTITY",
     "JOB",
     "LOCK",
+    "LOCK_WAITER",
     "MEMORY_TYPE",
     "MIRRORED",
     "NOTE",

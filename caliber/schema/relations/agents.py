@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caliber.model.access import AgentRole
-from caliber.model.agents import Lock, LockMode
+from caliber.model.agents import Lock, LockMode, LockWaiter
 from caliber.model.agents.registry import (
     Agent,
     AgentGroup,
@@ -178,5 +178,38 @@ LOCK = Relation(
     paths=(
         AccessPath("list_by_resource", ("resource",), ("token",)),
         AccessPath("list_expiring", (), ("expires_at",), limited=True),
+    ),
+)
+
+
+LOCK_WAITER = Relation(
+    name="lock_waiter",
+    plural="lock_waiters",
+    entity=LockWaiter,
+    code=62,
+    comment="Requests that wait for a lock, in order; an expired one no longer counts.",
+    ordinal=True,
+    versioned=True,
+    derived=None,  # a request is as its holder made it
+    erase=Erase(),
+    links=None,  # a request
+    trust=None,  # a request
+    exported=None,  # requests of one store
+    key=("waiter_id",),
+    columns=(
+        uuid_("waiter_id"),
+        text("resource", redact=Redaction.ROW),
+        text("holder", redact=Redaction.PRINCIPALS),
+        enum("mode", LockMode),
+        integer("ticket", check=(1, None)),
+        instant("queued_at"),
+        instant("renewed_at"),
+        instant("expires_at"),
+        version(),
+    ),
+    paths=(
+        AccessPath("list_by_resource", ("resource",), ("ticket",)),
+        # What a holder waits for: a deadlock is a circle of these.
+        AccessPath("list_by_holder", ("holder",), ("waiter_id",)),
     ),
 )

@@ -158,6 +158,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("agent"),
             AddRelation("agent_group"),
             AddRelation("group_member"),
+            AddRelation("lock_waiter"),
         ),
     ),
 }

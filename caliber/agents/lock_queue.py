@@ -1,0 +1,295 @@
+"""Transactions of locks: granting one in turn, keeping a place in the queue of its resource, and finding deadlocks.
+
+Each transaction serializes on its resource. A request is granted when no lock of another holder is in its way and no
+request ahead of it in the queue is: a stream of shared locks cannot starve an exclusive one. A holder that asks for
+more of a resource it holds does not queue behind others, who wait for it already.
+
+Source: C-364 to C-368, K-036, K-037.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, Protocol, TypeVar
+
+from caliber.kernels import uuid7
+from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
+from caliber.model.errors import LockExpired, PermissionDenied
+from caliber.model.ids import LockId, LockWaiterId
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.time import EPOCH, from_us, to_us
+from caliber.schema.relation import Relation
+from caliber.schema.relations import LOCK, LOCK_WAITER
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+_MS_US: Final = 1_000
+_RENEWED_AT: Final = 2 / 3
+"""The share of its time that a place in the queue has left when a waiter renews it."""
+_TOO_FAR: Final = 1.5
+"""A place with more of its time left than this is of a clock that was put back since."""
+
+
+class _Claim(Protocol):
+    @property
+    def holder(self) -> str: ...
+    @property
+    def mode(self) -> LockMode: ...
+    @property
+    def expires_at(self) -> datetime: ...
+
+
+C = TypeVar("C", bound=_Claim)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for a lock. ``waiter_id`` is its place in the queue; without it the request does not queue."""
+
+    resource: str
+    holder: str
+    mode: LockMode
+    lease_ms: int
+    place_ms: int
+    """The time after which a waiter that does not renew its place loses it."""
+    waiter_id: LockWaiterId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The reasons why a request is not granted yet."""
+
+    holders: tuple[str, ...]
+    """The holders of locks in its way, then those of requests ahead of it."""
+    awaited: frozenset[uuid.UUID]
+    """The locks, or the one request, whose end may let it go on."""
+    free_in_us: int
+    """The time until the first of them runs out."""
+    cycle: tuple[str, ...] = ()
+    """Holders that wait for each other in a circle, the asker first; it is to give way."""
+
+
+Wake = Callable[[str, uuid.UUID], None]
+"""Wakes those of this process who wait for a resource, because a lock or request of it has ended."""
+
+
+def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
+    """Grant a request, or keep its place in the queue and return what it waits for."""
+    uow.serialize(request.resource)
+    now = uow.now_us
+    locks = uow.select_path(LOCK, "list_by_resource", request.resource)
+    queue = uow.select_path(LOCK_WAITER, "list_by_resource", request.resource)
+    own_place = next((each for each in queue if each.waiter_id == request.waiter_id), None)
+    ticket = None if own_place is None else own_place.ticket
+    in_the_way, ahead = _obstacles(locks, queue, request.holder, request.mode, ticket, now)
+    if in_the_way or ahead:
+        return _wait(uow, request, in_the_way, ahead, queue, own_place)
+    if own_place is not None:
+        _leave(uow, own_place, len(queue) > 1, wake)
+    return _grant(uow, request, locks, wake if len(queue) > (own_place is not None) else None)
+
+
+def _obstacles(
+    locks: Sequence[Lock],
+    queue: Sequence[LockWaiter],
+    holder: str,
+    mode: LockMode,
+    ticket: int | None,
+    now: int,
+) -> tuple[list[Lock], list[LockWaiter]]:
+    """Return the locks of others, and the requests of others ahead, that a request has to wait for."""
+    live = [lock for lock in locks if to_us(lock.expires_at) > now]
+    in_the_way = _conflicting(live, holder, mode)
+    if any(lock.holder == holder for lock in live):
+        return in_the_way, []
+    ahead = [each for each in queue if (ticket is None or each.ticket < ticket) and waits(each, now)]
+    return in_the_way, _conflicting(ahead, holder, mode)
+
+
+def _conflicting(others: Sequence[C], holder: str, mode: LockMode) -> list[C]:
+    return [each for each in others if each.holder != holder and LockMode.EXCLUSIVE in (mode, each.mode)]
+
+
+def waits(waiter: LockWaiter, now_us: int) -> bool:
+    """Return whether a request still waits; if not, its process died or was suspended."""
+    return 0 < _left_of(waiter, now_us) <= _TOO_FAR
+
+
+def _left_of(waiter: LockWaiter, now_us: int) -> float:
+    """Return the share of its time that a place in the queue has left."""
+    ends = to_us(waiter.expires_at)
+    return (ends - now_us) / max(1, ends - to_us(waiter.renewed_at))
+
+
+def _grant(uow: UnitOfWork, request: Request, locks: Sequence[Lock], wake: Wake | None) -> Lock:
+    """Write a lock; ``wake`` is for those who wait for an exclusive one that becomes a shared one."""
+    now = uow.now_us
+    lasting = [lock for lock in locks if lock.holder != request.holder and to_us(lock.expires_at) > now]
+    free = [lock for lock in locks if lock not in lasting]
+    token = locks[-1].token + 1 if locks else 1
+    fresh = Lock(
+        lock_id=LockId(uuid7()),
+        resource=request.resource,
+        holder=request.holder,
+        mode=request.mode,
+        token=token,
+        acquired_at=from_us(now),
+        expires_at=from_us(now + request.lease_ms * _MS_US),
+    )
+    if not free:
+        uow.insert(LOCK, fresh)
+        return fresh
+    for lock in free if wake is not None else ():
+        if to_us(lock.expires_at) > now:
+            _announce(uow, LOCK, lock, lock.lock_id, wake)
+    # A row that ended is used again: a resource that is locked often keeps one row, whose token rises.
+    fresh = uow.update(LOCK, dataclasses.replace(fresh, lock_id=free[-1].lock_id, version=free[-1].version))
+    if len(free) > 1:
+        # The others are over for good, also when the clock is put back.
+        for lock in free[:-1]:
+            uow.delete(LOCK, lock)
+    return fresh
+
+
+def _wait(
+    uow: UnitOfWork,
+    request: Request,
+    in_the_way: Sequence[Lock],
+    ahead: Sequence[LockWaiter],
+    queue: Sequence[LockWaiter],
+    place: LockWaiter | None,
+) -> Blocked:
+    now = uow.now_us
+    # Only the nearest request ahead is awaited: the end of a lock wakes the first of the queue, not all of it.
+    awaited = {ahead[-1].waiter_id: ahead[-1]} if ahead else {lock.lock_id: lock for lock in in_the_way}
+    blocked = Blocked(
+        holders=tuple(dict.fromkeys(each.holder for each in (*in_the_way, *ahead))),
+        awaited=frozenset(awaited),
+        free_in_us=min(to_us(each.expires_at) for each in awaited.values()) - now,
+    )
+    if request.waiter_id is None:
+        return blocked
+    cycle = _cycle(uow, request, blocked.holders)
+    if cycle:
+        return dataclasses.replace(blocked, cycle=cycle)
+    expires_at = from_us(now + request.place_ms * _MS_US)
+    if place is None:
+        last = queue[-1].ticket if queue else 0
+        waiter = LockWaiter(
+            waiter_id=request.waiter_id,
+            resource=request.resource,
+            holder=request.holder,
+            mode=request.mode,
+            ticket=last + 1,
+            queued_at=from_us(now),
+            renewed_at=from_us(now),
+            expires_at=expires_at,
+        )
+        uow.insert(LOCK_WAITER, waiter)
+    elif not _RENEWED_AT < _left_of(place, now) <= 1:
+        uow.update(LOCK_WAITER, dataclasses.replace(place, renewed_at=from_us(now), expires_at=expires_at))
+    return blocked
+
+
+# --- deadlocks -----------------------------------------------------------------------------------
+
+
+def _cycle(uow: UnitOfWork, request: Request, first: Sequence[str]) -> tuple[str, ...]:
+    """Return the holders of a circle that a request closes, if it is the one of them to give way: the newest."""
+    assert request.waiter_id is not None
+    known: set[str] = {request.holder}
+    paths: list[tuple[tuple[str, ...], uuid.UUID]] = [((holder,), request.waiter_id) for holder in reversed(first)]
+    while paths:
+        path, newest = paths.pop()
+        if path[-1] in known:
+            continue
+        known.add(path[-1])
+        for waiter in uow.select_path(LOCK_WAITER, "list_by_holder", path[-1]):
+            if not waits(waiter, uow.now_us):
+                continue
+            later = max(newest, waiter.waiter_id)
+            for holder in _awaited_holders(uow, waiter):
+                if holder != request.holder:
+                    paths.append(((*path, holder), later))
+                elif later == request.waiter_id:
+                    return (request.holder, *path)
+    return ()
+
+
+def _awaited_holders(uow: UnitOfWork, waiter: LockWaiter) -> list[str]:
+    locks = uow.select_path(LOCK, "list_by_resource", waiter.resource)
+    queue = uow.select_path(LOCK_WAITER, "list_by_resource", waiter.resource)
+    obstacles = _obstacles(locks, queue, waiter.holder, waiter.mode, waiter.ticket, uow.now_us)
+    return list(dict.fromkeys(each.holder for some in obstacles for each in some))
+
+
+# --- the end of locks and requests ---------------------------------------------------------------
+
+
+def renew(uow: UnitOfWork, token: LockToken, holder: str, lease_ms: int) -> Lock:
+    """Extend a lease. Raises: LockExpired; PermissionDenied when another holds it."""
+    uow.serialize(token.resource)
+    lock = _held(uow, token, holder, "renew")
+    if lock is None:
+        raise LockExpired(resource=token.resource)
+    expires = from_us(uow.now_us + lease_ms * _MS_US)
+    renewed: Lock = uow.update(LOCK, dataclasses.replace(lock, expires_at=expires))
+    return renewed
+
+
+def release(uow: UnitOfWork, token: LockToken, holder: str, wake: Wake) -> bool:
+    """End a lease; return whether it was held. Raises: PermissionDenied when another holds it."""
+    uow.serialize(token.resource)
+    lock = _held(uow, token, holder, "release")
+    if lock is not None:
+        end(uow, lock, wake)
+    return lock is not None
+
+
+def end(uow: UnitOfWork, lock: Lock, wake: Wake) -> None:
+    """End a lease, and wake those who wait for it.
+
+    The row stays as the newest token of its resource, so that tokens keep rising. The lease is over for good, also
+    when the clock is put back.
+    """
+    if uow.path_rows(LOCK_WAITER, "list_by_resource", lock.resource):
+        _announce(uow, LOCK, lock, lock.lock_id, wake)
+    uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
+
+
+def leave(uow: UnitOfWork, resource: str, waiter_id: LockWaiterId, wake: Wake) -> None:
+    """Take a request out of the queue, and wake those who wait for it."""
+    uow.serialize(resource)
+    queue = uow.select_path(LOCK_WAITER, "list_by_resource", resource)
+    for waiter in queue:
+        if waiter.waiter_id == waiter_id:
+            _leave(uow, waiter, len(queue) > 1, wake)
+
+
+def _leave(uow: UnitOfWork, waiter: LockWaiter, is_awaited: bool, wake: Wake) -> None:
+    if is_awaited:
+        _announce(uow, LOCK_WAITER, waiter, waiter.waiter_id, wake)
+    uow.delete(LOCK_WAITER, waiter)
+
+
+def _announce(uow: UnitOfWork, relation: Relation, entity: Lock | LockWaiter, key: uuid.UUID, wake: Wake) -> None:
+    """Let the waiters of all processes learn that a row has ended, once it has."""
+    uow.record_change(relation, entity, None)
+    uow.on_commit.append(lambda: wake(entity.resource, key))
+
+
+def reap(uow: UnitOfWork) -> int:
+    """Delete rows of leases that ran out, and of waiters that died; return how many."""
+    return uow.execute("lock.delete_expired", uow.now_us) + uow.execute("lock_waiter.delete_expired", uow.now_us)
+
+
+def _held(uow: UnitOfWork, token: LockToken, holder: str, action: str) -> Lock | None:
+    for lock in uow.select_path(LOCK, "list_by_resource", token.resource):
+        if lock.token == token.token and to_us(lock.expires_at) > uow.now_us:
+            if lock.holder != holder:
+                raise PermissionDenied(agent_id=holder, action=action, resource="a lock of another holder")
+            held: Lock = lock
+            return held
+    return None

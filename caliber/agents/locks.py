@@ -1,0 +1,387 @@
+"""Lock service: shared and exclusive leases with fencing tokens, granted in the order of requests.
+
+Source: C-364 to C-368, K-036, K-037.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from caliber.agents import lock_queue
+from caliber.agents.lock_queue import Blocked, Request
+from caliber.agents.lock_waiting import Waiter, waiters_of
+from caliber.engine.background import PeriodicTask
+from caliber.engine.engine import Engine
+from caliber.events import event_log
+from caliber.kernels import uuid7
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
+from caliber.model.deadline import bounded, check, remaining_s, unbounded
+from caliber.model.errors import (
+    CaliberError,
+    DTypeError,
+    LockAcquisitionFailed,
+    LockDeadlock,
+    LockExpired,
+    PermissionDenied,
+    RequiredFieldMissing,
+)
+from caliber.model.events import EventFamily, EventType
+from caliber.model.ids import LockWaiterId
+from caliber.model.process.interrupts import managed, suppress
+from caliber.model.time import to_us
+from caliber.schema.relations import LOCK, LOCK_WAITER
+from caliber.storage import waiting
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+LIST_MAX = 1_000
+"""The most locks, or requests, that a list holds unless its caller asks for more."""
+
+
+class LockService:
+    """Acquires, renews and releases locks of one tenant, for a principal.
+
+    An admin and the application name the holder. Any other principal holds locks as itself only, by its label
+    (``agent:planner``), which ``holder`` may leave out; it does not learn who holds a lock that blocks it.
+    """
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def _is_own(self, holder: str) -> bool:
+        return self._principal.serves or holder == self._principal.label
+
+    def _shown(self, holder: str) -> str | None:
+        return holder if self._is_own(holder) else None
+
+    def _holder(self, holder: str | None, action: str, resource: str) -> str:
+        if holder is None:
+            if self._principal.serves:
+                raise RequiredFieldMissing(field="holder")
+            return self._principal.label
+        holder = arguments.as_text(holder, "holder", limit=arguments.MAX_NAME_CHARS)
+        if not self._is_own(holder):
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=f"a lock on {resource}")
+        return holder
+
+    def _lease_ms(self, lease_ms: int | None) -> int:
+        return arguments.as_duration_ms(self._engine.config.lock_timeout if lease_ms is None else lease_ms, "lease_ms")
+
+    def _write(self, work: Callable[[UnitOfWork], T]) -> T:
+        self._engine.check_open()
+        check("the lock was held by another; nothing was written")
+        return self._engine.store.write(work)
+
+    # --- acquiring -------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        resource: str,
+        *,
+        holder: str | None = None,
+        lease_ms: int | None = None,
+        mode: LockMode | str = LockMode.EXCLUSIVE,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+    ) -> Lock:
+        """Acquire a lock for ``lease_ms``, or for the configured ``lock_timeout``.
+
+        Requests that wait get the lock in their order; a shared lock does not overtake an exclusive request. The same
+        holder asking again renews its lock under a new token, also in another mode.
+
+        Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; LockAcquisitionFailed when
+            it is held incompatibly, or others wait for it, for all of ``wait_ms``; its ``holder`` is who holds it, or
+            None where that is not the principal's to know; LockDeadlock, at once, when the holders wait for each
+            other; Unavailable when ``deadline_ms`` passes first.
+        """
+        woken = waiting.Event()
+        with bounded(deadline_ms):
+            acquiring = self._acquiring(resource, holder, lease_ms, mode, wait_ms, woken.set)
+            try:
+                while (lock := acquiring.attempt()) is None:
+                    while not woken.wait(acquiring.pause_s()) and acquiring.sleeps:
+                        acquiring.look()
+                    woken.clear()
+                return lock
+            finally:
+                acquiring.end()
+
+    def _acquiring(
+        self,
+        resource: str,
+        holder: str | None,
+        lease_ms: int | None,
+        mode: LockMode | str,
+        wait_ms: int,
+        wake: Callable[[], None],
+    ) -> Acquiring:
+        self._engine.check_open()
+        resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
+        wait_s = arguments.as_whole(wait_ms, "wait_ms") / 1_000
+        request = Request(
+            resource=resource,
+            holder=self._holder(holder, "acquire", resource),
+            mode=arguments.as_enum(mode, LockMode, "mode"),
+            lease_ms=self._lease_ms(lease_ms),
+            place_ms=self._engine.config.agents.lock_place_ms,
+            waiter_id=LockWaiterId(uuid7()) if wait_s else None,
+        )
+        return Acquiring(self, request, wait_s, wake)
+
+    @managed
+    def hold(
+        self,
+        resource: str,
+        *,
+        holder: str | None = None,
+        lease_ms: int | None = None,
+        mode: LockMode | str = LockMode.EXCLUSIVE,
+        wait_ms: int = 0,
+        deadline_ms: int | None = None,
+    ) -> Iterator[LockToken]:
+        """Hold a lock for the block, and give its token, for ``guard``.
+
+        The lease is renewed behind, after each third of it. A lock that was lost all the same, as after a long
+        suspension of the process, lets no write with its token through. ``wait_ms`` and ``deadline_ms`` are for
+        acquiring it. Raises: as ``acquire``.
+        """
+        lock = self.acquire(
+            resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms, deadline_ms=deadline_ms
+        )
+        renewing = self._renewing(lock, lease_ms)
+        try:
+            renewing.start()
+            yield LockToken(lock.resource, lock.token)
+        finally:
+            self._let_go(lock, renewing)
+
+    def _renewing(self, lock: Lock, lease_ms: int | None) -> PeriodicTask:
+        full_ms = self._lease_ms(lease_ms)
+        token = LockToken(lock.resource, lock.token)
+
+        def renew() -> None:
+            try:
+                with unbounded():
+                    self._write(lambda uow: lock_queue.renew(uow, token, lock.holder, full_ms))
+            except (LockExpired, PermissionDenied) as error:
+                task.cancel()  # another has it, or an admin broke it
+                self._engine.record_error("lock", error)
+
+        task = PeriodicTask("lock", renew, every_ms=max(1, full_ms // 3), failed=self._engine.record_error)
+        return task
+
+    def _let_go(self, lock: Lock, renewing: PeriodicTask) -> None:
+        renewing.stop()
+        with unbounded(), suppress(PermissionDenied):  # as released by an admin, and another's by now
+            self._release(LockToken(lock.resource, lock.token), lock.holder)
+
+    # --- renewing and releasing --------------------------------------------------------------------
+
+    def renew(
+        self,
+        token: LockToken,
+        *,
+        holder: str | None = None,
+        lease_ms: int | None = None,
+        deadline_ms: int | None = None,
+    ) -> Lock:
+        """Extend a lease that has not run out.
+
+        Raises: LockExpired; PermissionDenied when another holds it; InputError kinds.
+        """
+        self._engine.check_open()
+        lease = self._lease_ms(lease_ms)
+        token = _required(token)
+        owner = self._holder(holder, "renew", token.resource)
+        with bounded(deadline_ms):
+            return self._write(lambda uow: lock_queue.renew(uow, token, owner, lease))
+
+    def release(self, token: LockToken, *, holder: str | None = None, deadline_ms: int | None = None) -> bool:
+        """Give a lock back; only its holder can. Return whether it was still held.
+
+        Raises: PermissionDenied when another holds it; InputError kinds.
+        """
+        self._engine.check_open()
+        token = _required(token)
+        owner = self._holder(holder, "release", token.resource)
+        with bounded(deadline_ms):
+            return self._release(token, owner)
+
+    def _release(self, token: LockToken, holder: str) -> bool:
+        return self._write(lambda uow: lock_queue.release(uow, token, holder, self._wake))
+
+    def _wake(self, resource: str, ended: uuid.UUID) -> None:
+        waiters_of(self._engine).wake(resource, ended)
+
+    def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+        """End the locks of a resource, whoever holds them, and return them; each is an audit event.
+
+        Writes that their tokens guard are refused from now on. Raises: PermissionDenied unless the principal is an
+        admin; InputError kinds.
+        """
+        self._engine.check_open()
+        resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
+        self._principal.require_admin("break", f"the locks on {resource}")
+
+        def work(uow: UnitOfWork) -> list[Lock]:
+            uow.serialize(resource)
+            broken = []
+            for lock in uow.select_path(LOCK, "list_by_resource", resource):
+                if to_us(lock.expires_at) > uow.now_us:
+                    lock_queue.end(uow, lock, self._wake)
+                    self._audit(uow, lock)
+                    broken.append(lock)
+            return broken
+
+        with bounded(deadline_ms):
+            return self._engine.write(work)
+
+    def _audit(self, uow: UnitOfWork, lock: Lock) -> None:
+        event = self._engine.event(
+            EventType.LOCK_BREAK,
+            family=EventFamily.AUDIT,
+            principal=self._principal.label,
+            subject=(LOCK.name, lock.lock_id),
+            payload={"resource": lock.resource, "holder": lock.holder, "token": lock.token},
+            at_us=uow.now_us,
+        )
+        event_log.audit(uow, event)
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+        """Return the locks of a resource that have not run out, as far as the principal may see them.
+
+        Raises: InputError kinds.
+        """
+        self._engine.check_open()
+        resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
+
+        def work(uow: UnitOfWork) -> list[Lock]:
+            return [
+                lock
+                for lock in uow.select_path(LOCK, "list_by_resource", resource)
+                if to_us(lock.expires_at) > uow.now_us and self._is_own(lock.holder)
+            ]
+
+        with bounded(deadline_ms):
+            return self._write(work)
+
+    def all(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
+        """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
+
+        Raises: InputError kinds.
+        """
+        own = None if self._principal.serves else self._principal.label
+        number = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            return self._write(lambda uow: uow.select_entities(LOCK, "lock.list_live", uow.now_us, own, number))
+
+    def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
+        """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
+
+        Raises: InputError kinds.
+        """
+        own = None if self._principal.serves else self._principal.label
+        number = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            return self._write(
+                lambda uow: uow.select_entities(LOCK_WAITER, "lock_waiter.list_live", uow.now_us, own, number)
+            )
+
+    def reap(self, *, deadline_ms: int | None = None) -> int:
+        """Delete rows of leases that ran out, and of waiters that died; return how many."""
+        self._engine.check_open()
+        with bounded(deadline_ms):
+            return self._write(lock_queue.reap)
+
+
+class Acquiring:
+    """One call that acquires a lock: its attempts, and its sleep between them."""
+
+    def __init__(self, locks: LockService, request: Request, wait_s: float, wake: Callable[[], None]) -> None:
+        self._locks = locks
+        self._engine = locks._engine
+        self._request = request
+        self._until_s = time.monotonic() + wait_s
+        self._waiter = Waiter(request.resource, wake) if wait_s else None
+        self._blocked: Blocked | None = None
+        self._again_s = 0.0
+        self._queued = False
+
+    def attempt(self) -> Lock | None:
+        """Return the lock, or None if it is to be waited for. Raises: LockAcquisitionFailed, LockDeadlock."""
+        waiter, first = self._waiter, self._blocked is None
+        if waiter is not None:
+            waiter.awaited = None
+            self._queued = True
+        outcome = self._locks._write(lambda uow: lock_queue.attempt(uow, self._request, self._locks._wake))
+        if isinstance(outcome, Lock):
+            self._queued = False
+            return outcome
+        self._blocked = outcome
+        if waiter is None or outcome.cycle or time.monotonic() >= self._until_s:
+            raise self._refusal(outcome)
+        waiters = waiters_of(self._engine)
+        if first:
+            waiters.add(waiter)
+        # Only now do others see our place: who closed a circle at the same time, or ended meanwhile, shows at once.
+        pause_s = 0.0 if first else waiters.pause_s(outcome.free_in_us, self._request.place_ms)
+        waiter.awaited = outcome.awaited
+        self._again_s = min(time.monotonic() + pause_s, self._until_s)
+        return None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may have a place in the queue."""
+        return self._waiter is not None
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is too early for another attempt, unless something ended."""
+        remaining = remaining_s()
+        return time.monotonic() < self._again_s and (remaining is None or remaining > 0)
+
+    def pause_s(self) -> float:
+        """Return how long to sleep before ``look``, or the next attempt."""
+        remaining = remaining_s()
+        until_s = max(0.0, self._again_s - time.monotonic())
+        return min(until_s, waiters_of(self._engine).step_s, until_s if remaining is None else max(0.0, remaining))
+
+    def look(self) -> None:
+        """Look for commits of other processes; they wake the waiter."""
+        waiters_of(self._engine).look()
+
+    def end(self) -> None:
+        """Give up the place in the queue, if there still is one."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return
+        waiters_of(self._engine).remove(waiter)
+        waiter_id = self._request.waiter_id
+        if self._queued and waiter_id is not None and self._engine.state == "open":
+            # Without the store the place ends by itself.
+            with unbounded(), suppress(CaliberError):
+                self._locks._write(lambda uow: lock_queue.leave(uow, waiter.resource, waiter_id, self._locks._wake))
+
+    def _refusal(self, blocked: Blocked) -> LockAcquisitionFailed:
+        resource = self._request.resource
+        shown = (self._locks._shown(holder) for holder in blocked.holders)
+        holder = next((each for each in shown if each is not None), None)
+        if blocked.cycle:
+            cycle = [self._locks._shown(each) for each in blocked.cycle]
+            return LockDeadlock(resource=resource, holder=holder, cycle=cycle)
+        return LockAcquisitionFailed(resource=resource, holder=holder)
+
+
+def _required(token: LockToken) -> LockToken:
+    checked = arguments.as_token(token, "token")
+    if checked is None:
+        raise DTypeError(field="token", expected="LockToken", got="NoneType")
+    return checked
