@@ -9,11 +9,11 @@ import dataclasses
 import inspect
 import re
 import sys
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gen_aio import named
 from pages import write_or_check
 from wrapping import COLUMNS, wrapped
 
@@ -110,7 +110,10 @@ def properties(kind: type) -> list[tuple[str, property]]:
 
 def returned(member: property) -> Any:
     """Return the class of a property's value."""
-    return typing.get_type_hints(member.fget)["return"]
+    assert member.fget is not None
+    # Names that are imported for type checkers alone count too: such a class is loaded by its first use.
+    name = member.fget.__annotations__["return"]
+    return named(sys.modules[member.fget.__module__], name) if str(name).isidentifier() else None
 
 
 def facet(prefix: str, member: property) -> Iterator[str]:

@@ -141,16 +141,17 @@ def _grant(uow: UnitOfWork, request: Request, locks: Sequence[Lock], wake: Wake 
     if not free:
         uow.insert(LOCK, fresh)
         return fresh
-    for lock in free if wake is not None else ():
-        if to_us(lock.expires_at) > now:
-            _announce(uow, LOCK, lock, lock.lock_id, wake)
+    if wake is not None:
+        for lock in free:
+            if to_us(lock.expires_at) > now:
+                _announce(uow, LOCK, lock, lock.lock_id, wake)
     # A row that ended is used again: a resource that is locked often keeps one row, whose token rises.
-    fresh = uow.update(LOCK, dataclasses.replace(fresh, lock_id=free[-1].lock_id, version=free[-1].version))
+    again: Lock = uow.update(LOCK, dataclasses.replace(fresh, lock_id=free[-1].lock_id, version=free[-1].version))
     if len(free) > 1:
         # The others are over for good, also when the clock is put back.
         for lock in free[:-1]:
             uow.delete(LOCK, lock)
-    return fresh
+    return again
 
 
 def _wait(
@@ -163,9 +164,11 @@ def _wait(
 ) -> Blocked:
     now = uow.now_us
     # Only the nearest request ahead is awaited: the end of a lock wakes the first of the queue, not all of it.
-    awaited = {ahead[-1].waiter_id: ahead[-1]} if ahead else {lock.lock_id: lock for lock in in_the_way}
+    awaited: dict[uuid.UUID, Lock | LockWaiter] = {lock.lock_id: lock for lock in in_the_way}
+    if ahead:
+        awaited = {ahead[-1].waiter_id: ahead[-1]}
     blocked = Blocked(
-        holders=tuple(dict.fromkeys(each.holder for each in (*in_the_way, *ahead))),
+        holders=tuple(dict.fromkeys([*(lock.holder for lock in in_the_way), *(each.holder for each in ahead)])),
         awaited=frozenset(awaited),
         free_in_us=min(to_us(each.expires_at) for each in awaited.values()) - now,
     )
@@ -222,7 +225,7 @@ def _awaited_holders(uow: UnitOfWork, waiter: LockWaiter) -> list[str]:
     locks = uow.select_path(LOCK, "list_by_resource", waiter.resource)
     queue = uow.select_path(LOCK_WAITER, "list_by_resource", waiter.resource)
     obstacles = _obstacles(locks, queue, waiter.holder, waiter.mode, waiter.ticket, uow.now_us)
-    return list(dict.fromkeys(each.holder for some in obstacles for each in some))
+    return list(dict.fromkeys([lock.holder for lock in obstacles[0]] + [each.holder for each in obstacles[1]]))
 
 
 # --- the end of locks and requests ---------------------------------------------------------------

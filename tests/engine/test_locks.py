@@ -12,7 +12,7 @@ from support.drawn import needs
 
 import caliber
 from caliber.model import FixedClock, LockMode, LockToken
-from caliber.model.errors import InputError, LockAcquisitionFailed, LockExpired
+from caliber.model.errors import InputError, LockAcquisitionFailed, LockExpired, PermissionDenied
 from caliber.model.time import from_us
 
 
@@ -43,7 +43,8 @@ def test_exclusive_lock_excludes(agent: Any, clock: FixedClock) -> None:
         assert caught.value.context == {"resource": "file", "holder": "a"}
     locks.acquire("other file", holder="b", lease_ms=1_000)
     assert [lock.holder for lock in locks.held("file")] == ["a"]
-    assert locks.release(token_of(first), holder="b") is False, "only its holder gives it back"
+    with pytest.raises(PermissionDenied):
+        locks.release(token_of(first), holder="b")
     assert locks.release(token_of(first), holder="a") is True
     assert locks.release(token_of(first), holder="a") is False
     assert locks.acquire("file", holder="b", lease_ms=1_000).token > first.token

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from caliber.admin.facet import Admin
+from caliber.agents.locks import LockService
 from caliber.api.caliber import Caliber
 from caliber.events.facet import Events
 
