@@ -1,0 +1,273 @@
+"""Locks against a model of reader and writer locks: who may hold, who waits behind whom, and who closes a circle.
+
+Holders ask, wait, die, renew, release and write; the clock jumps both ways. Source: C-364 to C-368, K-036, K-037.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from support.databases import Backend
+from support.evidence import scale
+
+import caliber
+from caliber.agents import lock_queue
+from caliber.agents.lock_queue import Blocked, Request
+from caliber.model import FixedClock
+from caliber.model.agents import Lock, LockMode, LockToken
+from caliber.model.errors import LockExpired, PermissionDenied
+from caliber.model.ids import LockWaiterId
+from caliber.model.time import to_us
+from caliber.testing import inspect
+
+MS = 1_000
+PLACE_MS = 1_000
+RESOURCES, HOLDERS = st.sampled_from(["door", "file", "key"]), st.sampled_from(["ann", "ben", "cem", "dee"])
+MODES = st.sampled_from(list(LockMode))
+LEASES = st.sampled_from([100, 2_000, 50_000])
+JUMPS = st.sampled_from([-60_000, -900, 0, 1, 99, 400, 1_000, 1_600, 60_000])
+
+
+@dataclass
+class Held:
+    """A lock of the model."""
+
+    holder: str
+    mode: LockMode
+    token: int
+    ends: int
+
+
+@dataclass
+class Waiting:
+    """A request of the model that queues."""
+
+    request: Request
+    renewed: int
+
+
+def collide(one: LockMode, two: LockMode) -> bool:
+    return LockMode.EXCLUSIVE in (one, two)
+
+
+class LockMachine(RuleBasedStateMachine):
+    """Every answer of the store is the model's."""
+
+    memory: caliber.Caliber
+    clock: FixedClock
+    examples = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = inspect(self.memory).store
+        self.example = next(self.examples)
+        """Resources and holders of other examples stay in the store."""
+        self.held: dict[str, list[Held]] = {}
+        self.queues: dict[str, list[Waiting]] = {}
+        self.tokens: dict[str, int] = {}
+        self.numbers = itertools.count(1)
+        self.woken: set[uuid.UUID] = set()
+
+    # --- the model -------------------------------------------------------------------------------
+
+    def live(self, resource: str) -> list[Held]:
+        return [each for each in self.held.get(resource, []) if each.ends > self.clock.now_us()]
+
+    def waits(self, each: Waiting) -> bool:
+        return 0 < each.renewed + PLACE_MS * MS - self.clock.now_us() <= 1.5 * PLACE_MS * MS
+
+    def awaited(self, request: Request) -> list[str]:
+        """Return the holders that a request waits for."""
+        live = self.live(request.resource)
+        locks = [each.holder for each in live if each.holder != request.holder and collide(each.mode, request.mode)]
+        if any(each.holder == request.holder for each in live):
+            return locks
+        ahead = []
+        for each in self.queues.get(request.resource, []):
+            if each.request.waiter_id == request.waiter_id:
+                break
+            if self.waits(each):
+                ahead.append(each.request)
+        return locks + [
+            each.holder for each in ahead if each.holder != request.holder and collide(each.mode, request.mode)
+        ]
+
+    def edges(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for queue in self.queues.values():
+            for each in queue:
+                if self.waits(each):
+                    found.setdefault(each.request.holder, set()).update(self.awaited(each.request))
+        return found
+
+    def closes_a_circle(self, request: Request) -> bool:
+        edges, seen, todo = self.edges(), set(), self.awaited(request)
+        while todo:
+            holder = todo.pop()
+            if holder == request.holder:
+                return True
+            if holder not in seen:
+                seen.add(holder)
+                todo += edges.get(holder, ())
+        return False
+
+    def place(self, request: Request) -> Waiting | None:
+        queue = self.queues.get(request.resource, [])
+        return next((each for each in queue if each.request.waiter_id == request.waiter_id), None)
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def attempt(self, request: Request) -> None:
+        expected, place = self.awaited(request), self.place(request)
+        circle = self.closes_a_circle(request)
+        woken: set[uuid.UUID] = set()
+        outcome: Any = self.store.write(lambda uow: lock_queue.attempt(uow, request, lambda _, ended: woken.add(ended)))
+        now, resource = self.clock.now_us(), request.resource
+        if isinstance(outcome, Lock):
+            assert expected == []
+            self.tokens[resource] = self.tokens.get(resource, 0) + 1
+            assert outcome.token == self.tokens[resource], "tokens rise by one"
+            others = [each for each in self.live(resource) if each.holder != request.holder]
+            ends = now + request.lease_ms * MS
+            self.held[resource] = [*others, Held(request.holder, request.mode, outcome.token, ends)]
+            if place is not None:
+                self.queues[resource].remove(place)
+                if self.queues[resource]:
+                    assert request.waiter_id in woken, "those behind it learn that it left"
+            return
+        assert isinstance(outcome, Blocked)
+        assert set(outcome.holders) == set(expected)
+        if outcome.cycle:
+            assert circle
+            assert outcome.cycle[0] == request.holder
+            edges = self.edges()
+            for one, two in itertools.pairwise(outcome.cycle[1:]):
+                assert two in edges[one], "each waits for the next"
+            assert outcome.cycle[1] in expected
+            assert request.holder in edges[outcome.cycle[-1]]
+            if place is not None:
+                self.leave(place)
+            return
+        if request.waiter_id is None:
+            return
+        if place is None:
+            assert not circle, "the newest request closed a circle, and waits"
+            self.queues.setdefault(resource, []).append(Waiting(request, now))
+        elif not 2 / 3 < (place.renewed + PLACE_MS * MS - now) / (PLACE_MS * MS) <= 1:
+            place.renewed = now
+
+    @rule(resource=RESOURCES, holder=HOLDERS, mode=MODES, lease_ms=LEASES, queues=st.booleans())
+    def ask(self, resource: str, holder: str, mode: LockMode, lease_ms: int, queues: bool) -> None:
+        waiter_id = LockWaiterId(uuid.UUID(int=(self.example << 64) + next(self.numbers))) if queues else None
+        resource, holder = f"{resource} {self.example}", f"{holder} {self.example}"
+        self.attempt(Request(resource, holder, mode, lease_ms, PLACE_MS, waiter_id))
+
+    @precondition(lambda self: any(self.queues.values()))
+    @rule(data=st.data())
+    def ask_again(self, data: Any) -> None:
+        self.attempt(data.draw(st.sampled_from([each for queue in self.queues.values() for each in queue])).request)
+
+    @precondition(lambda self: any(self.queues.values()))
+    @rule(data=st.data())
+    def give_up(self, data: Any) -> None:
+        self.leave(data.draw(st.sampled_from([each for queue in self.queues.values() for each in queue])))
+
+    def leave(self, place: Waiting) -> None:
+        request, woken = place.request, set[uuid.UUID]()
+        waiter_id = request.waiter_id
+        assert waiter_id is not None
+        self.store.write(
+            lambda uow: lock_queue.leave(uow, request.resource, waiter_id, lambda _, ended: woken.add(ended))
+        )
+        self.queues[request.resource].remove(place)
+        assert woken == ({waiter_id} if self.queues[request.resource] else set())
+
+    # --- holding ---------------------------------------------------------------------------------
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data(), by=HOLDERS, lease_ms=LEASES, renews=st.booleans())
+    def renew_or_release(self, data: Any, by: str, lease_ms: int, renews: bool) -> None:
+        resource, one = data.draw(
+            st.sampled_from([(resource, each) for resource, locks in self.held.items() for each in locks])
+        )
+        by = f"{by} {self.example}"
+        token, is_live = LockToken(resource, one.token), one in self.live(resource)
+        woken: set[uuid.UUID] = set()
+
+        def call() -> Any:
+            if renews:
+                return self.store.write(lambda uow: lock_queue.renew(uow, token, by, lease_ms))
+            return self.store.write(lambda uow: lock_queue.release(uow, token, by, lambda _, ended: woken.add(ended)))
+
+        if is_live and by != one.holder:
+            with pytest.raises(PermissionDenied):
+                call()
+        elif renews and not is_live:
+            with pytest.raises(LockExpired):
+                call()
+        elif renews:
+            one.ends = self.clock.now_us() + lease_ms * MS
+            assert to_us(call().expires_at) == one.ends
+        else:
+            assert call() == is_live
+            if is_live:
+                one.ends = 0
+                assert bool(woken) == bool(self.queues.get(resource))
+
+    @precondition(lambda self: any(self.tokens.values()))
+    @rule(data=st.data(), age=st.integers(0, 3))
+    def write_guarded(self, data: Any, age: int) -> None:
+        resource = data.draw(st.sampled_from(sorted(self.tokens)))
+        token = self.tokens[resource] - age
+        if token < 1:
+            return
+        if any(each.token == token for each in self.live(resource)):
+            self.store.write(lambda uow: uow.guard(LockToken(resource, token)))
+        else:
+            with pytest.raises(LockExpired):
+                self.store.write(lambda uow: uow.guard(LockToken(resource, token)))
+
+    # --- time ------------------------------------------------------------------------------------
+
+    @rule(ms=JUMPS)
+    def time_passes(self, ms: int) -> None:
+        self.clock.advance(ms=ms)
+
+    @rule()
+    def reap(self) -> None:
+        now = self.clock.now_us()
+        self.store.write(lock_queue.reap)
+        for resource, locks in self.held.items():
+            newest = max((each.token for each in locks), default=0)
+            self.held[resource] = [each for each in locks if each.ends > now or each.token == newest]
+            queue = self.queues.get(resource, [])
+            self.queues[resource] = [each for each in queue if each.renewed + PLACE_MS * MS > now]
+
+    @invariant()
+    def no_two_hold_what_one_may(self) -> None:
+        for resource in self.held:
+            for one, two in itertools.combinations(self.live(resource), 2):
+                assert not collide(one.mode, two.mode)
+                assert one.holder != two.holder
+
+
+def test_locks_are_those_of_the_model(backend: Backend) -> None:
+    at = FixedClock()
+
+    class OnDatabase(LockMachine):
+        clock = at
+        memory = backend.open(clock=at, embedding_provider=None)
+
+    run_state_machine_as_test(
+        OnDatabase,
+        settings=settings(
+            max_examples=scale(25, 1_000), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+        ),
+    )

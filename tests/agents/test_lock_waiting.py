@@ -1,0 +1,341 @@
+"""Waiting for locks: fair order, deadlocks, leases renewed behind, broken locks. Source: C-364 to C-368."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.databases import note
+from support.drawn import needs
+from support.waits import until
+
+import caliber
+from caliber.model import FixedClock, LockMode, LockToken, Principal
+from caliber.model.errors import (
+    InputError,
+    LockAcquisitionFailed,
+    LockDeadlock,
+    LockExpired,
+    PermissionDenied,
+    RequiredFieldMissing,
+    Unavailable,
+)
+from caliber.model.events import EventFamily, EventType
+
+LONG_MS = 60_000
+ADMIN = Principal.admin()
+
+
+@pytest.fixture
+def memory(backend: Any) -> caliber.Caliber:
+    memory: caliber.Caliber = backend.open(embedding_provider=None)
+    return memory
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as threads:
+        yield threads
+
+
+def token_of(lock: Any) -> LockToken:
+    return LockToken(lock.resource, lock.token)
+
+
+Ask = Callable[..., Future[Any]]
+
+
+@pytest.fixture
+def ask(memory: caliber.Caliber, pool: ThreadPoolExecutor) -> Ask:
+    """Ask for a lock on a thread; return once the request has its place in the queue."""
+
+    def asked(
+        resource: str, holder: str, mode: str = "exclusive", wait_ms: int = LONG_MS, by: Any = None
+    ) -> Future[Any]:
+        locks = (by or memory).agents.locks
+        places = len(memory.agents.locks.waiting())
+        future = pool.submit(
+            lambda: locks.acquire(resource, holder=holder, mode=mode, wait_ms=wait_ms, lease_ms=LONG_MS)
+        )
+        until(lambda: len(memory.agents.locks.waiting()) > places or future.done())
+        return future
+
+    return asked
+
+
+def test_requests_get_the_lock_in_their_order(memory: caliber.Caliber, ask: Ask) -> None:
+    locks = memory.agents.locks
+    lock = locks.acquire("file", holder="first")
+    asked = [ask("file", f"h{at}") for at in range(5)]
+    assert [each.holder for each in locks.waiting()] == [f"h{at}" for at in range(5)]
+    for at, future in enumerate(asked):
+        assert not any(each.done() for each in asked[at:])
+        locks.release(token_of(lock), holder=lock.holder)
+        lock = future.result(30)
+        assert lock.holder == f"h{at}"
+    assert locks.waiting() == []
+
+
+def test_shared_locks_do_not_starve_an_exclusive_request(memory: caliber.Caliber, ask: Ask) -> None:
+    locks = memory.agents.locks
+    reader = locks.acquire("file", holder="reader", mode="shared")
+    writer = ask("file", "writer")
+    with pytest.raises(LockAcquisitionFailed):
+        locks.acquire("file", holder="late", mode="shared")
+    readers = [ask("file", f"r{at}", "shared") for at in range(3)]
+    assert locks.acquire("file", holder="reader", mode="shared").token > reader.token, "a holder does not queue"
+    assert not writer.done()
+    locks.release(token_of(locks.held("file")[0]), holder="reader")
+    lock = writer.result(30)
+    assert not any(each.done() for each in readers)
+    locks.release(token_of(lock), holder="writer")
+    assert {each.result(30).mode for each in readers} == {LockMode.SHARED}
+    assert len(locks.held("file")) == 3
+
+
+def test_a_request_that_gives_up_lets_the_next_one_on(memory: caliber.Caliber, ask: Ask) -> None:
+    locks = memory.agents.locks
+    locks.acquire("file", holder="reader", mode="shared")
+    writer = ask("file", "writer", wait_ms=300)
+    reader = ask("file", "late", "shared")
+    with pytest.raises(LockAcquisitionFailed) as caught:
+        writer.result(30)
+    assert caught.value.holder == "reader"
+    assert reader.result(30).holder == "late", "at once, although the lock of the first is still held"
+    assert locks.waiting() == []
+
+
+def test_a_shared_lock_made_of_an_exclusive_one_lets_others_in(memory: caliber.Caliber, ask: Ask) -> None:
+    memory.agents.locks.acquire("file", holder="a")
+    reader = ask("file", "b", "shared")
+    memory.agents.locks.acquire("file", holder="a", mode="shared")
+    assert reader.result(30).holder == "b"
+
+
+def test_a_lease_that_runs_out_lets_the_next_one_on(memory: caliber.Caliber, ask: Ask) -> None:
+    memory.agents.locks.acquire("file", holder="a", lease_ms=150)
+    began = time.monotonic()
+    assert ask("file", "b").result(30).token == 2
+    assert time.monotonic() - began < 1.5, "it waits for the lease, not for its own next look"
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_deadlock_is_refused_with_its_circle(memory: caliber.Caliber, ask: Ask, size: int) -> None:
+    locks = memory.agents.locks
+    held = [locks.acquire(f"r{at}", holder=f"h{at}", lease_ms=LONG_MS) for at in range(size)]
+    waiting = [ask(f"r{at + 1}", f"h{at}") for at in range(size - 1)]
+    began = time.monotonic()
+    with pytest.raises(LockDeadlock) as caught:
+        locks.acquire("r0", holder=f"h{size - 1}", wait_ms=LONG_MS)
+    assert time.monotonic() - began < 10, "at once"
+    assert caught.value.context["cycle"] == [f"h{size - 1}", *(f"h{at}" for at in range(size - 1))]
+    assert (caught.value.resource, caught.value.holder) == ("r0", "h0")
+    assert caught.value.retryable
+    assert isinstance(caught.value, LockAcquisitionFailed)
+    assert len(locks.waiting()) == size - 1, "it left no request behind"
+    locks.release(token_of(held[-1]), holder=f"h{size - 1}")
+    for lock, future in zip(reversed(held[:-1]), reversed(waiting), strict=True):
+        future.result(30)
+        locks.release(token_of(lock), holder=lock.holder)
+
+
+def test_of_two_that_widen_their_shared_locks_one_gives_way(memory: caliber.Caliber, ask: Ask) -> None:
+    locks = memory.agents.locks
+    locks.acquire("file", holder="a", mode="shared")
+    mine = locks.acquire("file", holder="b", mode="shared")
+    widened = ask("file", "a")
+    with pytest.raises(LockDeadlock):
+        locks.acquire("file", holder="b", wait_ms=LONG_MS)
+    locks.release(token_of(mine), holder="b")
+    assert widened.result(30).mode is LockMode.EXCLUSIVE
+
+
+def test_a_circle_names_only_those_whom_the_asker_may_know(memory: caliber.Caliber, ask: Ask) -> None:
+    planner, other = (memory.acting_as(Principal.agent(name)) for name in ("planner", "other"))
+    planner.agents.locks.acquire("one")
+    other.agents.locks.acquire("two")
+    waiting = ask("two", "agent:planner", by=planner, wait_ms=5_000)
+    with pytest.raises(LockDeadlock) as caught:
+        other.agents.locks.acquire("one", wait_ms=LONG_MS)
+    assert caught.value.context["cycle"] == ["agent:other", None]
+    assert caught.value.holder is None
+    assert "planner" not in f"{caught.value!r} {caught.value.context}"
+    assert [each.holder for each in other.agents.locks.waiting()] == []
+    assert [each.holder for each in planner.agents.locks.waiting()] == ["agent:planner"]
+    assert [each.resource for each in other.agents.locks.all()] == ["two"]
+    other.agents.locks.release(LockToken("two", 1))
+    waiting.result(30)
+
+
+def test_a_deadline_ends_a_wait_and_leaves_no_request(memory: caliber.Caliber) -> None:
+    memory.agents.locks.acquire("file", holder="a")
+    for wait_ms in (0, 100):
+        with pytest.raises(LockAcquisitionFailed):
+            memory.agents.locks.acquire("file", holder="b", wait_ms=wait_ms, deadline_ms=LONG_MS)
+    with pytest.raises(Unavailable, match="deadline"):
+        memory.agents.locks.acquire("file", holder="b", wait_ms=LONG_MS, deadline_ms=200)
+    assert memory.agents.locks.waiting() == []
+
+
+def test_an_agent_need_not_name_itself_and_cannot_be_another(memory: caliber.Caliber) -> None:
+    planner, other = (memory.acting_as(Principal.agent(name)).agents.locks for name in ("planner", "other"))
+    lock = planner.acquire("file")
+    assert lock.holder == "agent:planner"
+    with pytest.raises(RequiredFieldMissing, match="holder"):
+        memory.agents.locks.acquire("file")
+    for call in (other.release, other.renew):
+        with pytest.raises(PermissionDenied):
+            call(token_of(lock))
+        with pytest.raises(PermissionDenied):
+            call(token_of(lock), holder="agent:planner")
+    assert planner.renew(token_of(lock)).token == lock.token
+    assert planner.release(token_of(lock))
+    assert not planner.release(token_of(lock)), "twice"
+    with pytest.raises(LockExpired):
+        planner.renew(token_of(lock))
+
+
+def test_names_that_are_too_long_are_refused(memory: caliber.Caliber) -> None:
+    for call in (memory.agents.locks.acquire, memory.agents.locks.hold):
+        with pytest.raises(InputError), call("x" * 10_000, holder="a"):  # type: ignore[attr-defined]
+            pass
+    with pytest.raises(InputError):
+        memory.agents.locks.acquire("x", holder="a" * 10_000, wait_ms=1)
+    assert memory.storage.locks.count() == memory.storage.lock_waiters.count() == 0
+
+
+def test_a_clock_that_goes_back_gives_no_lock_to_two(backend: Any) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock, embedding_provider=None)
+    locks = memory.agents.locks
+    lost = [locks.acquire("file", holder=f"r{at}", mode="shared", lease_ms=1_000) for at in range(3)]
+    clock.advance(ms=1_000)
+    taken = locks.acquire("file", holder="w", lease_ms=1_000)
+    clock.advance(ms=-900)
+    assert locks.held("file") == [taken]
+    for lock in lost:
+        with pytest.raises(LockExpired):
+            note(memory, "late", guard=token_of(lock))
+        with pytest.raises(LockExpired):
+            locks.renew(token_of(lock), holder=lock.holder)
+
+
+def test_a_block_holds_a_lock_longer_than_its_lease(memory: caliber.Caliber) -> None:
+    locks = memory.agents.locks
+    with locks.hold("file", holder="a", lease_ms=900) as token:
+        first = locks.held("file")[0].expires_at
+        until(lambda: locks.held("file")[0].expires_at > first)
+        until(lambda: locks.held("file")[0].version > 4)
+        note(memory, "guarded", guard=token)
+        with pytest.raises(LockAcquisitionFailed), locks.hold("file", holder="b"):
+            pass
+    assert locks.held("file") == []
+    with pytest.raises(KeyError), locks.hold("file", holder="b") as token:
+        raise KeyError
+    assert locks.held("file") == []
+    with pytest.raises(LockExpired):
+        note(memory, "late", guard=token)
+
+
+def test_an_admin_breaks_locks_and_the_log_names_it(backend: Any) -> None:
+    memory = backend.open(embedding_provider=None)
+    admin, agent = memory.acting_as(ADMIN), memory.acting_as(Principal.agent("planner"))
+    with agent.agents.locks.hold("file", lease_ms=LONG_MS) as token:
+        for other in (agent, memory.acting_as(Principal.application())):
+            with pytest.raises(PermissionDenied):
+                other.agents.locks.break_lock("file")
+        (broken,) = admin.agents.locks.break_lock("file")
+        assert broken.token == token.token
+        with pytest.raises(LockExpired):
+            note(memory, "late", guard=token)
+        assert admin.agents.locks.break_lock("file") == []
+        lock = admin.agents.locks.acquire("file", holder="agent:other")
+    assert admin.agents.locks.held("file") == [lock], "leaving the block does not release another's"
+    (event,) = [each for each in admin.storage.events.all() if each.event_type == EventType.LOCK_BREAK]
+    assert (event.family, event.principal) == (EventFamily.AUDIT, ADMIN.label)
+    assert event.payload == {"resource": "file", "holder": "agent:planner", "token": token.token}
+
+
+def test_one_that_waits_gets_a_broken_lock(memory: caliber.Caliber, ask: Ask) -> None:
+    memory.agents.locks.acquire("file", holder="a", lease_ms=LONG_MS)
+    waiting = ask("file", "b")
+    memory.acting_as(ADMIN).agents.locks.break_lock("file")
+    assert waiting.result(30).holder == "b"
+
+
+@needs("sharing")
+def test_a_release_in_another_handle_wakes_the_next(backend: Any) -> None:
+    first, second = backend.open(embedding_provider=None), backend.open(embedding_provider=None)
+    lock = first.agents.locks.acquire("file", holder="a", lease_ms=LONG_MS)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: second.agents.locks.acquire("file", holder="b", wait_ms=LONG_MS))
+        until(first.agents.locks.waiting)
+        began = time.monotonic()
+        first.agents.locks.release(token_of(lock), holder="a")
+        assert waiting.result(30).holder == "b"
+    assert time.monotonic() - began < 1.5, "it was woken, before its own next look"
+
+
+def test_reap_removes_leases_and_requests_that_ran_out(backend: Any) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock, embedding_provider=None)
+    for holder in "abc":
+        memory.agents.locks.acquire("file", holder=holder, mode="shared", lease_ms=1_000)
+    clock.advance(ms=1_000)
+    assert memory.agents.locks.reap() == 2, "the newest stays, so that tokens rise"
+    assert memory.agents.locks.all() == []
+
+
+def test_a_closed_handle_ends_those_who_wait(backend: Any) -> None:
+    memory = backend.open(embedding_provider=None)
+    memory.agents.locks.acquire("file", holder="a", lease_ms=LONG_MS)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: memory.agents.locks.acquire("file", holder="b", wait_ms=LONG_MS))
+        until(memory.agents.locks.waiting)
+        memory.close()
+        with pytest.raises(Unavailable):
+            waiting.result(10)
+
+
+def test_waiting_costs_next_to_nothing(memory: caliber.Caliber, ask: Ask) -> None:
+    lock = memory.agents.locks.acquire("file", holder="a", lease_ms=LONG_MS)
+    waiting = ask("file", "b")
+    began, used = time.monotonic(), time.process_time()
+    threading.Event().wait(1)
+    share = (time.process_time() - used) / (time.monotonic() - began)
+    assert share < 0.05, "a tenth of what polling every 5 ms took"
+    memory.agents.locks.release(token_of(lock), holder="a")
+    waiting.result(30)
+
+
+def test_the_asynchronous_form_waits_and_renews(backend: Any) -> None:
+    config = backend.config(embedding_provider=None)
+    backend.create(config)
+
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            locks = memory.agents.locks
+            async with locks.hold("file", holder="a", lease_ms=900) as token:
+                tasks = [
+                    asyncio.create_task(locks.acquire("file", holder=f"h{at}", wait_ms=LONG_MS)) for at in range(3)
+                ]
+                while len(await locks.waiting()) < 3:
+                    await asyncio.sleep(0)
+                tasks[1].cancel()
+                while (await locks.held("file"))[0].version < 4:
+                    await asyncio.sleep(0)
+                assert (await locks.held("file"))[0].token == token.token
+                assert not any(task.done() for task in (tasks[0], tasks[2]))
+                assert len(await locks.waiting()) == 2, "one that was cancelled left"
+            first, third = sorted([tasks[0], tasks[2]], key=lambda task: task is tasks[2])
+            done, _ = await asyncio.wait([first, third], return_when=asyncio.FIRST_COMPLETED)
+            lock = done.pop().result()
+            await locks.release(token_of(lock), holder=lock.holder)
+            await asyncio.gather(first, third)
+
+    asyncio.run(run())
