@@ -180,7 +180,10 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
         "INSERT INTO policy_run (rule_id, covered_at, actions_done, attempts, version)"
         " SELECT job_id, due_at, 0, 0, 1 FROM job WHERE trajectory_id IS NULL",
     )
-    pg.tamper(None, "DROP TABLE job, identity, person_fact, access_grant, conflict, group_member, agent_group, agent")
+    pg.tamper(
+        None,
+        "DROP TABLE job, identity, person_fact, access_grant, conflict, group_member, agent_group, agent, lock_waiter",
+    )
     pg.tamper(None, "DROP INDEX ix_event_list_audit_by_subject")
     pg.tamper(None, "ALTER TABLE trajectory DROP COLUMN user_id, DROP COLUMN agent_id")
     for name in ("turn", "scope"):

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from caliber.agents.facet import Agents
+from caliber.agents.locks import LIST_MAX, LockService
 from caliber.agents.views import AgentMemoryView
-from caliber.api.aio_base import AsyncFace
-from caliber.api.faces._aio_engine import AsyncLockService
+from caliber.api.aio_base import AsyncFace, AsyncLocking
 from caliber.model.access import AgentRole
+from caliber.model.agents import Lock, LockToken, LockWaiter
 from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityRef
@@ -96,6 +97,59 @@ class AsyncAgents(AsyncFace, of=Agents):
     def view(self, role: AgentRole | str | None = None, *, user: str | EntityRef | None = None) -> AsyncAgentMemoryView:
         """Return the notes that a role is interested in, as far as the principal may see them. See ``Agents.view``."""
         return self._face(AsyncAgentMemoryView, self._sync.view(role, user=user))
+
+
+class AsyncLockService(AsyncLocking, of=LockService):
+    """``LockService`` with ``async`` methods."""
+
+    _sync: LockService
+
+    async def renew(
+        self,
+        token: LockToken,
+        *,
+        holder: str | None = None,
+        lease_ms: int | None = None,
+        deadline_ms: int | None = None,
+    ) -> Lock:
+        """Extend a lease that has not run out. See ``LockService.renew``."""
+        return await self._run(self._sync.renew, token, holder=holder, lease_ms=lease_ms, deadline_ms=deadline_ms)
+
+    async def release(self, token: LockToken, *, holder: str | None = None, deadline_ms: int | None = None) -> bool:
+        """Give a lock back; only its holder can. See ``LockService.release``."""
+        return await self._run(self._sync.release, token, holder=holder, deadline_ms=deadline_ms)
+
+    async def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+        """End the locks of a resource, whoever holds them, and return them; each is an audit event.
+
+        See ``LockService.break_lock``.
+        """
+        return await self._run(self._sync.break_lock, resource, deadline_ms=deadline_ms)
+
+    async def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+        """Return the locks of a resource that have not run out, as far as the principal may see them.
+
+        See ``LockService.held``.
+        """
+        return await self._run(self._sync.held, resource, deadline_ms=deadline_ms)
+
+    async def all(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
+        """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
+
+        See ``LockService.all``.
+        """
+        return await self._run(self._sync.all, limit=limit, deadline_ms=deadline_ms)
+
+    async def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
+        """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
+
+        See ``LockService.waiting``.
+        """
+        return await self._run(self._sync.waiting, limit=limit, deadline_ms=deadline_ms)
+
+    async def reap(self, *, deadline_ms: int | None = None) -> int:
+        """Delete rows of leases that ran out, and of waiters that died; return how many. See ``LockService.reap``."""
+        return await self._run(self._sync.reap, deadline_ms=deadline_ms)
 
 
 class AsyncAgentMemoryView(AsyncFace, of=AgentMemoryView):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -17,7 +18,7 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.facts import ExtractedFact
-from caliber.model import AgentRole, EventType, Principal, PrincipalKind
+from caliber.model import AgentRole, EventType, LockToken, Principal, PrincipalKind
 from caliber.model.errors import Conflict, LockAcquisitionFailed, NotRegistered
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
@@ -95,6 +96,33 @@ def heard(config: CaliberConfig, place: Place) -> int:
     clock.advance(ms=3_000)
     engine.write(lambda uow: registered(uow, engine.config, made.ref))
     return (memory.agents.get("planner").last_heartbeat - made.last_heartbeat).seconds
+
+
+def queued(config: CaliberConfig, place: Place) -> float:
+    """Return the seconds for which a request that waits for a lock has its place without being renewed."""
+    locks = place.open(config).agents.locks
+    held = locks.acquire("r", holder="one")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: locks.acquire("r", holder="other", wait_ms=60_000))
+        (request,) = until(locks.waiting)
+        locks.release(LockToken("r", held.token), holder="one")
+        waiting.result(60)
+    return (request.expires_at - request.renewed_at).total_seconds()
+
+
+def woken(config: CaliberConfig, place: Place) -> str:
+    """Return whether a request waits on, a second after another handle released the lock."""
+    first = place.open(config).agents.locks
+    other = place.keep(caliber.open(config)).agents.locks
+    held = first.acquire("r", holder="one", lease_ms=HOUR_MS)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: other.acquire("r", holder="other", wait_ms=3_000))
+        until(first.waiting)
+        first.release(LockToken("r", held.token), holder="one")
+        try:
+            return waiting.result(1).holder
+        except TimeoutError:
+            return "waits"
 
 
 # --- scopes and trajectories -------------------------------------------------------------------------
@@ -442,6 +470,14 @@ CASES: tuple[Case, ...] = (
     # --- agents
     Case("agents.registration", acted, ("open", "planner"), ("required", "refused"), NO_VECTORS),
     Case("agents.heartbeat_timeout_ms", heard, (8_000, 3), (20_000, 0), NO_VECTORS),
+    Case("agents.lock_place_ms", queued, ("2s", 2.0), ("7s", 7.0), NO_VECTORS),
+    Case(
+        "agents.lock_poll_ms",
+        woken,
+        (1, "other"),
+        (50_000, "waits"),
+        {**NO_VECTORS, "storage.path": FILE, "agents.lock_place_ms": "60s", "resident.feed_poll_ms": 0},
+    ),
     # --- tasks
     case("orphan_detection_threshold", abandoned, ("1h", "failed"), ("3h", "active")),
     case(
