@@ -43,7 +43,7 @@ class LockWaiters:
         try:
             engine.store.require_remote_events()
             self.is_notified = True
-            """Whether the store notifies of other processes' commits."""
+            """True if the store notifies of other processes' commits."""
         except ConfigError:
             self.is_notified = False
 
@@ -69,7 +69,7 @@ class LockWaiters:
 
     @property
     def step_s(self) -> float:
-        """How long a waiter sleeps at most before it looks for other processes' commits."""
+        """The longest sleep of a waiter before it looks for other processes' commits."""
         return threading.TIMEOUT_MAX if self.is_notified else self._poll_s
 
     def look(self) -> None:

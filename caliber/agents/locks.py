@@ -220,7 +220,7 @@ class LockService:
         waiters_of(self._engine).wake(resource, ended)
 
     def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
-        """End the locks of a resource, whoever holds them, and return them; each is an audit event.
+        """End all locks of a resource, and return them; each is an audit event.
 
         Writes that their tokens guard are refused from now on. Raises: PermissionDenied unless the principal is an
         admin; InputError kinds.
@@ -339,12 +339,12 @@ class Acquiring:
 
     @property
     def waits(self) -> bool:
-        """Whether it may have a place in the queue."""
+        """True if it may have a place in the queue."""
         return self._waiter is not None
 
     @property
     def sleeps(self) -> bool:
-        """Whether it is too early for another attempt, unless something ended."""
+        """True while it is too early for another attempt, unless something ended."""
         remaining = remaining_s()
         return time.monotonic() < self._again_s and (remaining is None or remaining > 0)
 

@@ -942,7 +942,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -1067,10 +1067,10 @@ DELETE FROM "tenant_a"."lock" AS old WHERE old.expires_at <= $1 AND old.token < 
 --   gives: token
 SELECT token FROM "tenant_a"."lock" WHERE resource = $1 AND token = $2 AND expires_at > $3;
 
--- lock.last_token
---   takes: resource
---   gives: token
-SELECT coalesce(max(token), 0) FROM "tenant_a"."lock" WHERE resource = $1;
+-- lock.list_live
+--   takes: now, holder, limit
+--   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "tenant_a"."lock" WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text) ORDER BY expires_at, lock_id LIMIT $3::bigint;
 
 -- lock.reserve
 --   takes: count
@@ -1081,6 +1081,20 @@ SELECT nextval('"tenant_a"."lock_ordinal_seq"'::regclass) FROM generate_series(1
 --   takes: resource
 --   gives: serialized
 SELECT pg_advisory_xact_lock(1128352834, hashtext('tenant_a/' || $1)) IS NOT NULL;
+
+-- lock_waiter.delete_expired
+--   takes: now
+DELETE FROM "tenant_a"."lock_waiter" WHERE expires_at <= $1;
+
+-- lock_waiter.list_live
+--   takes: now, holder, limit
+--   gives: ordinal, waiter_id, resource, holder, mode, ticket, queued_at, renewed_at, expires_at, version
+SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_at", "renewed_at", "expires_at", "version" FROM "tenant_a"."lock_waiter" WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text) ORDER BY resource, ticket LIMIT $3::bigint;
+
+-- lock_waiter.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."lock_waiter_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- memory.revision
 --   takes: nothing

@@ -907,15 +907,24 @@ DELETE FROM lock WHERE expires_at <= ?1 AND token < (SELECT max(token) FROM lock
 --   gives: token
 SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
 
--- lock.last_token
---   takes: resource
---   gives: token
-SELECT coalesce(max(token), 0) FROM lock WHERE resource = ?1;
+-- lock.list_live
+--   takes: now, holder, limit
+--   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM lock WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2) ORDER BY expires_at, lock_id LIMIT ?3;
 
 -- lock.serialize
 --   takes: resource
 --   gives: serialized
 SELECT ?1 IS NOT NULL;
+
+-- lock_waiter.delete_expired
+--   takes: now
+DELETE FROM lock_waiter WHERE expires_at <= ?1;
+
+-- lock_waiter.list_live
+--   takes: now, holder, limit
+--   gives: ordinal, waiter_id, resource, holder, mode, ticket, queued_at, renewed_at, expires_at, version
+SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_at", "renewed_at", "expires_at", "version" FROM lock_waiter WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2) ORDER BY resource, ticket LIMIT ?3;
 
 -- memory.revision
 --   takes: nothing

@@ -28,7 +28,9 @@
     ├── VectorError             CALIBER_VECTOR
     │   └── DimensionMismatch, InvalidVector
     ├── AgentError              CALIBER_AGENT
-    │   ├── NotRegistered, LockAcquisitionFailed, LockExpired
+    │   ├── NotRegistered, LockExpired
+    │   ├── LockAcquisitionFailed
+    │   │   └── LockDeadlock
     │   ├── MessageDeliveryFailed, DelegationFailed, HandoffFailed
     │   └── PermissionDenied
     └── InternalError           CALIBER_INTERNAL   a fault of ours: please report it
