@@ -9,13 +9,11 @@ import json
 import sys
 
 import caliber
-from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError
 
 
 def main() -> None:
-    config = CaliberConfig.model_validate_json(sys.argv[1])
-    with caliber.open(config) as memory:
+    with caliber.open(caliber.load_config(sys.argv[1])) as memory:
         print(json.dumps("open"), flush=True)
         for line in sys.stdin:
             order, resource, holder, wait_ms, lease_ms = line.split()

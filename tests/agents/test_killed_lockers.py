@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,6 @@ from caliber.model.errors import LockExpired
 PROCESS = Path(__file__).parent / "locking_process.py"
 KNOBS = {"embedding_provider": None, "agents__lock_place_ms": 1_000}
 LEASE_MS, WAIT_MS = 2_000, 60_000
-pytestmark = needs("sharing")
 
 
 @pytest.fixture
@@ -30,15 +30,19 @@ def memory(backend: Any) -> caliber.Caliber:
 
 
 @pytest.fixture
-def child(memory: caliber.Caliber) -> Iterator[Child]:
-    child = Child(PROCESS, memory.config.canonical_json())
+def child(memory: caliber.Caliber, tmp_path: Path) -> Iterator[Child]:
+    file = tmp_path / "config.json"
+    file.write_text(memory.config.canonical_json(), encoding="utf-8")
+    child = Child(PROCESS, file)
     try:
         assert child.answer() == "open"
         yield child
     finally:
-        child.kill()
+        with contextlib.suppress(ValueError):  # the test has killed it
+            child.kill()
 
 
+@needs("sharing")
 def test_the_lease_of_a_killed_holder_runs_out(memory: caliber.Caliber, child: Child) -> None:
     locks = memory.agents.locks
     token = child.ask("acquire", "file", "dead", "0", str(LEASE_MS))
@@ -54,6 +58,7 @@ def test_the_lease_of_a_killed_holder_runs_out(memory: caliber.Caliber, child: C
     assert [each.content for each in memory.storage.notes.all()] == ["of the next"]
 
 
+@needs("sharing")
 def test_a_killed_waiter_loses_its_place(memory: caliber.Caliber, child: Child) -> None:
     locks = memory.agents.locks
     held = locks.acquire("file", holder="first", lease_ms=WAIT_MS)
