@@ -120,10 +120,7 @@ class AsyncLockService(AsyncLocking, of=LockService):
         return await self._run(self._sync.release, token, holder=holder, deadline_ms=deadline_ms)
 
     async def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
-        """End the locks of a resource, whoever holds them, and return them; each is an audit event.
-
-        See ``LockService.break_lock``.
-        """
+        """End all locks of a resource, and return them; each is an audit event. See ``LockService.break_lock``."""
         return await self._run(self._sync.break_lock, resource, deadline_ms=deadline_ms)
 
     async def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
