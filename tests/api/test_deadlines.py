@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
 import inspect
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,6 +41,18 @@ ARTIFACT = {"artifact_type": "fact", "content": "c", "extraction_method": "expli
 TURN = {"role": "user", "content": "hello"}
 
 
+def made_by(facet: property) -> Any:
+    """Return the class of a property's value, also one that is imported for type checkers alone."""
+    module = sys.modules[facet.fget.__module__]
+    lazy = {
+        alias.name: getattr(importlib.import_module(node.module), alias.name)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("caliber.")
+        for alias in node.names
+    }
+    return inspect.signature(facet.fget, eval_str=True, locals=lazy).return_annotation
+
+
 def classes() -> Iterator[type]:
     """Yield every class of the public face."""
     waiting: list[type] = [handle.Caliber, RecordReader, Records, TableReader]
@@ -51,7 +66,7 @@ def classes() -> Iterator[type]:
             waiting += [each for each in kind.__subclasses__() if each.__module__.startswith("caliber.")]
             for value in vars(kind).values():
                 if isinstance(value, property):
-                    made = inspect.signature(value.fget, eval_str=True).return_annotation
+                    made = made_by(value)
                     if isinstance(made, type) and made.__module__.startswith("caliber."):
                         waiting.append(made)
         waiting += [base for base in kind.__mro__ if base.__module__.startswith("caliber.") and base not in seen]

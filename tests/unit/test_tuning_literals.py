@@ -45,7 +45,9 @@ def _allow(reason: str, **modules: str) -> None:
 
 _allow(
     WAITS,
-    engine__leases="WAIT_STEP_S",
+    agents__lock_waiting="LockWaiters.look LockWaiters.pause_s _SHORTEST_S",
+    agents__lock_queue="_RENEWED_AT _TOO_FAR",
+    api__several__aio_tenants="WAIT_STEP_S",
     jobs__claims="extend_all",
     backends__postgres__maintaining__erasing="_PAUSE_S",
     backends__postgres__moving__fence="_PAUSE_S",
@@ -130,6 +132,7 @@ _allow(
     erasure__notations="ROUNDS _unescaped",
     erasure__subject="_TEXTS_MAX _LEAST_DIGITS _MARKS_MOST _pieces",
     admin__tables="_LIMIT_MAX",
+    agents__locks="LIST_MAX",
     search__ranking__names="_LONGEST",
     storage__compile__conditions="MOST_VALUES",
     storage__maintain__moving="NAMED_MOST",
@@ -195,6 +198,7 @@ _allow(
 _allow(
     MATHS,
     context__gather__shared="_DAY_US",
+    agents__lock_queue="_MS_US",
     pcp__orphans="_MS_US",
     pcp__validation="_DAY_US _MS_US",
     context__record__record="_SECOND_US",
