@@ -266,9 +266,7 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
         contents = ["one", "two never", "three later", "four"]
         with held_back(inspect(memory).part(Embeddings).embedder):  # so that the worker takes them at once
             memory.append_turns(scope.scope_id, [{"role": "user", "content": content} for content in contents])
-        until = time.monotonic() + 30
-        while memory.storage.embeddings.count() < 3 and time.monotonic() < until:
-            time.sleep(0.01)
+        until(lambda: memory.storage.embeddings.count() >= 3)
         assert memory.storage.embeddings.count() == 3
         asked = [text for call in provider.calls for text in call]
         assert asked.count("one") == asked.count("four") == 1  # what had a vector is not asked for again
@@ -329,9 +327,7 @@ def test_a_service_that_stays_down_is_asked_less_and_less() -> None:
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         memory.append_turn(scope.scope_id, role="user", content="text")
-        until = time.monotonic() + 60
-        while len(times) < 5 and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: len(times) >= 5, seconds=60)
     waits = [after - before for before, after in pairwise(times)]
     assert len(waits) >= 4
     assert all(wait >= 0.02 * 2**at for at, wait in enumerate(waits)), waits
@@ -491,9 +487,7 @@ def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.M
         _, scope = started(memory)
         memory.flush()  # what it looks for when it begins is looked for: it does not come upon the first turn twice
         memory.append_turn(scope.scope_id, role="user", content="first")
-        until = time.monotonic() + 60
-        while memory.admin.stats()["behind"]["embeddings_waiting"] and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: not memory.admin.stats()["behind"]["embeddings_waiting"], seconds=60)
         for at in range(30):
             memory.append_turn(scope.scope_id, role="user", content=f"turn {at}")
         assert memory.admin.stats()["behind"]["embeddings_waiting"] == 30
@@ -558,7 +552,6 @@ def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> 
     agent = start(memory)
     for number in range(20):
         agent.note(f"note {number}")
-        time.sleep(0.01)
     until(lambda: len(calls) > 3)
     inspect(memory).behind.flush()
     errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]

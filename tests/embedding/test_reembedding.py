@@ -209,7 +209,7 @@ def test_no_record_is_lost_by_vector_at_the_switch(store: Path, mode: str) -> No
             while not stop.is_set():
                 add(memory, 1, start=1_000 + written)
                 written += 1
-                time.sleep(0.002)
+                stop.wait(0.002)
 
         thread = threading.Thread(target=write)
         thread.start()
