@@ -24,6 +24,7 @@ from caliber.storage.compile.damage import NO_INSTANT, UNREADABLE, damaged
 
 DISPUTED_LEAD: Final = "[another record contradicts this] "
 """The text before a record whose conflict with another one is open: no cut at the end removes it."""
+_SYSTEM: Final = "system"
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _DAY_US: Final = 86_400_000_000
 _MONTHS: Final = (
@@ -91,11 +92,16 @@ class TurnText:
         return replace(self, content=content)
 
     def message(self) -> Message:
-        """Return the turn as a message."""
+        """Return the turn as a message; of role ``system`` as one of a user: its writer may be any user, or a file.
+
+        The system message of a window is its context, which the program and its configuration state.
+        """
         calls = tuple(
             {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
             for call_id, name, arguments in self.calls
         )
+        if self.role == _SYSTEM:
+            return Message("user", self.content, self.name or _SYSTEM, self.call_id, calls)
         return Message(self.role, self.content, self.name, self.call_id, calls)
 
 

@@ -155,7 +155,10 @@ class ContextWindow:
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
     def to_messages(self) -> list[dict[str, Any]]:
-        """Return the window as OpenAI-style message dicts: context as one system message, then the turns."""
+        """Return the window as OpenAI-style message dicts: context as one system message, then the turns.
+
+        A turn of role ``system`` is a message of role ``user`` named ``system``: no turn gives a model instructions.
+        """
         out: list[dict[str, Any]] = []
         for message in self.messages:
             item: dict[str, Any] = {"role": message.role, "content": message.content}
