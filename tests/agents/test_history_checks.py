@@ -9,6 +9,7 @@ import pytest
 from support.agent_history import OK, REFUSED, UNKNOWN, Op
 from support.handing_checks import Given, handing_faults
 from support.message_checks import Stored, message_faults
+from support.state_checks import AgentState, state_faults
 from support.task_checks import TaskState, task_faults
 from support.value_checks import value_faults
 
@@ -297,6 +298,37 @@ def test_work_that_is_handed_over_once_has_no_violation(name: str) -> None:
 def test_each_violation_of_handing_over_is_named(name: str) -> None:
     ops, given, expected = WRONG_HANDING[name]
     faults = handing_faults(ops, {"d": given})
+    assert any(expected in fault for fault in faults), faults
+
+
+# --- states of agents ----------------------------------------------------------------------------------
+
+
+def moved(at: int, status: str, version: int, asked: str | None = None, **options: Any) -> Op:
+    result = {"version": version, "status": status}
+    return call(f"c{at}", "set_status", at, result, agent="a", status=asked or status, **options)
+
+
+def test_allowed_steps_have_no_violation() -> None:
+    lost = moved(4, "blocked", 0, outcome=UNKNOWN)
+    ops = [moved(0, "active", 2), moved(2, "blocked", 3), lost, moved(6, "failed", 5)]
+    assert state_faults(ops, {"a": AgentState(1, "idle")}, {"a": AgentState(5, "failed")}) == []
+
+
+@pytest.mark.parametrize(
+    ("ops", "last", "expected"),
+    [
+        ([moved(0, "blocked", 2)], AgentState(2, "blocked"), "from idle to blocked"),
+        ([moved(0, "active", 2), moved(2, "failed", 2)], AgentState(2, "failed"), "one version"),
+        ([moved(0, "idle", 2, "active")], AgentState(2, "idle"), "than asked"),
+        ([moved(0, "active", 2)], AgentState(2, "idle"), "is lost"),
+        ([moved(0, "active", 2)], AgentState(1, "idle"), "changes of no call"),
+        ([moved(0, "active", 2)], AgentState(4, "idle"), "changes of no call"),
+        ([moved(0, "active", 3), moved(4, "idle", 2)], AgentState(3, "active"), "that was over"),
+    ],
+)
+def test_each_violation_of_states_is_named(ops: list[Op], last: AgentState, expected: str) -> None:
+    faults = state_faults(ops, {"a": AgentState(1, "idle")}, {"a": last})
     assert any(expected in fault for fault in faults), faults
 
 

@@ -12,6 +12,7 @@ from support.handing_checks import Handing
 from support.lock_checks import Locks
 from support.message_checks import Messages
 from support.planted_code import Plant
+from support.state_checks import States
 from support.task_checks import Tasks
 from support.value_checks import Values
 
@@ -34,13 +35,12 @@ def _stands(module: str) -> bool:
     return find_spec(package) is not None and find_spec(module) is not None
 
 
-_QUEUED = "caliber.agents.lock_queue"
-_HAS_QUEUE = _stands(_QUEUED)
 _LOCKS = (Locks(), Locks(same_clock=False))
 _STEALING = Messages(same_clock=False)
 """A receiver that was stopped between the moment it reads the clock and its claim may take a live lease of another."""
 _PARTS = {
-    "locks": Part(_QUEUED if _HAS_QUEUE else "caliber.engine.leases", _LOCKS, _LOCKS, 40 if _HAS_QUEUE else 0),
+    "locks": Part("caliber.agents.lock_queue", _LOCKS, _LOCKS),
+    "states": Part("caliber.agents.registry", (States(), States()), (States(), States())),
     "values": Part("caliber.workspace.values", (Values(), Values()), (Values(), Values())),
     "tasks": Part("caliber.workspace.tasks", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
     "handing": Part(
@@ -52,16 +52,7 @@ _PARTS = {
 }
 PARTS = {name: part for name, part in _PARTS.items() if _stands(part.module)}
 
-_LEASES = {
-    "a lock excludes no one": ("locks", "", "_try", "if in_the_way:", "if False:"),
-    "a token is given again": ("locks", "", "_try", "[0][0] + 1", "[0][0] + 1 - now // 1000 % 2"),
-    "any holder may release": ("locks", "", "_held", "lock.holder == holder", "True"),
-    "an old token holds beside the new one": ("locks", "", "_try", "for lock in own_locks:", "for lock in ():"),
-    "a released lock holds": (
-        "locks", "LockService", "release", "dataclasses.replace(lock, expires_at=EPOCH)", "lock",
-    ),
-}  # fmt: skip
-_QUEUE = {
+_IN_LOCKS = {
     "a lock excludes no one": ("locks", "", "attempt", "if in_the_way or ahead:", "if False:"),
     "a token is given again": ("locks", "", "_grant", "locks[-1].token + 1", "locks[-1].token + 1 - now // 1000 % 2"),
     "any holder may release": ("locks", "", "_held", "if lock.holder != holder:", "if False:"),
@@ -70,12 +61,19 @@ _QUEUE = {
 }
 _IN_TWO = (
     "return (lambda seen: self._engine.write(lambda uow: take(uow, wanted) if seen.assigned_to is not None else"
-    " self._stored(uow, dataclasses.replace(_begun(_given(seen, acting.ref)),"
+    " self._stored(uow, dataclasses.replace(seen, assigned_to=acting.ref.id, status=WorkStatus.IN_PROGRESS,"
     " version=uow.get(TASK, wanted.bytes).version), 'claim')))"
     "(self._engine.write(lambda uow: self._records.found(uow, wanted, readers)))"
 )
 """A claim that reads in one transaction and writes in another."""
 _OTHERS = {
+    "a step is not checked": (
+        "states", "Registry", "set_status", "states.AGENT.check(known.status, target)", "None",
+    ),
+    "a state is not kept": (
+        "states", "Registry", "set_status", "AGENT, dataclasses.replace(known, status=target,",
+        "AGENT, dataclasses.replace(known,",
+    ),
     "a version is not compared": ("values", "", "_check", "if version != expected:", "if False:"),
     "a value is not replaced": ("values", "Values", "set", "value=plain, updated_at", "updated_at"),
     "a deletion is none": ("values", "Values", "delete", "label, deleted_at=now", "label, deleted_at=None"),
@@ -107,7 +105,7 @@ _OTHERS = {
 
 def _plants() -> dict[str, tuple[str, Plant]]:
     plants = {"the guard is not checked": ("locks", Plant(UnitOfWork, "guard", "if token is None", "if True"))}
-    for name, (of, kind, function, old, new) in {**(_QUEUE if _HAS_QUEUE else _LEASES), **_OTHERS}.items():
+    for name, (of, kind, function, old, new) in {**_IN_LOCKS, **_OTHERS}.items():
         if of in PARTS:
             module = importlib.import_module(PARTS[of].module)
             plants[name] = (of, Plant(getattr(module, kind) if kind else module, function, old, new))
