@@ -200,6 +200,9 @@ class Access:
             if may_change(author, self._principal, memory, ownership=ownership):
                 return True
             return bool(people) and people <= sight.names
+        if relation.owner is None:  # a record of a task: the user of that
+            owners = None if relation.task is None else self._owners.of.get(getattr(record, relation.task).bytes)
+            return owners is not None and owners[0] in sight.ids
         user = getattr(record, "user_id", None)
         return record.initiator.id.bytes in sight.ids or (user is not None and user.bytes in sight.ids)
 
@@ -276,18 +279,23 @@ class Access:
 
     def _audited(self, uow: UnitOfWork, kind: EventType, grant: Grant) -> Grant:
         """Log a change of a grant in its transaction."""
-        event = self._engine.event(
-            kind,
-            principal=self._principal.label,
-            trajectory_id=grant.on.id if grant.on.id.bytes in self._owners.of else None,
-            subject=(grant.on.entity_type, grant.on.id),
-            payload={
-                "grant_id": str(grant.grant_id),
-                "to": private_to(grant.to),
-                "right": grant.right.value,
-                "until": None if grant.until is None else grant.until.isoformat(),
-            },
-            family=EventFamily.AUDIT,
-        )
-        event_log.audit(uow, event)
-        return grant
+        return audited(self._engine, uow, kind, grant, self._principal.label)
+
+
+def audited(engine: Engine, uow: UnitOfWork, kind: EventType, grant: Grant, by: str) -> Grant:
+    """Write the audit event of a grant or revocation in its transaction; return the grant."""
+    event = engine.event(
+        kind,
+        principal=by,
+        trajectory_id=grant.on.id if grant.on.id.bytes in engine.part(TaskOwners).of else None,
+        subject=(grant.on.entity_type, grant.on.id),
+        payload={
+            "grant_id": str(grant.grant_id),
+            "to": private_to(grant.to),
+            "right": grant.right.value,
+            "until": None if grant.until is None else grant.until.isoformat(),
+        },
+        family=EventFamily.AUDIT,
+    )
+    event_log.audit(uow, event)
+    return grant

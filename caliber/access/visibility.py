@@ -251,9 +251,9 @@ class Readers:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
         elif len(columns) == 1:
             verdicts = self._verdicts(rows, columns[0])
-            granted = [] if relation.readers is None else self._granted(rows)
             if verdicts.all():
                 return None
+            granted = self._granted(rows) if relation.readers is not None or relation.grantable else []
             mask = Allowed(rows.column(columns[0]), verdicts, interned=True)
             if not granted:
                 return mask
@@ -268,7 +268,7 @@ class Readers:
         return None if seen.all() else Allowed(np.arange(rows.length, dtype=np.int32), seen)
 
     def _granted(self, rows: RelationSnapshot) -> list[int]:
-        """Return the rows of a relation with readers that the principal was granted one by one."""
+        """Return the rows of a relation that the principal was granted one by one."""
         return [number for key in self.sight().granted if (number := rows.find(key)) >= 0]
 
     def _verdicts(self, rows: RelationSnapshot, column: str) -> NDArray[np.bool_]:
@@ -359,7 +359,7 @@ class Readers:
             return False
         index = codec_of(relation).index
         owned = relation.readers is not None or relation.owner is not None
-        if owned and row[index(relation.key[0])] in self.sight().granted:
+        if (owned or relation.grantable) and row[index(relation.key[0])] in self.sight().granted:
             return True
         if relation.readers is not None and not self._listed(row[index(relation.readers)]):
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from caliber.agents.views import AgentMemoryView
 from caliber.engine.engine import Engine
@@ -13,18 +13,22 @@ from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.search.service import Searching
+from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
     from caliber.agents.locks import LockService
+    from caliber.agents.delegating import Delegations
+    from caliber.agents.handing_off import Handoffs
     from caliber.agents.registry import Registry
 
 
 class Agents:
     """Several agents in one store, as one principal works among them."""
 
-    def __init__(self, engine: Engine, principal: Principal) -> None:
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
         self._engine = engine
         self._principal = principal
+        self._tasks = tasks
 
     @property
     def _registry(self) -> Registry:
@@ -90,6 +94,20 @@ class Agents:
             for another agent than the principal.
         """
         return self._registry.set_status(status, agent, deadline_ms)
+
+    @property
+    def delegations(self) -> Delegations:
+        """Tasks that agents give to other agents."""
+        from caliber.agents.delegating import Delegations  # opening a store delegates nothing
+
+        return Delegations(self._engine, self._principal, self._tasks)
+
+    @property
+    def handoffs(self) -> Handoffs:
+        """Tasks that agents pass on to other agents."""
+        from caliber.agents.handing_off import Handoffs
+
+        return Handoffs(self._engine, self._principal, self._tasks)
 
     @property
     def locks(self) -> LockService:

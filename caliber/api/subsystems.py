@@ -20,7 +20,9 @@ from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
 from caliber.events.facet import Events
 from caliber.explain.facet import Windows
+from caliber.jobs.claims import Claim
 from caliber.jobs.facet import Jobs
+from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
@@ -54,7 +56,7 @@ class Facets:
     @property
     def agents(self) -> Agents:
         """Several agents in one store: their locks."""
-        return Agents(self._engine, self._principal)
+        return Agents(self._engine, self._principal, self._tasks)
 
     @property
     def artifacts(self) -> Artifacts:
@@ -166,7 +168,19 @@ def add_parts(engine: Engine) -> None:
         orphans = Orphans(engine, engine.config.orphan_detection_threshold, retaining, cancel)
         engine.add(orphans)
         orphans.register(jobs)
+    _end_delegations(engine, jobs, retaining)
     register_full_text(engine, jobs)
+
+
+def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> None:
+    """Have this process end delegations whose time is over."""
+
+    def run(claim: Claim) -> int:
+        from caliber.agents.ending import Endings  # few processes delegate
+
+        return Endings(engine, retaining, functools.partial(trigger_jobs.cancel, engine)).run(claim)
+
+    jobs.register(Handler("agents.delegation", run))
 
 
 def _conflict_sides(engine: Engine) -> CorrectionListener:

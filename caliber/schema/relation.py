@@ -261,6 +261,8 @@ class Relation:
     """The column that lists the readers of a record; None if every principal who may see its task may see it."""
     task: str | None = None
     """The column with the task of a record, whose owner alone may see it; None if it belongs to none."""
+    grantable: bool = False
+    """Whether one record of a hidden task may be granted to a reader by itself."""
     owner: Owned | None = None
     """The owner of a record; None if it is its task's, or everybody's."""
     between: tuple[str, ...] = ()

@@ -153,29 +153,28 @@ class Tasks(Generic[P]):
         tags: tuple[str, ...],
     ) -> Trajectory:
         """Open a trajectory with scope 0 and run the task_start policies."""
-        dag = self._engine.config.pcp.context_dag
         who = keeping(self._engine, initiator)
-
-        def work(uow: UnitOfWork) -> tuple[Trajectory, Claim | None]:
-            trajectory, scope = lifecycle.start_trajectory(
-                uow,
-                goal=goal,
-                initiator=who(uow),
-                agent_id=agent_id,
-                parent=parent,
-                session=session,
-                tags=tags,
-                keep_goal=self._engine.config.trajectory.store_goal_text,
-                max_depth=dag.max_depth if dag.enabled else None,
-            )
-            self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
-            self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
-            return trajectory, self._enqueue(uow, Trigger.TASK_START, trajectory.trajectory_id)
-
-        trajectory, claim = self._engine.write(work)
+        trajectory, claim = self._engine.write(
+            lambda uow: self.begin(uow, goal, who(uow), agent_id, parent, session, tags)
+        )
         if claim is not None:
             self.after_commit(claim)
         return trajectory
+
+    def begin(
+        self, uow: UnitOfWork, goal: str, initiator: EntityRef, agent_id: uuid.UUID | None, parent: uuid.UUID | None,
+        session: uuid.UUID | None = None, tags: tuple[str, ...] = (),
+    ) -> tuple[Trajectory, Claim | None]:  # fmt: skip
+        """Open a trajectory with scope 0 in a transaction; the claim, if any, is for ``after_commit``."""
+        dag = self._engine.config.pcp.context_dag
+        keep_goal, depth = self._engine.config.trajectory.store_goal_text, dag.max_depth if dag.enabled else None
+        trajectory, scope = lifecycle.start_trajectory(
+            uow, goal=goal, initiator=initiator, agent_id=agent_id, parent=parent, session=session, tags=tags,
+            keep_goal=keep_goal, max_depth=depth,
+        )  # fmt: skip
+        self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
+        self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
+        return trajectory, self._enqueue(uow, Trigger.TASK_START, trajectory.trajectory_id)
 
     def _emit(
         self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object

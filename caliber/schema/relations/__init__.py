@@ -6,6 +6,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations.access import GRANT, IDENTITY
 from caliber.schema.relations.agents import AGENT, AGENT_GROUP, GROUP_MEMBER, LOCK, LOCK_WAITER
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
+from caliber.schema.relations.delegation import DELEGATION, HANDOFF
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.erasure import ERASURE
 from caliber.schema.relations.events import EVENT
@@ -42,6 +43,8 @@ RELATIONS: tuple[Relation, ...] = (
     PENDING_INJECTION,
     LOCK,
     LOCK_WAITER,
+    DELEGATION,
+    HANDOFF,
     EVENT,
     CHANGE,
     ERASURE,
@@ -97,6 +100,7 @@ __all__ = [
     "CONFLICT",
     "CONTENT_VERSION",
     "CONTEXT_WINDOW",
+    "DELEGATION",
     "DIRECTORY",
     "EDGE",
     "EMBEDDING",
@@ -106,6 +110,7 @@ __all__ = [
     "EVENT",
     "GRANT",
     "GROUP_MEMBER",
+    "HANDOFF",
     "IDENTITY",
     "JOB",
     "LOCK",

@@ -415,6 +415,7 @@ ARTIFACT = Relation(
     by_id=True,
     links=Links(),
     task="trajectory_id",
+    grantable=True,
     trust=Trust("trust"),
     exported=Exported.RECORDS,
     evicted=1,

@@ -159,6 +159,8 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("agent_group"),
             AddRelation("group_member"),
             AddRelation("lock_waiter"),
+            AddRelation("delegation"),
+            AddRelation("handoff"),
         ),
     ),
 }

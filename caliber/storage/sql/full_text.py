@@ -315,7 +315,7 @@ def own_condition(relation: Relation, tasks: str, authors: str, workers: str) ->
 def task_condition(relation: Relation, tasks: str, ids: str, granted: str) -> str:
     """Return the condition that record ``o`` is of no user's task, of one of ``ids``, or of a ``granted`` task.
 
-    It is SQL that both databases share.
+    A relation's records may be ``granted`` one by one too. It is SQL that both databases share.
     """
     owner = TRAJECTORY.owner
     assert owner is not None
@@ -324,7 +324,9 @@ def task_condition(relation: Relation, tasks: str, ids: str, granted: str) -> st
     whose = f"CASE WHEN t.{kind} = {literal(EntityType.USER)} THEN t.{key} ELSE t.{user} END"
     seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids}) OR t.{TRAJECTORY.key[0]} IN ({granted})"
     task = f"o.{quote(relation.task or '')}"
-    return f"({task} IS NULL OR EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.{TRAJECTORY.key[0]} = {task} AND ({seen})))"
+    alone = f" OR o.{relation.key[0]} IN ({granted})" if relation.grantable else ""
+    seen_task = f"EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.{TRAJECTORY.key[0]} = {task} AND ({seen}))"
+    return f"({task} IS NULL OR {seen_task}{alone})"
 
 
 _LINKED = Irregular(("seen", "at_us", "now_us"), results=("linked",))

@@ -1,0 +1,482 @@
+"""Facet ``memory.agents.delegations``: an agent gives a task to another one, which works on it in a task of its own.
+
+Accepting is one transaction: the agent, the task below the parent, the grants of the shared records. So of agents that
+accept at once one wins, and a killed process leaves all of it or nothing.
+
+Source: C-374, C-382, C-400, C-426 to C-429, C-439, C-445, C-446.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+from caliber.access.visibility import Readers
+from caliber.agents.acting import registered
+from caliber.agents.ending import Endings, due_us, watch
+from caliber.agents.parties import Parties
+from caliber.agents.sharing import grant_to, readable, share, show_task, unshare
+from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim
+from caliber.kernels import uuid7
+from caliber.model import arguments, states
+from caliber.model.access import Principal
+from caliber.model.agents.delegation import DelegatedTask, DelegationId, DelegationResult
+from caliber.model.agents.registry import Agent
+from caliber.model.deadline import bounded
+from caliber.model.errors import DelegationFailed, InvalidValue
+from caliber.model.events import EventType
+from caliber.model.ids import ArtifactId, Id, NoteId, TrajectoryId
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.states import DelegationStatus
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import OutcomeStatus, Trajectory
+from caliber.schema.relations import DELEGATION, TRAJECTORY
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory.service import Tasks
+
+_DONE: Final = (OutcomeStatus.SUCCESS, OutcomeStatus.PARTIAL)
+
+
+class Delegations(Parties):
+    """Tasks that agents give to each other, as one principal gives, does and sees them."""
+
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
+        super().__init__(engine, principal, DELEGATION)
+        self._tasks = tasks
+        self._endings = Endings(engine, tasks.retention, tasks.policies.cancel)
+
+    # --- giving ----------------------------------------------------------------------------------
+
+    def delegate(
+        self,
+        task: str,
+        *,
+        parent: Id,
+        to: str | EntityRef | None = None,
+        to_type: str | None = None,
+        artifacts: Iterable[Id] = (),
+        notes: Iterable[Id] = (),
+        context: str | None = None,
+        constraints: Iterable[str] = (),
+        deadline: datetime | None = None,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> DelegatedTask:
+        """Give a task to an agent, or to the first agent of a type that accepts it, and return the delegation.
+
+        The agent works in a task below ``parent``, and may read the ``artifacts`` and ``notes`` until the delegation
+        ends. Unanswered it is rejected after ``delegation_timeout`` or at its ``deadline``, at which accepted work
+        fails. ``agent`` is the agent that delegates.
+
+        Raises: InputError kinds; NotRegistered; NotFound for a task or shared record that does not exist or is hidden;
+            PermissionDenied for a task that the principal may only read; DelegationFailed for a type that the agent may
+            not delegate to, a task that ended, and for itself or an agent that waits for this task already.
+        """
+        goal, below = arguments.as_text(task, "task"), arguments.as_uuid(parent, "parent")
+        addressee = self._addressee(to, to_type)
+        shared = self._ids(artifacts, "artifacts"), self._ids(notes, "notes")
+        words = None if context is None else arguments.as_text(context, "context")
+        rules, ends = self._texts(constraints, "constraints"), arguments.as_instant(deadline, "deadline")
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            acting = self._acting(agent, "delegate as")
+            self._writes(below)
+            readers = self._readers.acting_for(below)
+
+            def work(uow: UnitOfWork) -> DelegatedTask:
+                uow.lock(TRAJECTORY, below.bytes)
+                above: Trajectory = uow.get(TRAJECTORY, below.bytes)
+                me = registered(uow, self._engine.config, acting)
+                other = None if addressee.agent is None else self._known(uow, addressee.agent)
+                self._check_given(uow, me, other, addressee.type, above)
+                if ends is not None and to_us(ends) <= uow.now_us:
+                    raise InvalidValue(field="deadline", reason="is past; a delegation must end later than now")
+                readable(uow, readers, *shared)
+                now = from_us(uow.now_us)
+                made = DelegatedTask(
+                    delegation_id=DelegationId(uuid7()),
+                    delegator_agent_id=me.agent_id,
+                    task_description=goal,
+                    parent_trajectory_id=TrajectoryId(below),
+                    status=DelegationStatus.PENDING,
+                    created_at=now,
+                    updated_at=now,
+                    delegatee_agent_id=None if other is None else other.agent_id,
+                    delegatee_agent_type=addressee.type,
+                    shared_artifacts=tuple(map(ArtifactId, shared[0])),
+                    shared_notes=tuple(map(NoteId, shared[1])),
+                    additional_context=words,
+                    constraints=rules,
+                    deadline=ends,
+                )
+                uow.insert(DELEGATION, made)
+                watch(self._engine, uow, made)
+                self._logged(uow, EventType.DELEGATION_CREATE, made)
+                return made
+
+            return self._engine.write(work)
+
+    def _check_given(
+        self, uow: UnitOfWork, me: Agent, other: Agent | None, agent_type: str | None, above: Trajectory
+    ) -> None:
+        """Raise DelegationFailed where an agent may not delegate to another, or below a task."""
+        wanted = agent_type if other is None else other.agent_type
+        if other is not None and other.agent_id == me.agent_id:
+            raise DelegationFailed(reason="an agent cannot delegate to itself")
+        if wanted not in me.can_delegate_to:
+            raise DelegationFailed(
+                reason="the type of the agent is not in can_delegate_to of the agent that delegates; set it with"
+                " memory.agents.register"
+            )
+        if states.TRAJECTORY.is_terminal(above.status):
+            raise DelegationFailed(reason=f"the parent task is {above.status.value}")
+        if other is not None:
+            self._check_chain(uow, above, other)
+
+    def _check_chain(self, uow: UnitOfWork, above: Trajectory, worker: Agent) -> None:
+        """Raise DelegationFailed where the task is a part of one that an agent waits for itself."""
+        seen = {above.trajectory_id}
+        task: Trajectory | None = above
+        while task is not None:
+            for each in uow.select_path(DELEGATION, "list_by_child", task.trajectory_id.bytes):
+                if each.is_open and worker.agent_id in (each.delegator_agent_id, each.delegatee_agent_id):
+                    raise DelegationFailed(reason="the agent works on, or waits for, a task that this one is a part of")
+            parent = task.parent_trajectory_id
+            task = None if parent is None or parent in seen else uow.find(TRAJECTORY, parent.bytes)
+            seen.add(parent)  # type: ignore[arg-type]
+
+    def cancel(
+        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
+        """Take back a delegation: its task, and all tasks and delegations below, end as failed with the ``reason``.
+
+        Only the agent that delegated may; the application and an admin may for it, and then need not name it.
+
+        Raises: InputError kinds; NotFound; PermissionDenied; InvalidStateTransition for one that ended.
+        """
+        key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            free = agent is None and self._principal.serves
+            acting = None if free else self._acting(agent, "cancel as")
+
+            def work(uow: UnitOfWork) -> DelegatedTask:
+                task, _ = self._locked(uow, key, self._shows)
+                if acting is not None and acting.ref.id != task.delegator_agent_id:
+                    raise self._denied("cancel", key)
+                return self._endings.end(uow, task, why, self._principal.label)
+
+            return self._engine.write(work)
+
+    # --- doing -----------------------------------------------------------------------------------
+
+    def accept(
+        self, delegation_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
+        """Accept a delegation: its task begins below the parent, and the shared records become readable.
+
+        Of agents that accept at once one wins. Accepting again changes nothing.
+
+        Raises: InputError kinds; NotFound; NotRegistered; PermissionDenied for an agent that it is not addressed to;
+            DelegationFailed where another agent was first, its time is over, the parent task ended, or the agent waits
+            for this task itself; ConstraintViolation for nesting beyond ``pcp.context_dag.max_depth``.
+        """
+        key = arguments.as_uuid(delegation_id, "delegation_id")
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            self._readers.require_kind(TRAJECTORY)
+            acting = self._acting(agent, "accept as")
+
+            def work(uow: UnitOfWork) -> tuple[DelegatedTask, Claim | None]:
+                task, above = self._locked(uow, key, self._shows_once)
+                me = registered(uow, self._engine.config, acting)
+                if task.delegatee_agent_id == me.agent_id and task.is_open and task.accepted_at is not None:
+                    return task, None
+                if task.status is not DelegationStatus.PENDING:
+                    taken = task.is_open or task.accepted_at is not None
+                    reason = "another agent accepted it" if taken else f"it is {task.status.value}"
+                    raise DelegationFailed(reason=reason)
+                self._check_addressed(task.delegatee_agent_id, task.delegatee_agent_type, me, key)
+                self._check_time(task, uow.now_us)
+                if states.TRAJECTORY.is_terminal(above.status):
+                    raise DelegationFailed(reason=f"the parent task is {above.status.value}")
+                if me.agent_id == task.delegator_agent_id:
+                    raise DelegationFailed(reason="an agent cannot delegate to itself")
+                self._check_chain(uow, above, me)
+                below, claim = self._tasks.begin(
+                    uow,
+                    task.task_description,
+                    EntityRef(EntityType.AGENT, me.agent_id),
+                    me.agent_id,
+                    above.trajectory_id,
+                )
+                now = from_us(uow.now_us)
+                accepted: DelegatedTask = uow.update(
+                    DELEGATION,
+                    dataclasses.replace(
+                        task,
+                        status=DelegationStatus.ACCEPTED,
+                        delegatee_agent_id=me.agent_id,
+                        child_trajectory_id=below.trajectory_id,
+                        accepted_at=now,
+                        updated_at=now,
+                    ),
+                )
+                by = self._principal.label
+                share(self._engine, uow, accepted, me.agent_id, by)
+                if below.user_id is not None:  # others are seen by all
+                    show_task(self._engine, uow, accepted, by)
+                watch(self._engine, uow, accepted)
+                self._logged(uow, EventType.DELEGATION_ACCEPT, accepted)
+                return accepted, claim
+
+            accepted, claim = self._engine.write(work)
+            if claim is not None:
+                self._tasks.after_commit(claim)
+            return accepted
+
+    def start(
+        self, delegation_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
+        """Mark an accepted delegation as being worked on; marking it again changes nothing.
+
+        Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition;
+            DelegationFailed after its deadline.
+        """
+        key = arguments.as_uuid(delegation_id, "delegation_id")
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "start as")
+
+            def work(uow: UnitOfWork) -> DelegatedTask:
+                task = self._worked_on(uow, key, acting, "start")
+                states.DELEGATION.check(task.status, DelegationStatus.IN_PROGRESS)
+                if task.status is DelegationStatus.IN_PROGRESS:
+                    return task
+                self._check_time(task, uow.now_us)
+                now = from_us(uow.now_us)
+                changed = dataclasses.replace(task, status=DelegationStatus.IN_PROGRESS, updated_at=now)
+                begun: DelegatedTask = uow.update(DELEGATION, changed)
+                self._logged(uow, EventType.DELEGATION_START, begun)
+                return begun
+
+            return self._engine.write(work)
+
+    def complete(
+        self,
+        delegation_id: Id,
+        *,
+        summary: str,
+        artifacts: Iterable[Id] = (),
+        notes: Iterable[Id] = (),
+        status: OutcomeStatus | str = OutcomeStatus.SUCCESS,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> DelegatedTask:
+        """Complete a delegation that is in progress, and its task with it; the result comes back to the delegator.
+
+        The delegator may read the produced ``artifacts`` and ``notes`` from then on. ``status`` is success or partial;
+        ``fail`` is for a failure. A call that was interrupted after the task ended continues there when repeated.
+
+        Raises: InputError kinds; NotFound, also for a produced record; PermissionDenied unless the agent accepted it;
+            InvalidStateTransition for one that is not in progress; DelegationFailed after its deadline;
+            ConstraintViolation while tasks below are active.
+        """
+        key = arguments.as_uuid(delegation_id, "delegation_id")
+        words = arguments.as_text(summary, "summary", allow_empty=True)
+        produced = self._ids(artifacts, "artifacts"), self._ids(notes, "notes")
+        outcome = arguments.as_enum(status, OutcomeStatus, "status")
+        if outcome not in _DONE:
+            raise InvalidValue(field="status", reason="must be success or partial; use fail for a failure")
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "complete as")
+            below = self._engine.write(lambda uow: self._may_complete(uow, key, acting, produced)[1])
+            if not states.TRAJECTORY.is_terminal(below.status):
+                self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None)
+
+            def work(uow: UnitOfWork) -> DelegatedTask:
+                task, ended = self._may_complete(uow, key, acting, produced)
+                now = from_us(uow.now_us)
+                result = DelegationResult(
+                    outcome, words, tuple(map(ArtifactId, produced[0])), tuple(map(NoteId, produced[1]))
+                )
+                done: DelegatedTask = uow.update(
+                    DELEGATION,
+                    dataclasses.replace(
+                        task, status=DelegationStatus.COMPLETED, result=result, completed_at=now, updated_at=now
+                    ),
+                )
+                by = self._principal.label
+                unshare(self._engine, uow, done, done.delegatee_agent_id, by)
+                self._endings.end_below(uow, ended.trajectory_id, "the task ended", by)
+                for ref, record in readable(uow, self._readers_of(ended), *produced):
+                    if getattr(record, "trajectory_id", None) != ended.trajectory_id:  # that task is shown as a whole
+                        grant_to(self._engine, uow, done, done.delegator_agent_id, ref, by)
+                self._logged(uow, EventType.DELEGATION_COMPLETE, done)
+                return done
+
+            return self._engine.write(work)
+
+    def _may_complete(
+        self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, produced: tuple[Iterable[uuid.UUID], ...]
+    ) -> tuple[DelegatedTask, Trajectory]:
+        """Return a delegation that may be completed with records, and its task. Raises: as ``complete``."""
+        task = self._worked_on(uow, key, acting, "complete")
+        states.DELEGATION.check(task.status, DelegationStatus.COMPLETED)
+        self._check_time(task, uow.now_us)
+        below = None
+        if task.child_trajectory_id is not None:
+            below = uow.find(TRAJECTORY, task.child_trajectory_id.bytes)
+        if below is None:
+            raise DelegationFailed(reason="its task was deleted; call fail")
+        readable(uow, self._readers_of(below), *produced)
+        return task, below
+
+    def _readers_of(self, task: Trajectory) -> Readers:
+        """Return the readers of a window of a task, which may be hidden by now."""
+        return self._readers.acting_for(task.trajectory_id)
+
+    def reject(
+        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
+        """Decline a pending delegation that names the agent, for a ``reason``.
+
+        One that is addressed to a type waits for the others of the type: leave it.
+
+        Raises: InputError kinds; NotFound; PermissionDenied; InvalidStateTransition for one that was accepted or ended.
+        """
+        key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "reject as")
+
+            def work(uow: UnitOfWork) -> DelegatedTask:
+                task = self._worked_on(uow, key, acting, "reject")
+                states.DELEGATION.check(task.status, DelegationStatus.REJECTED)
+                return self._endings.end(uow, task, why, self._principal.label)
+
+            return self._engine.write(work)
+
+    def fail(
+        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
+        """Give up an accepted delegation for a ``reason``: its task, and all below it, end as failed.
+
+        Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition.
+        """
+        key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "fail as")
+
+            def work(uow: UnitOfWork) -> DelegatedTask:
+                task = self._worked_on(uow, key, acting, "fail")
+                states.DELEGATION.check(task.status, DelegationStatus.FAILED)
+                return self._endings.end(uow, task, why, self._principal.label)
+
+            return self._engine.write(work)
+
+    # --- seeing ----------------------------------------------------------------------------------
+
+    def get(self, delegation_id: Id, *, deadline_ms: int | None = None) -> DelegatedTask:
+        """Return a delegation. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
+        key = arguments.as_uuid(delegation_id, "delegation_id")
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            task: DelegatedTask | None = self._found(key)
+            if task is None or not self._shows(task):
+                raise self._not_found(key)
+            return task
+
+    def pending(
+        self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
+    ) -> list[DelegatedTask]:
+        """Return the delegations that wait for an agent, by its name or its type, the oldest first.
+
+        Raises: InputError kinds; PermissionDenied for another agent than the principal.
+        """
+        most = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "list as")
+            found = [each for each in self._read("list_by_delegatee", acting.bytes) if each.accepted_at is None]
+            found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
+            waiting = [each for each in found if each.status is DelegationStatus.PENDING]
+            return sorted(waiting, key=lambda each: (each.created_at, each.delegation_id.bytes))[:most]
+
+    def list(
+        self,
+        *,
+        status: DelegationStatus | str | None = None,
+        task: Id | None = None,
+        agent: str | EntityRef | None = None,
+        limit: int = 100,
+        deadline_ms: int | None = None,
+    ) -> list[DelegatedTask]:
+        """Return delegations that the principal may see, the oldest first, at most ``limit``.
+
+        They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``.
+
+        Raises: InputError kinds.
+        """
+        wanted = None if status is None else arguments.as_enum(status, DelegationStatus, "status")
+        parent = None if task is None else arguments.as_uuid(task, "task")
+        most = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            party = None if agent is None else self._party(agent)
+            if parent is not None:
+                found = self._read("list_by_parent", parent.bytes)
+            elif party is not None:
+                found = self._read("list_by_delegator", party.bytes) + self._read("list_by_delegatee", party.bytes)
+            else:
+                found = [
+                    each
+                    for one in ([wanted] if wanted is not None else DelegationStatus)
+                    for each in self._read("list_by_status", one.value)
+                ]
+            shown = {
+                each.delegation_id: each
+                for each in found
+                if wanted in (None, each.status)
+                and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
+                and self._shows(each)
+            }
+            return sorted(shown.values(), key=lambda each: (each.created_at, each.delegation_id.bytes))[:most]
+
+    # --- checks ----------------------------------------------------------------------------------
+
+    def _shows(self, task: DelegatedTask, uow: UnitOfWork | None = None) -> bool:
+        waits_for = task.delegatee_agent_type if task.status is DelegationStatus.PENDING else None
+        parties = (task.delegator_agent_id, task.delegatee_agent_id)
+        return self._sees(task.parent_trajectory_id, parties, waits_for, uow)
+
+    def _shows_once(self, task: DelegatedTask, uow: UnitOfWork | None = None) -> bool:
+        """Return whether the principal may know of a delegation, or could before another agent accepted it."""
+        parties = (task.delegator_agent_id, task.delegatee_agent_id)
+        return self._sees(task.parent_trajectory_id, parties, task.delegatee_agent_type, uow)
+
+    def _worked_on(self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, action: str) -> DelegatedTask:
+        """Return a delegation, locked with its task, that names an agent. Raises: NotFound, PermissionDenied."""
+        task: DelegatedTask = self._locked(uow, key, self._shows)[0]
+        if task.delegatee_agent_id != acting:
+            raise self._denied(action, key)
+        return task
+
+    def _check_time(self, task: DelegatedTask, now_us: int) -> None:
+        due = due_us(task, self._engine.config.delegation_timeout)
+        if due is not None and due <= now_us:
+            raise DelegationFailed(reason="its time is over")
+
+    def _logged(self, uow: UnitOfWork, kind: EventType, task: DelegatedTask) -> None:
+        worker = task.delegatee_agent_id
+        self._log(
+            uow,
+            kind,
+            task.delegation_id,
+            task.parent_trajectory_id,
+            task.child_trajectory_id,
+            delegator=str(task.delegator_agent_id),
+            delegatee=None if worker is None else str(worker),
+            child=None if task.child_trajectory_id is None else str(task.child_trajectory_id),
+        )

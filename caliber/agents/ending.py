@@ -1,0 +1,179 @@
+"""End of delegations that nobody completes: rejected, failed, cancelled, timed out; with every task below.
+
+One transaction ends a delegation, its task, and all tasks and delegations below that. A job of its own watches each
+delegation; time is that of the database's clock. Source: C-114, C-439, C-445, C-446, K-046.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from caliber.agents.parties import log_step
+from caliber.agents.sharing import unshare
+from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim
+from caliber.jobs.queue import JobQueue
+from caliber.model import states
+from caliber.model.agents.delegation import TIMEOUT, DelegatedTask, DelegationResult
+from caliber.model.events import EventType
+from caliber.model.references import EntityType
+from caliber.model.states import DelegationStatus, HandoffStatus
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory
+from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+from caliber.trajectory.triggers import Retention
+
+WATCH: Final = "agents.delegation"
+"""The kind of the jobs that end a delegation whose time is over."""
+_WATCHER: Final = "system:delegations"
+_MS_US: Final = 1_000
+Cancel = Callable[[UnitOfWork, str, bytes, str], None]
+"""Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
+
+
+def due_us(task: DelegatedTask, timeout_ms: int) -> int | None:
+    """Return when a delegation times out: a pending one at its deadline or after ``timeout_ms``; None: never."""
+    if not task.is_open:
+        return None
+    deadline = None if task.deadline is None else to_us(task.deadline)
+    if task.status is not DelegationStatus.PENDING:
+        return deadline
+    answer = to_us(task.created_at) + timeout_ms * _MS_US
+    return answer if deadline is None else min(answer, deadline)
+
+
+def watch(engine: Engine, uow: UnitOfWork, task: DelegatedTask) -> None:
+    """Add the job that looks at a delegation when its time is over, in the transaction that changes it."""
+    due = due_us(task, engine.config.delegation_timeout)
+    if due is not None:
+        engine.part(JobQueue).enqueue(
+            uow,
+            WATCH,
+            payload={"id": str(task.delegation_id)},
+            due_at=from_us(due),
+            trajectory_id=task.parent_trajectory_id,
+            within_s=max(0.0, (due - uow.now_us) / 1_000_000),
+        )
+
+
+class Endings:
+    """Ends delegations and tasks of one tenant."""
+
+    def __init__(self, engine: Engine, retention: Retention, cancel: Cancel) -> None:
+        self._engine = engine
+        self._retention = retention
+        self._cancel = cancel
+
+    def run(self, claim: Claim) -> int:
+        """End the delegation of a job if its time is over; return how many ended. Raises: Superseded."""
+        key = uuid.UUID(claim.job.payload["id"])
+
+        def work(uow: UnitOfWork) -> int:
+            claim.ack(uow)
+            assert claim.job.trajectory_id is not None  # a delegation is of a task
+            uow.lock(TRAJECTORY, claim.job.trajectory_id.bytes)
+            uow.lock(DELEGATION, key.bytes)
+            task: DelegatedTask | None = uow.find(DELEGATION, key.bytes)
+            due = None if task is None else due_us(task, self._engine.config.delegation_timeout)
+            if task is None or due is None:
+                return 0
+            if due > uow.now_us:
+                watch(self._engine, uow, task)  # another configuration gives it more time
+                return 0
+            self.end(uow, task, TIMEOUT, _WATCHER, OutcomeStatus.SYSTEM_ABORT)
+            return 1
+
+        return self._engine.write(work)
+
+    def end(
+        self,
+        uow: UnitOfWork,
+        task: DelegatedTask,
+        reason: str,
+        by: str,
+        outcome: OutcomeStatus = OutcomeStatus.FAILURE,
+    ) -> DelegatedTask:
+        """End an open delegation for a reason, and its task as failed: a pending one is rejected, another failed."""
+        pending = task.status is DelegationStatus.PENDING
+        target = DelegationStatus.REJECTED if pending else DelegationStatus.FAILED
+        states.DELEGATION.check(task.status, target)
+        now = from_us(uow.now_us)
+        result = DelegationResult(outcome, error=reason)
+        ended: DelegatedTask = uow.update(
+            DELEGATION, dataclasses.replace(task, status=target, result=result, completed_at=now, updated_at=now)
+        )
+        unshare(self._engine, uow, ended, ended.delegatee_agent_id, by)
+        kind = EventType.DELEGATION_REJECT if pending else EventType.DELEGATION_FAIL
+        tasks = (ended.parent_trajectory_id, ended.child_trajectory_id)
+        log_step(self._engine, uow, by, kind, DELEGATION.name, ended.delegation_id, tasks, {"outcome": outcome.value})
+        if ended.child_trajectory_id is not None:
+            self.end_task(uow, ended.child_trajectory_id, reason, by)
+        return ended
+
+    def end_below(self, uow: UnitOfWork, task_id: uuid.UUID, reason: str, by: str) -> None:
+        """End the open delegations and handoffs of a task that ends."""
+        for each in uow.select_path(DELEGATION, "list_by_parent", task_id.bytes):
+            if each.is_open:
+                self.end(uow, each, reason, by)
+        for each in uow.select_path(HANDOFF, "list_by_trajectory", task_id.bytes):
+            if each.status is HandoffStatus.INITIATED:
+                now = from_us(uow.now_us)
+                rejected = HandoffStatus.REJECTED
+                uow.update(
+                    HANDOFF,
+                    dataclasses.replace(
+                        each, status=rejected, completed_at=now, updated_at=now, rejection_reason=reason
+                    ),
+                )
+                about = (EventType.HANDOFF_REJECT, HANDOFF.name, each.handoff_id)
+                log_step(self._engine, uow, by, *about, (task_id,), {})
+
+    def end_task(self, uow: UnitOfWork, task_id: uuid.UUID, reason: str, by: str) -> None:
+        """End a task as failed for a reason, with the tasks and delegations below it; an ended one stays as it is."""
+        uow.lock(TRAJECTORY, task_id.bytes)
+        task: Trajectory | None = uow.find(TRAJECTORY, task_id.bytes)
+        if task is None or states.TRAJECTORY.is_terminal(task.status):
+            return
+        self.end_below(uow, task_id, reason, by)
+        for child in uow.select_path(TRAJECTORY, "list_children", task_id.bytes):
+            self.end_task(uow, child.trajectory_id, reason, by)
+        for scope in uow.select_path(SCOPE, "list_open", task_id.bytes):
+            self._close(uow, scope, by)
+        self._cancel(uow, "list_by_trajectory", task_id.bytes, "the task was ended")
+        status = OutcomeStatus.FAILURE
+        _, session = lifecycle.finish_trajectory(uow, task_id, status=status, summary=reason, notes=())
+        if session is not None:
+            self._retention.session_ended(uow, session)
+        self._emit(uow, by, EventType.TRAJECTORY_COMPLETE, task_id, None, status=status.value)
+
+    def _close(self, uow: UnitOfWork, scope: Scope, by: str) -> None:
+        closed = lifecycle.close_scope(
+            uow,
+            scope.scope_id,
+            summary=None,
+            estimator=self._engine.estimator,
+            artifact_ids=scope.artifact_ids,
+            checkpoint_id=scope.checkpoint_id,
+        )
+        self._retention.scope_closed(uow, closed)
+        self._emit(uow, by, EventType.SCOPE_CLOSE, closed.trajectory_id, closed)
+
+    def _emit(
+        self, uow: UnitOfWork, by: str, kind: EventType, task: uuid.UUID, scope: Scope | None, **payload: object
+    ) -> None:
+        about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)
+        event = self._engine.event(
+            kind,
+            principal=by,
+            trajectory_id=task,
+            scope_id=None if scope is None else scope.scope_id,
+            subject=about,
+            payload={"id": str(about[1]), **payload},
+            at_us=uow.now_us,
+        )
+        uow.emit(event)

@@ -1,0 +1,465 @@
+"""Facet ``memory.agents.handoffs``: an agent passes its task on to another one, with what that needs to continue.
+
+A handoff keeps its own copy of the task's window. Accepting is one transaction: the task's agent, what both agents work
+on, and a turn with the notes, which the receiver's next window holds.
+
+Source: C-375, C-383, C-402, C-430, C-431, C-440, C-445, K-039.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import uuid
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from caliber.agents.acting import registered
+from caliber.agents.parties import Parties
+from caliber.agents.sharing import share, show_task, unshare
+from caliber.context.service import Reader
+from caliber.embedding.embedding_target import attach, embedded_text
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
+from caliber.kernels import uuid7
+from caliber.model import arguments, states
+from caliber.model.access import Principal
+from caliber.model.agents.delegation import Handoff, HandoffId, HandoffSnapshot
+from caliber.model.agents.registry import Agent
+from caliber.model.deadline import bounded
+from caliber.model.errors import HandoffFailed, InvalidValue, StorageError
+from caliber.model.events import EventType
+from caliber.model.ids import Id, ScopeId, TrajectoryId
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.states import HandoffStatus
+from caliber.model.time import from_us
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, TurnRole
+from caliber.model.windows import ContextWindow
+from caliber.pcp.checkpoints import window_as_json
+from caliber.schema.erase import CHECKPOINT_HEAD
+from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, SCOPE, TRAJECTORY
+from caliber.search.service import Searching
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.damage import UNREADABLE
+from caliber.storage.write.pipelined import Pipelined, pipelined
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+from caliber.trajectory import turns as turn_ops
+from caliber.trajectory.service import Tasks
+from caliber.trajectory.summarizer import TurnSummarizer
+
+_HEAD: Final = len(CHECKPOINT_HEAD) + hashlib.sha256().digest_size
+_MAX_BYTES: Final = 64 << 20
+_LISTS: Final = (("next_steps", "Next steps"), ("blockers", "Blockers"), ("open_questions", "Open questions"))
+
+
+class Handoffs(Parties):
+    """Tasks that agents pass on, as one principal gives, takes and sees them."""
+
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
+        super().__init__(engine, principal, HANDOFF)
+        self._tasks = tasks
+
+    # --- giving ----------------------------------------------------------------------------------
+
+    def initiate(
+        self,
+        task: Id,
+        *,
+        reason: str,
+        notes: str,
+        to: str | EntityRef | None = None,
+        to_type: str | None = None,
+        next_steps: Iterable[str] = (),
+        blockers: Iterable[str] = (),
+        open_questions: Iterable[str] = (),
+        scope: Id | None = None,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> Handoff:
+        """Offer a task to an agent, or to the first agent of a type that accepts it, and return the handoff.
+
+        The handoff keeps the task's window as it is now, also where windows are not persisted. The task stays the
+        agent's until it is accepted. ``scope`` is the scope to continue in, by default the current one. ``agent`` is
+        the agent that hands over.
+
+        Raises: InputError kinds; NotRegistered; NotFound; PermissionDenied for a task that the principal may only read;
+            HandoffFailed for a task that ended, has another agent, is being handed off already, or has no open scope.
+        """
+        key = arguments.as_uuid(task, "task")
+        why, words = arguments.as_text(reason, "reason"), arguments.as_text(notes, "notes")
+        addressee = self._addressee(to, to_type)
+        steps, blocked = self._texts(next_steps, "next_steps"), self._texts(blockers, "blockers")
+        questions = self._texts(open_questions, "open_questions")
+        wanted = None if scope is None else arguments.as_uuid(scope, "scope")
+        engine = self._engine
+
+        def attempt() -> Handoff:
+            erased = erasures(engine)
+            window = Reader(engine, self._principal, Searching(engine, self._principal)).assemble_only(
+                key, engine.config.token_budget
+            )
+
+            def work(uow: UnitOfWork) -> Handoff:
+                check_erasures(uow, erased)
+                uow.lock(TRAJECTORY, key.bytes)
+                owned: Trajectory = uow.get(TRAJECTORY, key.bytes)
+                me = registered(uow, engine.config, acting)
+                other = None if addressee.agent is None else self._known(uow, addressee.agent)
+                if other is not None and other.agent_id == me.agent_id:
+                    raise HandoffFailed(reason="an agent cannot hand a task over to itself")
+                self._check_works_on(owned, me)
+                now = from_us(uow.now_us)
+                made = Handoff(
+                    handoff_id=HandoffId(uuid7()),
+                    from_agent_id=me.agent_id,
+                    trajectory_id=TrajectoryId(key),
+                    scope_id=self._scope(uow, owned, wanted).scope_id,
+                    context_snapshot_id=window.window_id,
+                    snapshot=_packed(window),
+                    handoff_notes=words,
+                    reason=why,
+                    status=HandoffStatus.INITIATED,
+                    initiated_at=now,
+                    updated_at=now,
+                    to_agent_id=None if other is None else other.agent_id,
+                    to_agent_type=addressee.type,
+                    next_steps=steps,
+                    blockers=blocked,
+                    open_questions=questions,
+                )
+                if not uow.insert_new(HANDOFF, made):
+                    raise HandoffFailed(reason="the task is being handed off already")
+                self._logged(uow, EventType.HANDOFF_INITIATE, made)
+                return made
+
+            return engine.write(work)
+
+        with bounded(deadline_ms):
+            engine.check_open()
+            acting = self._acting(agent, "hand over as")
+            self._writes(key)
+            return self._tasks.retry(attempt)
+
+    def _check_works_on(self, task: Trajectory, me: Agent) -> None:
+        """Raise HandoffFailed unless an agent works on a task, or none does and the application acts for it."""
+        if states.TRAJECTORY.is_terminal(task.status):
+            raise HandoffFailed(reason=f"the task is {task.status.value}")
+        worker = task.agent_id
+        if worker is None and task.initiator.entity_type is EntityType.AGENT:
+            worker = task.initiator.id
+        if worker != me.agent_id and not (worker is None and self._principal.serves):
+            raise HandoffFailed(reason="another agent works on the task")
+
+    @staticmethod
+    def _scope(uow: UnitOfWork, task: Trajectory, wanted: uuid.UUID | None) -> Scope:
+        """Return the open scope of a task to continue in. Raises: InvalidValue, HandoffFailed."""
+        found: list[Scope] = uow.select_path(SCOPE, "list_open", task.trajectory_id.bytes)
+        if wanted is not None:
+            found = [each for each in found if each.scope_id == wanted]
+            if not found:
+                raise InvalidValue(field="scope", reason="must be an open scope of the task")
+        if not found:
+            raise HandoffFailed(reason="the task has no open scope; open one")
+        return max(found, key=lambda each: each.sequence_number)
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    def accept(
+        self, handoff_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Handoff:
+        """Take over a task: the agent becomes the agent of the task, and its next window holds the notes.
+
+        They are a turn of the task, with reason, next steps, blockers and open questions. Of agents that accept at once
+        one wins. Delegations of the task, and by its agent, pass on with it. Accepting again changes nothing.
+
+        Raises: InputError kinds; NotFound; NotRegistered; PermissionDenied for an agent that it is not addressed to;
+            HandoffFailed where another agent was first, it was rejected, the task ended, or has another agent by now.
+        """
+        key, engine = arguments.as_uuid(handoff_id, "handoff_id"), self._engine
+        with bounded(deadline_ms):
+            engine.check_open()
+            acting = self._acting(agent, "accept as")
+            blocks, embedder = engine.find_part(TurnSummarizer), engine.part(Embeddings).embedder
+            offered: Handoff | None = self._found(key)
+            if offered is None or not self._shows_once(offered):
+                raise self._not_found(key)
+            turn = turn_ops.check_turn(
+                engine.estimator,
+                engine.config.trust.of_turn,
+                role=TurnRole.ASSISTANT,
+                content=briefing(offered),
+            )
+            text = embedded_text(None, briefing(offered))
+            vectors = None if embedder is None else embedder.prepare("turn", [text])
+
+            def work(uow: UnitOfWork) -> Pipelined[tuple[Handoff, list[Callable[[], None]]]]:
+                handoff, task = self._locked(uow, key, self._shows_once)
+                me = registered(uow, engine.config, acting)
+                if handoff.to_agent_id == me.agent_id and handoff.status is HandoffStatus.ACCEPTED:
+                    return handoff, []
+                if handoff.status is not HandoffStatus.INITIATED:
+                    taken = handoff.accepted_at is not None
+                    reason = "another agent accepted it" if taken else f"it is {handoff.status.value}"
+                    raise HandoffFailed(reason=reason)
+                self._check_addressed(handoff.to_agent_id, handoff.to_agent_type, me, key)
+                if briefing(handoff) != briefing(offered):  # a name was forgotten in between
+                    raise StaleInputs(entity_type=HANDOFF.name, id=key, reason="its notes were changed meanwhile")
+                self._check_still_owned(task, handoff, me)
+                accepted = self._take(uow, handoff, task, me)
+                stored = yield from turn_ops.append_turns(uow, accepted.scope_id, [turn], handoff.from_agent_id)
+                if vectors is not None:
+                    attach(uow, "turn", stored[0].turn_id, text, vectors[0])
+                if blocks is not None:
+                    blocks.appended(uow, stored)
+                self._logged(uow, EventType.HANDOFF_ACCEPT, accepted)
+                return accepted, self._tasks.appended(uow, task.trajectory_id, ScopeId(accepted.scope_id))
+
+            handoff, after_commit = self._tasks.retry(lambda: engine.write(pipelined(work)))
+            if after_commit:
+                self._tasks.after_append(after_commit)
+            return handoff
+
+    @staticmethod
+    def _check_still_owned(task: Trajectory, handoff: Handoff, me: Agent) -> None:
+        if states.TRAJECTORY.is_terminal(task.status):
+            raise HandoffFailed(reason=f"the task is {task.status.value}")
+        if task.agent_id not in (None, handoff.from_agent_id):
+            raise HandoffFailed(reason="the task has another agent by now")
+        if me.agent_id == handoff.from_agent_id:
+            raise HandoffFailed(reason="an agent cannot hand a task over to itself")
+
+    def _take(self, uow: UnitOfWork, handoff: Handoff, task: Trajectory, me: Agent) -> Handoff:
+        """Move a task to the agent that accepts it, in a transaction."""
+        now = from_us(uow.now_us)
+        if task.status is not TrajectoryStatus.ACTIVE:
+            lifecycle.move_trajectory(uow, task.trajectory_id, TrajectoryStatus.ACTIVE)
+            task = uow.get(TRAJECTORY, task.trajectory_id.bytes)
+        uow.update(TRAJECTORY, dataclasses.replace(task, agent_id=me.agent_id, updated_at=now, last_activity_at=now))
+        scope: Scope | None = uow.find(SCOPE, handoff.scope_id.bytes)
+        if scope is None or not scope.is_open:
+            found = uow.select_path(SCOPE, "list_open", task.trajectory_id.bytes)
+            scope = found[-1] if found else lifecycle.open_scope(uow, task.trajectory_id)
+        giver: Agent | None = uow.find(AGENT, handoff.from_agent_id.bytes)
+        if giver is not None and giver.current_trajectory_id == task.trajectory_id:
+            uow.update(
+                AGENT,
+                dataclasses.replace(giver, current_trajectory_id=None, current_scope_id=None, updated_at=now),
+            )
+        taker: Agent = uow.get(AGENT, me.agent_id.bytes)
+        uow.update(
+            AGENT,
+            dataclasses.replace(
+                taker, current_trajectory_id=task.trajectory_id, current_scope_id=scope.scope_id, updated_at=now
+            ),
+        )
+        self._move_delegations(uow, handoff, me)
+        moved: Handoff = uow.update(
+            HANDOFF,
+            dataclasses.replace(
+                handoff,
+                status=HandoffStatus.ACCEPTED,
+                to_agent_id=me.agent_id,
+                scope_id=scope.scope_id,
+                accepted_at=now,
+                updated_at=now,
+            ),
+        )
+        return moved
+
+    def _move_delegations(self, uow: UnitOfWork, handoff: Handoff, me: Agent) -> None:
+        """Let the receiver go on with the delegation that the task is of, and get the results of those it gave."""
+        now, by, giver = from_us(uow.now_us), self._principal.label, handoff.from_agent_id
+        for each in uow.select_path(DELEGATION, "list_by_child", handoff.trajectory_id.bytes):
+            if each.is_open and each.delegatee_agent_id == giver and each.delegator_agent_id != me.agent_id:
+                unshare(self._engine, uow, each, giver, by)
+                moved = uow.update(
+                    DELEGATION, dataclasses.replace(each, delegatee_agent_id=me.agent_id, updated_at=now)
+                )
+                share(self._engine, uow, moved, me.agent_id, by)
+        for each in uow.select_path(DELEGATION, "list_by_parent", handoff.trajectory_id.bytes):
+            if each.is_open and each.delegator_agent_id == giver and each.delegatee_agent_id != me.agent_id:
+                moved = uow.update(
+                    DELEGATION, dataclasses.replace(each, delegator_agent_id=me.agent_id, updated_at=now)
+                )
+                if moved.child_trajectory_id is not None:
+                    show_task(self._engine, uow, moved, by)
+
+    def complete(
+        self, handoff_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Handoff:
+        """End an accepted handoff: the receiver has all that it needs.
+
+        Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition.
+        """
+        key = arguments.as_uuid(handoff_id, "handoff_id")
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "complete as")
+
+            def work(uow: UnitOfWork) -> Handoff:
+                handoff, _ = self._locked(uow, key, self._shows)
+                if handoff.to_agent_id != acting:
+                    raise self._denied("complete", key)
+                return self._ended(uow, handoff, HandoffStatus.COMPLETED, EventType.HANDOFF_COMPLETE)
+
+            return self._engine.write(work)
+
+    def reject(
+        self, handoff_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Handoff:
+        """Decline a handoff that names the agent, or take back one that it initiated; the task stays with its agent.
+
+        Raises: InputError kinds; NotFound; PermissionDenied for another agent; InvalidStateTransition for one that was
+            accepted or ended.
+        """
+        key, why = arguments.as_uuid(handoff_id, "handoff_id"), arguments.as_text(reason, "reason")
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "reject as")
+
+            def work(uow: UnitOfWork) -> Handoff:
+                handoff, _ = self._locked(uow, key, self._shows)
+                if acting not in (handoff.to_agent_id, handoff.from_agent_id):
+                    raise self._denied("reject", key)
+                return self._ended(uow, handoff, HandoffStatus.REJECTED, EventType.HANDOFF_REJECT, why)
+
+            return self._engine.write(work)
+
+    def _ended(
+        self, uow: UnitOfWork, handoff: Handoff, status: HandoffStatus, kind: EventType, reason: str | None = None
+    ) -> Handoff:
+        states.HANDOFF.check(handoff.status, status)
+        now = from_us(uow.now_us)
+        ended: Handoff = uow.update(
+            HANDOFF,
+            dataclasses.replace(handoff, status=status, completed_at=now, updated_at=now, rejection_reason=reason),
+        )
+        self._logged(uow, kind, ended)
+        return ended
+
+    # --- seeing ----------------------------------------------------------------------------------
+
+    def get(self, handoff_id: Id, *, deadline_ms: int | None = None) -> Handoff:
+        """Return a handoff. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
+        key = arguments.as_uuid(handoff_id, "handoff_id")
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            handoff: Handoff | None = self._found(key)
+            if handoff is None or not self._shows(handoff):
+                raise self._not_found(key)
+            return handoff
+
+    def snapshot(self, handoff_id: Id, *, deadline_ms: int | None = None) -> HandoffSnapshot:
+        """Return the window that the task had when the handoff began. Raises: as ``get``; StorageError if damaged."""
+        return unpacked(self.get(handoff_id, deadline_ms=deadline_ms))
+
+    def pending(
+        self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
+    ) -> list[Handoff]:
+        """Return the handoffs that wait for an agent, by its name or its type, the oldest first.
+
+        Raises: InputError kinds; PermissionDenied for another agent than the principal.
+        """
+        most = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            acting = self._acting_on(agent, "list as")
+            found = self._read("list_by_receiver", acting.bytes)
+            found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
+            waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
+            return sorted(waiting, key=lambda each: (each.initiated_at, each.handoff_id.bytes))[:most]
+
+    def list(
+        self,
+        *,
+        status: HandoffStatus | str | None = None,
+        task: Id | None = None,
+        agent: str | EntityRef | None = None,
+        limit: int = 100,
+        deadline_ms: int | None = None,
+    ) -> list[Handoff]:
+        """Return handoffs that the principal may see, the oldest first, at most ``limit``.
+
+        They are those of one ``status``, of a ``task``, or given or accepted by an ``agent``.
+
+        Raises: InputError kinds.
+        """
+        wanted = None if status is None else arguments.as_enum(status, HandoffStatus, "status")
+        of = None if task is None else arguments.as_uuid(task, "task")
+        most = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            party = None if agent is None else self._party(agent)
+            if of is not None:
+                found = self._read("list_by_trajectory", of.bytes)
+            elif party is not None:
+                found = self._read("list_by_sender", party.bytes) + self._read("list_by_receiver", party.bytes)
+            else:
+                found = [
+                    each
+                    for one in ([wanted] if wanted is not None else HandoffStatus)
+                    for each in self._read("list_by_status", one.value)
+                ]
+            shown = {
+                each.handoff_id: each
+                for each in found
+                if wanted in (None, each.status)
+                and (party is None or party in (each.from_agent_id, each.to_agent_id))
+                and self._shows(each)
+            }
+            return sorted(shown.values(), key=lambda each: (each.initiated_at, each.handoff_id.bytes))[:most]
+
+    # --- checks ----------------------------------------------------------------------------------
+
+    def _shows(self, handoff: Handoff, uow: UnitOfWork | None = None) -> bool:
+        waits_for = handoff.to_agent_type if handoff.status is HandoffStatus.INITIATED else None
+        return self._sees(handoff.trajectory_id, (handoff.from_agent_id, handoff.to_agent_id), waits_for, uow)
+
+    def _shows_once(self, handoff: Handoff, uow: UnitOfWork | None = None) -> bool:
+        """Return whether the principal may know of a handoff, or could before another agent accepted it."""
+        parties = (handoff.from_agent_id, handoff.to_agent_id)
+        return self._sees(handoff.trajectory_id, parties, handoff.to_agent_type, uow)
+
+    def _logged(self, uow: UnitOfWork, kind: EventType, handoff: Handoff) -> None:
+        receiver = handoff.to_agent_id
+        self._log(
+            uow,
+            kind,
+            handoff.handoff_id,
+            handoff.trajectory_id,
+            giver=str(handoff.from_agent_id),
+            receiver=None if receiver is None else str(receiver),
+        )
+
+
+def briefing(handoff: Handoff) -> str:
+    """Return the text of a handoff, as the receiver's window holds it."""
+    parts = [f"Handoff: {handoff.reason}", handoff.handoff_notes]
+    for name, title in _LISTS:
+        values: tuple[str, ...] = getattr(handoff, name)
+        if values:
+            parts.append("\n".join((f"{title}:", *(f"- {value}" for value in values))))
+    return "\n\n".join(parts)
+
+
+def _packed(window: ContextWindow) -> bytes:
+    """Return the snapshot of a window with its texts, in the layout of a checkpoint, which erasing knows."""
+    body = window_as_json(window)
+    for section, shown in zip(body["sections"], window.sections, strict=True):
+        section["content"] = shown.content
+    raw = zlib.compress(dump_json({"context_snapshot": body}).encode())
+    return CHECKPOINT_HEAD + hashlib.sha256(raw).digest() + raw
+
+
+def unpacked(handoff: Handoff) -> HandoffSnapshot:
+    """Return the snapshot of a handoff. Raises: StorageError when it is damaged."""
+    digest, body = handoff.snapshot[len(CHECKPOINT_HEAD) : _HEAD], handoff.snapshot[_HEAD:]
+    try:
+        if hashlib.sha256(body).digest() != digest:
+            raise ValueError
+        return HandoffSnapshot.from_json(
+            json.loads(zlib.decompressobj().decompress(body, _MAX_BYTES))["context_snapshot"]
+        )
+    except (*UNREADABLE, zlib.error) as error:
+        raise StorageError(f"the snapshot of handoff {handoff.handoff_id} is damaged") from error

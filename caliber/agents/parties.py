@@ -1,0 +1,229 @@
+"""Base of delegations and handoffs: the acting agent, the addressed one, the principals who see a record, its events.
+
+A delegation or handoff is seen by its two agents, by every agent of the type that it is addressed to while it waits,
+by the user of its task, and by the application and admins. Source: C-426, C-427, C-430.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers, require
+from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent, not_registered
+from caliber.engine.engine import Engine
+from caliber.events import event_log
+from caliber.model import arguments
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents.registry import Agent
+from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
+from caliber.model.events import EventFamily, EventType
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import Trajectory
+from caliber.schema.relation import Relation
+from caliber.schema.relations import AGENT, TRAJECTORY
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+R = TypeVar("R")
+MAX_ITEMS: Final = 1_000
+"""The most entries of a list that one record holds."""
+
+
+class Addressee(NamedTuple):
+    """The agent, or the type of agents, that work is for: exactly one of them."""
+
+    agent: ActingAgent | None
+    type: str | None
+
+
+class Parties:
+    """The two sides of the records of one relation, as one principal acts among them."""
+
+    def __init__(self, engine: Engine, principal: Principal, relation: Relation) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._relation = relation
+        self._owners = engine.part(TaskOwners)
+        self._readers = Readers(self._owners, principal)
+
+    # --- arguments -------------------------------------------------------------------------------
+
+    def _addressee(self, to: str | EntityRef | None, to_type: str | None) -> Addressee:
+        """Return the agent or type that work is for. Raises: InputError kinds."""
+        if (to is None) == (to_type is None):
+            raise InvalidValue(
+                field="to", reason="give to or to_type: one agent, or the type of the first that accepts"
+            )
+        if to is not None:
+            return Addressee(agent_named(self._engine, to, "to"), None)
+        return Addressee(None, arguments.as_text(to_type, "to_type", limit=arguments.MAX_NAME_CHARS))
+
+    @staticmethod
+    def _texts(values: Iterable[str], field: str) -> tuple[str, ...]:
+        """Return a list of texts. Raises: InputError kinds."""
+        found = tuple(
+            arguments.as_text(each, f"{field}[{at}]")
+            for at, each in enumerate(arguments.as_items(values, field, "a sequence of str"))
+        )
+        return _limited(found, field)
+
+    @staticmethod
+    def _ids(values: Iterable[Any], field: str) -> tuple[uuid.UUID, ...]:
+        """Return a list of ids, each once. Raises: InputError kinds."""
+        return _limited(tuple(dict.fromkeys(arguments.as_uuids(values, field))), field)
+
+    def _writes(self, task: uuid.UUID) -> None:
+        """Raise NotFound or PermissionDenied unless the principal may write to a task."""
+        require(self._engine, self._readers, TRAJECTORY, task, write=True)
+
+    # --- agents ----------------------------------------------------------------------------------
+
+    def _acting(self, agent: str | EntityRef | None, action: str) -> ActingAgent:
+        """Return the agent that acts. Raises: as ``acting_agent``."""
+        return acting_agent(self._engine, self._principal, agent, action)
+
+    def _acting_on(self, agent: str | EntityRef | None, action: str) -> uuid.UUID:
+        """Return the id of the agent that acts, while the store is open. Raises: as ``acting_agent``."""
+        self._engine.check_open()
+        return self._acting(agent, action).ref.id
+
+    def _party(self, agent: str | EntityRef) -> uuid.UUID:
+        """Return the id of an agent by which records are listed."""
+        return agent_named(self._engine, agent).ref.id
+
+    def _type_of(self, agent_id: uuid.UUID) -> str | None:
+        """Return the type of an agent; None for one that is not registered."""
+        known = find_agent(self._engine, EntityRef(EntityType.AGENT, agent_id))
+        return None if known is None else known.agent_type
+
+    @staticmethod
+    def _known(uow: UnitOfWork, agent: ActingAgent) -> Agent:
+        """Return the row of an agent that work is for, which does not act itself. Raises: NotRegistered."""
+        known: Agent | None = uow.find(AGENT, agent.ref.id.bytes)
+        if known is None:
+            raise not_registered(agent.ref)
+        return known
+
+    def _check_addressed(self, agent_id: uuid.UUID | None, agent_type: str | None, me: Agent, key: uuid.UUID) -> None:
+        """Raise PermissionDenied unless work is for an agent, by its name or its type."""
+        is_mine = agent_id == me.agent_id if agent_id is not None else agent_type == me.agent_type
+        if not is_mine:
+            raise self._denied("accept", key)
+
+    def _denied(self, action: str, key: uuid.UUID) -> PermissionDenied:
+        return PermissionDenied(agent_id=self._principal.label, action=action, resource=f"{self._relation.name} {key}")
+
+    # --- visibility ------------------------------------------------------------------------------
+
+    def _sees(
+        self,
+        task: uuid.UUID,
+        agents: Sequence[uuid.UUID | None],
+        waits_for: str | None,
+        uow: UnitOfWork | None,
+    ) -> bool:
+        """Return whether the principal may know of a record of a task between ``agents``.
+
+        ``waits_for`` is the type of agents that may accept it; None if it waits for none.
+        """
+        principal = self._principal
+        if principal.serves:
+            return True
+        if principal.kind is PrincipalKind.AGENT:
+            own = self._readers.sight().ids
+            if any(each is not None and each.bytes in own for each in agents):
+                return True
+            return waits_for is not None and waits_for in self._own_types(own, uow)
+        return principal.is_user and self._readers.sees_task(task.bytes)
+
+    def _own_types(self, ids: Iterable[bytes], uow: UnitOfWork | None) -> set[str]:
+        """Return the types that the principal is registered under, as the database has them."""
+        plans = self._engine.store.plans[AGENT.name]
+        if uow is not None:
+            known = [uow.find(AGENT, key) for key in ids]
+        else:
+            with self._engine.store.read() as session:
+                known = [plans.codec.decode(row) for key in ids for row in session.run(plans.get, (key,))]
+        return {each.agent_type for each in known if each is not None}
+
+    def _not_found(self, key: uuid.UUID) -> NotFound:
+        return NotFound(entity_type=self._relation.name, id=key)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _read(self, path: str, *key: Any) -> list[Any]:
+        """Return the records of an access path, as the database has them. Raises: Unavailable."""
+        plans = self._engine.store.plans[self._relation.name]
+        with self._engine.store.read() as session:
+            return [plans.codec.decode(row) for row in session.run(plans.lists[path], key)]
+
+    def _found(self, key: uuid.UUID) -> Any | None:
+        plans = self._engine.store.plans[self._relation.name]
+        with self._engine.store.read() as session:
+            rows = session.run(plans.get, (key.bytes,))
+        return plans.codec.decode(rows[0]) if rows else None
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _locked(
+        self, uow: UnitOfWork, key: uuid.UUID, sees: Callable[[Any, UnitOfWork], bool]
+    ) -> tuple[Any, Trajectory]:
+        """Return a record and its task, both locked: the task first, as a deletion does.
+
+        Raises: NotFound for a record that does not exist or is hidden.
+        """
+        record = uow.find(self._relation, key.bytes)
+        if record is None or not sees(record, uow):
+            raise self._not_found(key)
+        task_id: uuid.UUID = getattr(record, self._relation.task or "")
+        uow.lock(TRAJECTORY, task_id.bytes)
+        uow.lock(self._relation, key.bytes)
+        task, record = uow.find(TRAJECTORY, task_id.bytes), uow.find(self._relation, key.bytes)
+        if record is None or task is None or not sees(record, uow):
+            raise self._not_found(key)
+        return record, task
+
+    def _log(self, uow: UnitOfWork, kind: EventType, key: uuid.UUID, *tasks: uuid.UUID | None, **payload: Any) -> None:
+        """Write the audit event of a step in its transaction, and a trace event for each task that it concerns."""
+        log_step(self._engine, uow, self._principal.label, kind, self._relation.name, key, tasks, payload)
+
+
+def log_step(
+    engine: Engine,
+    uow: UnitOfWork,
+    by: str,
+    kind: EventType,
+    relation: str,
+    key: uuid.UUID,
+    tasks: Iterable[uuid.UUID | None],
+    payload: dict[str, Any],
+) -> None:
+    """Write the audit event of a step in its transaction, and a trace event for each task that it concerns."""
+    for task in tasks:
+        if task is not None:
+            event = engine.event(
+                kind,
+                principal=by,
+                trajectory_id=task,
+                subject=(relation, key),
+                payload={"id": str(key), **payload},
+                at_us=uow.now_us,
+            )
+            uow.emit(event)
+    event = engine.event(
+        kind,
+        principal=by,
+        subject=(relation, key),
+        payload={"id": str(key), **payload},
+        family=EventFamily.AUDIT,
+        at_us=uow.now_us,
+    )
+    event_log.audit(uow, event)
+
+
+def _limited(values: tuple[R, ...], field: str) -> tuple[R, ...]:
+    if len(values) > MAX_ITEMS:
+        raise InvalidValue(field=field, reason=f"{len(values)} entries are more than the limit of {MAX_ITEMS}")
+    return values

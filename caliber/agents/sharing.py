@@ -1,0 +1,94 @@
+"""Grants of a delegation: the shared records to the agent that works on it, what it produced to the delegator.
+
+A grant names its delegation as the principal that gave it, so that the end of a delegation ends its own grants alone.
+Source: C-422, C-426, C-429.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable
+from typing import Any, Final
+
+from caliber.access.granted import is_active
+from caliber.access.grants import audited
+from caliber.access.visibility import Readers
+from caliber.engine.engine import Engine
+from caliber.kernels import uuid7
+from caliber.model.agents.delegation import DelegatedTask
+from caliber.model.errors import NotFound
+from caliber.model.events import EventType
+from caliber.model.grants import Grant, Right
+from caliber.model.ids import GrantId
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.time import from_us
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, GRANT, NOTE, TRAJECTORY
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+_SHARED: Final = ((ARTIFACT, EntityType.ARTIFACT), (NOTE, EntityType.NOTE))
+
+
+def readable(
+    uow: UnitOfWork, readers: Readers, artifacts: Iterable[uuid.UUID], notes: Iterable[uuid.UUID]
+) -> list[tuple[EntityRef, Any]]:
+    """Return records to share, each with its reference. Raises: NotFound for one that does not exist or is hidden."""
+    found: list[tuple[EntityRef, Any]] = []
+    for (relation, kind), keys in zip(_SHARED, (artifacts, notes), strict=True):
+        for key in keys:
+            record = uow.find(relation, key.bytes)
+            if record is None or not readers.allows_entity(relation, record):
+                raise NotFound(entity_type=relation.name, id=key)
+            found.append((EntityRef(kind, key), record))
+    return found
+
+
+def share(engine: Engine, uow: UnitOfWork, task: DelegatedTask, to: uuid.UUID, by: str) -> None:
+    """Let an agent read the shared records of a delegation until it ends; those that are gone by now are left out."""
+    kinds: tuple[tuple[Relation, EntityType], ...] = _SHARED
+    for (relation, kind), keys in zip(kinds, (task.shared_artifacts, task.shared_notes), strict=True):
+        for key in keys:
+            if uow.find(relation, key.bytes) is not None:
+                grant_to(engine, uow, task, to, EntityRef(kind, key), by, until_end=True)
+
+
+def show_task(engine: Engine, uow: UnitOfWork, task: DelegatedTask, by: str) -> None:
+    """Let the delegator read the task below, whoever may see it; this does not end with the delegation."""
+    assert task.child_trajectory_id is not None
+    below = EntityRef(EntityType(TRAJECTORY.name), task.child_trajectory_id)
+    grant_to(engine, uow, task, task.delegator_agent_id, below, by)
+
+
+def grant_to(
+    engine: Engine,
+    uow: UnitOfWork,
+    task: DelegatedTask,
+    to: uuid.UUID,
+    on: EntityRef,
+    by: str,
+    *,
+    until_end: bool = False,
+) -> None:
+    """Let an agent read a record; with ``until_end`` until the deadline of the delegation, if it has one."""
+    now = from_us(uow.now_us)
+    until = task.deadline if until_end else None
+    agent = EntityRef(EntityType.AGENT, to)
+    grant = Grant(GrantId(uuid7()), agent, on, Right.READ, giver_of(task), until, None, now, now)
+    uow.insert(GRANT, grant)
+    audited(engine, uow, EventType.GRANT, grant, by)
+
+
+def unshare(engine: Engine, uow: UnitOfWork, task: DelegatedTask, from_: uuid.UUID | None, by: str) -> None:
+    """End the grants of a delegation's shared records to an agent."""
+    giver, now = giver_of(task), from_us(uow.now_us)
+    for key in (*task.shared_artifacts, *task.shared_notes):
+        for grant in uow.select_path(GRANT, "list_by_record", key.bytes):
+            if grant.granted_by == giver and grant.to.id == from_ and is_active(grant, uow.now_us):
+                ended: Grant = uow.update(GRANT, dataclasses.replace(grant, revoked_at=now, updated_at=now))
+                audited(engine, uow, EventType.REVOKE, ended, by)
+
+
+def giver_of(task: DelegatedTask) -> str:
+    """Return how grants name the delegation that gave them."""
+    return f"delegation:{task.delegation_id}"

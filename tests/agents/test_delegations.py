@@ -1,0 +1,270 @@
+"""Delegations: given, accepted once, done in a task below, and their result comes back; on each database.
+
+Source: C-374, C-382, C-400, C-413, C-426 to C-429, C-439, C-445, C-446, K-046.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from support.databases import Backend
+from support.teams import NOTE, Team
+
+import caliber
+from caliber.model import Principal
+from caliber.model.errors import (
+    CaliberError,
+    DelegationFailed,
+    InvalidStateTransition,
+    InvalidValue,
+    NotFound,
+    NotRegistered,
+    PermissionDenied,
+    RequiredFieldMissing,
+)
+
+pytestmark = pytest.mark.databases("all")
+
+
+@pytest.fixture
+def team(backend: Backend) -> Team:
+    return Team(backend)
+
+
+def test_a_delegation_from_beginning_to_end(team: Team) -> None:
+    given = team.delegate(constraints=["no network"], context="see the patch")
+    assert (given.status, given.accepted_at, given.child_trajectory_id) == ("pending", None, None)
+    assert team.ada.agents.delegations.pending() == [given]
+    assert team.planner.agents.delegations.get(given.delegation_id) == given
+    accepted = team.ada.agents.delegations.accept(given.delegation_id)
+    assert accepted.status == "accepted"
+    assert accepted.accepted_at is not None
+    assert team.ada.agents.delegations.pending() == []
+    assert team.ada.agents.delegations.accept(given.delegation_id) == accepted
+    below = team.ada.get(accepted.child_trajectory_id)
+    ana = team.memory.get(team.task, user="ana").initiator
+    assert (below.parent_trajectory_id, below.user_id) == (team.task, ana.id)
+    assert below.agent_id == accepted.delegatee_agent_id
+    assert below.goal == "write tests"
+    with pytest.raises(InvalidStateTransition):
+        team.ada.agents.delegations.complete(given.delegation_id, summary="too early")
+    team.ada.agents.delegations.start(given.delegation_id)
+    scope = team.ada.current_scope(below.trajectory_id)
+    assert scope is not None
+    made = team.ada.create_artifact(
+        scope.scope_id, artifact_type="code_patch", content="tests", extraction_method="explicit"
+    )
+    found = team.ada.add_note(content="The tests are slow.", visible_to=["agent:ada"], **NOTE)
+    with pytest.raises(NotFound):
+        team.planner.get(found.note_id)
+    done = team.ada.agents.delegations.complete(
+        given.delegation_id, summary="12 tests", artifacts=[made.artifact_id], notes=[found.note_id]
+    )
+    assert done.status == "completed"
+    assert done.completed_at is not None
+    assert done.result.summary == "12 tests"
+    assert team.planner.agents.delegations.get(given.delegation_id) == done
+    assert team.planner.get(made.artifact_id).content == b"tests"
+    assert team.planner.get(found.note_id).content == found.content
+    assert team.memory.get(below.trajectory_id, user="ana").status == "completed"
+    assert team.planner.get(below.trajectory_id).outcome.summary == "12 tests"
+    with pytest.raises(InvalidStateTransition):
+        team.ada.agents.delegations.fail(given.delegation_id, reason="late")
+
+
+def test_shared_records_are_for_the_agent_that_accepted_until_the_end(team: Team) -> None:
+    given = team.delegate(artifacts=[team.artifact], notes=[team.note.note_id])
+    assert team.sees(team.ada) == team.sees(team.bob) == set()
+    team.ada.agents.delegations.accept(given.delegation_id)
+    assert team.sees(team.ada) == {"artifact", "note"}
+    assert team.sees(team.bob) == team.sees(team.rev) == set()
+    assert team.sees(team.memory.acting_as(Principal.user("eve"))) == set()
+    team.ada.agents.delegations.fail(given.delegation_id, reason="no time")
+    assert team.sees(team.ada) == set()
+    assert team.sees(team.planner) == {"artifact", "note"}
+
+
+def test_an_agent_shares_only_what_it_may_read(team: Team) -> None:
+    hidden = team.rev.add_note(content="secret", visible_to=["agent:rev"], **NOTE)
+    other = team.memory.start_trajectory("another", user="eve")
+    scope = team.memory.current_scope(other.trajectory_id)
+    assert scope is not None
+    strange = team.memory.create_artifact(
+        scope.scope_id, artifact_type="code_patch", content="x", extraction_method="explicit"
+    )
+    for shared in ({"notes": [hidden.note_id]}, {"artifacts": [strange.artifact_id]}):
+        with pytest.raises(NotFound):
+            team.delegate(**shared)
+    with pytest.raises(NotFound):
+        team.delegate(parent=other.trajectory_id)
+    assert team.memory.agents.delegations.list() == []
+
+
+def test_of_racing_agents_one_accepts(team: Team) -> None:
+    given = team.delegate(to_type="coder")
+    assert [each.delegation_id for each in team.bob.agents.delegations.pending()] == [given.delegation_id]
+    barrier, won, lost = threading.Barrier(4), list[str](), list[str]()
+
+    def accept(name: str, handle: caliber.Caliber) -> None:
+        barrier.wait()
+        try:
+            handle.agents.delegations.accept(given.delegation_id)
+        except DelegationFailed:
+            lost.append(name)
+        else:
+            won.append(name)
+
+    pairs = [("ada", team.ada), ("bob", team.bob)] * 2
+    threads = [threading.Thread(target=accept, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(won)) == 1
+    assert sorted(won + lost) == ["ada", "ada", "bob", "bob"]
+    below = [each for each in team.memory.storage.trajectories.all() if each.parent_trajectory_id == team.task]
+    assert len(below) == 1
+
+
+def test_refusals(team: Team) -> None:
+    give = team.planner.agents.delegations.delegate
+    with pytest.raises(DelegationFailed, match="itself"):
+        team.delegate(to="planner")
+    with pytest.raises(DelegationFailed, match="can_delegate_to"):
+        team.delegate(to="rev")
+    with pytest.raises(DelegationFailed, match="can_delegate_to"):
+        team.delegate(to_type="reviewer")
+    with pytest.raises(NotRegistered):
+        team.delegate(to="nobody")
+    for bad in ({"to": "ada", "to_type": "coder"}, {"to": None}):
+        with pytest.raises(InvalidValue):
+            give("x", parent=team.task, **bad)
+    with pytest.raises(InvalidValue):
+        team.delegate(deadline=team.now)
+    with pytest.raises(InvalidValue):
+        give(" ", parent=team.task, to="ada")
+    with pytest.raises(RequiredFieldMissing):
+        team.memory.agents.delegations.delegate("x", parent=team.task, to="ada")
+    with pytest.raises(PermissionDenied):
+        team.planner.agents.delegations.delegate("x", parent=team.task, to="bob", agent="ada")
+    with pytest.raises(PermissionDenied):
+        team.ana.agents.delegations.delegate("x", parent=team.task, to="ada")
+    given = team.delegate()
+    with pytest.raises(NotFound):
+        team.bob.agents.delegations.accept(given.delegation_id)
+    with pytest.raises(PermissionDenied):
+        team.memory.agents.delegations.accept(given.delegation_id, agent="bob")
+    with pytest.raises(PermissionDenied):
+        team.planner.agents.delegations.reject(given.delegation_id, reason="x")
+    with pytest.raises(RequiredFieldMissing):
+        team.ada.agents.delegations.reject(given.delegation_id, reason=None)  # type: ignore[arg-type]
+    team.planner.complete_trajectory(team.task, status="success", summary="done")
+    with pytest.raises(DelegationFailed, match="completed"):
+        team.ada.agents.delegations.accept(given.delegation_id)
+    with pytest.raises(DelegationFailed, match="completed"):
+        team.delegate()
+
+
+def test_delegations_form_no_cycle(team: Team) -> None:
+    first = team.begun()
+    with pytest.raises(DelegationFailed, match="part of"):
+        team.ada.agents.delegations.delegate("x", parent=first.child_trajectory_id, to="planner")
+    second = team.ada.agents.delegations.delegate("x", parent=first.child_trajectory_id, to_type="coder")
+    with pytest.raises(DelegationFailed):
+        team.ada.agents.delegations.accept(second.delegation_id)
+    third = team.ada.agents.delegations.delegate("x", parent=first.child_trajectory_id, to_type="planner")
+    with pytest.raises(DelegationFailed, match="part of"):
+        team.planner.agents.delegations.accept(third.delegation_id)
+    assert team.bob.agents.delegations.accept(second.delegation_id).status == "accepted"
+
+
+def test_cancelling_reaches_everything_below(team: Team) -> None:
+    first = team.begun(artifacts=[team.artifact])
+    second = team.ada.agents.delegations.delegate("x", parent=first.child_trajectory_id, to="bob")
+    team.bob.agents.delegations.accept(second.delegation_id)
+    waiting = team.ada.agents.delegations.delegate("y", parent=first.child_trajectory_id, to="bob")
+    with pytest.raises(PermissionDenied):
+        team.ada.agents.delegations.cancel(first.delegation_id, reason="x")
+    ended = team.planner.agents.delegations.cancel(first.delegation_id, reason="not needed")
+    assert (ended.status, ended.result.error) == ("failed", "not needed")
+    states = {each.delegation_id: each.status for each in team.memory.agents.delegations.list()}
+    assert states == {
+        first.delegation_id: "failed",
+        second.delegation_id: "failed",
+        waiting.delegation_id: "rejected",
+    }
+    for each in (first, team.bob.agents.delegations.get(second.delegation_id)):
+        below = team.memory.get(each.child_trajectory_id, user="ana")
+        assert (below.status, below.outcome.summary) == ("failed", "not needed")
+        assert team.memory.current_scope(each.child_trajectory_id) is None
+    assert team.memory.get(team.task, user="ana").status == "active"
+    assert team.sees(team.ada) == set()
+    with pytest.raises(InvalidStateTransition):
+        team.planner.agents.delegations.cancel(first.delegation_id, reason="again")
+
+
+def test_what_nobody_answers_times_out(team: Team) -> None:
+    waiting, dated = team.delegate(), team.delegate(deadline=team.now + timedelta(minutes=30))
+    begun = team.begun(deadline=team.now + timedelta(hours=3), artifacts=[team.artifact])
+    team.clock.advance(ms=31 * 60_000)
+    with pytest.raises(DelegationFailed, match="time"):
+        team.ada.agents.delegations.accept(dated.delegation_id)
+
+    def states() -> list[tuple[str, str | None]]:
+        team.memory.jobs.run_due()
+        found = [team.planner.agents.delegations.get(each.delegation_id) for each in (waiting, dated, begun)]
+        return [(each.status.value, None if each.result is None else each.result.error) for each in found]
+
+    assert states() == [("pending", None), ("rejected", "timeout"), ("in_progress", None)]
+    team.clock.advance(ms=30 * 60_000)
+    assert states() == [("rejected", "timeout"), ("rejected", "timeout"), ("in_progress", None)]
+    team.clock.advance(ms=3 * 3_600_000)
+    with pytest.raises(DelegationFailed, match="time"):
+        team.ada.agents.delegations.complete(begun.delegation_id, summary="late")
+    assert states()[2] == ("failed", "timeout")
+    below = team.memory.get(begun.child_trajectory_id, user="ana")
+    assert (below.status, below.outcome.summary) == ("failed", "timeout")
+
+
+def test_who_sees_a_delegation(team: Team) -> None:
+    given = team.delegate(to_type="coder")
+    key = given.delegation_id
+    may = {name: handle for name, handle in vars(team).items() if isinstance(handle, caliber.Caliber)}
+    may["eve"] = team.memory.acting_as(Principal.user("eve"))
+    may["admin"] = team.memory.acting_as(Principal.admin())
+
+    def seeing() -> set[str]:
+        out = set()
+        for name, handle in may.items():
+            try:
+                assert handle.agents.delegations.get(key).delegation_id == key
+            except NotFound:
+                assert handle.agents.delegations.list() == []
+            else:
+                assert [each.delegation_id for each in handle.agents.delegations.list(task=team.task)] == [key]
+                out.add(name)
+        return out
+
+    assert seeing() == {"memory", "admin", "ana", "planner", "ada", "bob"}
+    team.ada.agents.delegations.accept(key)
+    assert seeing() == {"memory", "admin", "ana", "planner", "ada"}
+    for handle in (team.bob, team.rev, may["eve"]):
+        for call in (
+            lambda handle=handle: handle.agents.delegations.start(key),
+            lambda handle=handle: handle.agents.delegations.complete(key, summary="x"),
+            lambda handle=handle: handle.agents.delegations.cancel(key, reason="x"),
+        ):
+            with pytest.raises(CaliberError):
+                call()
+    story = [each.event_type for each in team.planner.trace(team.task) if each.event_type.startswith("delegation")]
+    assert story == ["delegation_accept", "delegation_create"]
+
+
+def test_the_story_goes_with_its_task(team: Team) -> None:
+    given = team.begun()
+    team.memory.acting_as(Principal.admin()).admin.purge_trajectory(given.child_trajectory_id)
+    assert team.planner.agents.delegations.get(given.delegation_id).child_trajectory_id is None
+    team.memory.acting_as(Principal.admin()).admin.purge_trajectory(team.task)
+    assert team.memory.agents.delegations.list() == []

@@ -1,0 +1,233 @@
+"""Handoffs: offered with a snapshot, accepted once, the task moves with what the receiver needs; on each database.
+
+Source: C-375, C-383, C-402, C-414, C-430, C-431, C-440, C-445, K-039.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from support.databases import Backend
+from support.teams import Team
+
+import caliber
+from caliber.model import Principal
+from caliber.model.errors import (
+    HandoffFailed,
+    InvalidStateTransition,
+    InvalidValue,
+    NotFound,
+    NotRegistered,
+    PermissionDenied,
+    RequiredFieldMissing,
+)
+
+pytestmark = pytest.mark.databases("all")
+STORY: dict[str, Any] = {
+    "reason": "shift ends",
+    "notes": "The lexer is done.",
+    "next_steps": ["write the grammar", "measure it"],
+    "blockers": ["no corpus yet"],
+    "open_questions": ["which license?"],
+}
+
+
+@pytest.fixture
+def team(backend: Backend) -> Team:
+    return Team(backend)
+
+
+def offer(team: Team, **options: Any) -> Any:
+    to = {} if "to_type" in options or "to" in options else {"to": "ada"}
+    return team.planner.agents.handoffs.initiate(team.task, **{**STORY, **to, **options})
+
+
+def test_a_handoff_from_beginning_to_end(team: Team) -> None:
+    team.planner.append_turn(team.scope, role="user", content="Please parse zebra files.")
+    offered = offer(team)
+    assert (offered.status, offered.accepted_at, offered.scope_id) == ("initiated", None, team.scope)
+    assert team.ada.agents.handoffs.pending() == [offered]
+    assert "zebra files" in team.ada.agents.handoffs.snapshot(offered.handoff_id).text
+    with pytest.raises(NotFound):
+        team.ada.get(team.task)
+    accepted = team.ada.agents.handoffs.accept(offered.handoff_id)
+    assert (accepted.status, accepted.to_agent_id) == ("accepted", team.memory.agents.get("ada").agent_id)
+    assert accepted.accepted_at is not None
+    assert team.ada.agents.handoffs.accept(offered.handoff_id) == accepted
+    assert team.ada.get(team.task).agent_id == accepted.to_agent_id
+    with pytest.raises(NotFound):
+        team.planner.get(team.task)
+    agent = team.memory.agents.get("ada")
+    assert (agent.current_trajectory_id, agent.current_scope_id) == (team.task, team.scope)
+    window = team.ada.assemble_context(team.task, query="what next")
+    for words in ("shift ends", "The lexer is done.", "write the grammar", "no corpus yet", "which license?"):
+        assert words in window.text
+    done = team.ada.agents.handoffs.complete(offered.handoff_id)
+    assert done.status == "completed"
+    assert done.completed_at is not None
+    with pytest.raises(InvalidStateTransition):
+        team.ada.agents.handoffs.complete(offered.handoff_id)
+    story = [each.event_type for each in team.ada.trace(team.task) if each.event_type.startswith("handoff")]
+    assert story == ["handoff_complete", "handoff_accept", "handoff_initiate"]
+    assert len([turn for turn in team.memory.storage.turns.all() if "shift ends" in turn.text]) == 1
+
+
+def test_the_giver_no_longer_works_on_it(team: Team) -> None:
+    first = offer(team)
+    team.ada.agents.handoffs.accept(first.handoff_id)
+    back = team.ada.agents.handoffs.initiate(team.task, to="planner", **STORY)
+    team.planner.agents.handoffs.accept(back.handoff_id)
+    assert team.memory.agents.get("ada").current_trajectory_id is None
+    assert team.memory.agents.get("planner").current_trajectory_id == team.task
+
+
+def test_a_snapshot_stays_where_windows_are_ephemeral(backend: Backend) -> None:
+    team = Team(backend, context_window_persistence={"kind": "ephemeral"})
+    turn = team.planner.append_turn(team.scope, role="user", content="Please parse zebra files.")
+    offered = offer(team)
+    before = team.ada.agents.handoffs.snapshot(offered.handoff_id)
+    assert turn.text in before.text
+    team.planner.close_scope(team.scope)
+    team.clock.advance(ms=400 * 86_400_000)
+    team.memory.acting_as(Principal.admin()).admin.maintain()
+    assert team.ada.agents.handoffs.snapshot(offered.handoff_id) == before
+    assert before.window_id == offered.context_snapshot_id
+
+
+def test_rejecting_leaves_the_task(team: Team) -> None:
+    offered = offer(team)
+    with pytest.raises(RequiredFieldMissing):
+        team.ada.agents.handoffs.reject(offered.handoff_id, reason=None)  # type: ignore[arg-type]
+    rejected = team.ada.agents.handoffs.reject(offered.handoff_id, reason="no time")
+    assert (rejected.status, rejected.rejection_reason) == ("rejected", "no time")
+    assert rejected.completed_at is not None
+    assert team.planner.get(team.task).agent_id == team.memory.agents.get("planner").agent_id
+    with pytest.raises(HandoffFailed, match="rejected"):
+        team.ada.agents.handoffs.accept(offered.handoff_id)
+    taken_back = offer(team)
+    assert team.planner.agents.handoffs.reject(taken_back.handoff_id, reason="no need").status == "rejected"
+    assert team.ada.agents.handoffs.accept(offer(team).handoff_id).status == "accepted"
+
+
+def test_of_racing_agents_one_takes_the_task(team: Team) -> None:
+    offered = offer(team, to_type="coder")
+    barrier, won, lost = threading.Barrier(4), list[str](), list[str]()
+
+    def accept(name: str, handle: caliber.Caliber) -> None:
+        barrier.wait()
+        try:
+            handle.agents.handoffs.accept(offered.handoff_id)
+        except HandoffFailed:
+            lost.append(name)
+        else:
+            won.append(name)
+
+    pairs = [("ada", team.ada), ("bob", team.bob)] * 2
+    threads = [threading.Thread(target=accept, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(won)) == 1
+    assert sorted(won + lost) == ["ada", "ada", "bob", "bob"]
+    (winner,) = set(won)
+    task = team.memory.get(team.task, user="ana")
+    assert task.agent_id == team.memory.agents.get(winner).agent_id
+    assert task.turn_count == 1
+
+
+def test_refusals(team: Team) -> None:
+    with pytest.raises(HandoffFailed, match="itself"):
+        offer(team, to="planner")
+    with pytest.raises(NotRegistered):
+        offer(team, to="nobody")
+    with pytest.raises(InvalidValue):
+        offer(team, to_type="coder", to="ada")
+    for name, value in (("notes", " "), ("reason", ""), ("next_steps", ["", "x"]), ("scope", team.task)):
+        with pytest.raises(InvalidValue):
+            offer(team, **{name: value})
+    with pytest.raises(NotFound):
+        team.ada.agents.handoffs.initiate(team.task, to="bob", **STORY)
+    with pytest.raises(HandoffFailed, match="another agent"):
+        team.memory.agents.handoffs.initiate(team.task, to="bob", agent="ada", **STORY)
+    offered = offer(team)
+    with pytest.raises(HandoffFailed, match="already"):
+        offer(team, to="bob")
+    with pytest.raises(NotFound):
+        team.bob.agents.handoffs.accept(offered.handoff_id)
+    with pytest.raises(PermissionDenied):
+        team.memory.agents.handoffs.accept(offered.handoff_id, agent="bob")
+    with pytest.raises(PermissionDenied):
+        team.planner.agents.handoffs.complete(offered.handoff_id)
+    team.planner.complete_trajectory(team.task, status="success", summary="done")
+    with pytest.raises(HandoffFailed, match="completed"):
+        team.ada.agents.handoffs.accept(offered.handoff_id)
+    with pytest.raises(HandoffFailed, match="completed"):
+        offer(team)
+
+
+def test_who_sees_a_handoff(team: Team) -> None:
+    offered = offer(team, to_type="coder")
+    key = offered.handoff_id
+    handles = {name: handle for name, handle in vars(team).items() if isinstance(handle, caliber.Caliber)}
+    handles["eve"] = team.memory.acting_as(Principal.user("eve"))
+
+    def seeing() -> set[str]:
+        out = set()
+        for name, handle in handles.items():
+            try:
+                handle.agents.handoffs.snapshot(key)
+            except NotFound:
+                assert handle.agents.handoffs.list() == []
+            else:
+                assert [each.handoff_id for each in handle.agents.handoffs.list(task=team.task)] == [key]
+                out.add(name)
+        return out
+
+    assert seeing() == {"memory", "ana", "planner", "ada", "bob"}
+    team.bob.agents.handoffs.accept(key)
+    assert seeing() == {"memory", "ana", "planner", "bob"}
+
+
+def test_delegations_go_with_the_task(team: Team) -> None:
+    work = team.begun(artifacts=[team.artifact])
+    passed = team.ada.agents.handoffs.initiate(work.child_trajectory_id, to="bob", **STORY)
+    team.bob.agents.handoffs.accept(passed.handoff_id)
+    assert team.sees(team.ada) == set()
+    assert team.sees(team.bob) == {"artifact"}
+    given = team.planner.agents.handoffs.initiate(team.task, to="rev", **STORY)
+    team.rev.agents.handoffs.accept(given.handoff_id)
+    done = team.bob.agents.delegations.complete(work.delegation_id, summary="tests are written")
+    assert team.rev.agents.delegations.get(work.delegation_id) == done
+    assert team.rev.get(work.child_trajectory_id).outcome.summary == "tests are written"
+
+
+def test_a_forgotten_person_leaves_the_handoffs(team: Team) -> None:
+    team.planner.append_turn(team.scope, role="user", content="I am Ana Quast.")
+    shared = team.memory.start_trajectory("shared work", initiator=team.memory.agents.get("planner").ref)
+    scope = team.memory.current_scope(shared.trajectory_id)
+    assert scope is not None
+    team.memory.append_turn(scope.scope_id, role="user", content="anaquast wants zebras")
+    offered = team.memory.agents.handoffs.initiate(
+        shared.trajectory_id,
+        to="ada",
+        agent="planner",
+        reason="anaquast asks",
+        notes="ask anaquast",
+        next_steps=["anaquast"],
+    )
+    private = offer(team)
+    given = team.memory.agents.delegations.delegate(
+        "call anaquast", parent=shared.trajectory_id, to="ada", agent="planner", constraints=["anaquast first"]
+    )
+    admin = team.memory.acting_as(Principal.admin())
+    admin.identities.add("anaquast", "ana")
+    admin.forget(user="ana")
+    with pytest.raises(NotFound):
+        admin.agents.handoffs.get(private.handoff_id)
+    left = admin.agents.handoffs.get(offered.handoff_id)
+    assert "anaquast" not in repr(left)
+    assert "anaquast" not in admin.agents.handoffs.snapshot(offered.handoff_id).text
+    assert "anaquast" not in repr(admin.agents.delegations.get(given.delegation_id))
