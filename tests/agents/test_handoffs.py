@@ -223,8 +223,7 @@ def test_a_forgotten_person_leaves_the_handoffs(team: Team) -> None:
         "call anaquast", parent=shared.trajectory_id, to="ada", agent="planner", constraints=["anaquast first"]
     )
     admin = team.memory.acting_as(Principal.admin())
-    admin.identities.add("anaquast", "ana")
-    admin.forget(user="ana")
+    admin.forget(user="ana", texts=["anaquast"])
     with pytest.raises(NotFound):
         admin.agents.handoffs.get(private.handoff_id)
     left = admin.agents.handoffs.get(offered.handoff_id)
