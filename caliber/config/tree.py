@@ -100,9 +100,7 @@ class CaliberConfig(Section):
     message_retention: Duration = knob(
         "Time that messages between agents are kept.", "C-113", unit="ms", gt=0, reserved=True
     )
-    delegation_timeout: Duration = knob(
-        "Longest wait of a delegation for an answer.", "C-114", unit="ms", gt=0
-    )
+    delegation_timeout: Duration = knob("Longest wait of a delegation for an answer.", "C-114", unit="ms", gt=0)
     min_relevance_threshold: Real = knob(
         "Least relevance of a record in a window, as assembly.relevance measures it; 0 if a search does not find it.",
         "C-116",

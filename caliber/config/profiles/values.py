@@ -26,6 +26,8 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "contradiction_threshold": 0.85,
         "validation_mode": "on_mutation",
         "lock_timeout": 30 * SECOND,
+        # Nobody answers for an hour: the agent that asked does it otherwise.
+        "delegation_timeout": HOUR,
         # Nothing is too slight: limits and budgets keep the most relevant (docs/search.md, In windows).
         "min_relevance_threshold": 0.0,
         "embedding_cache_retention": 30 * DAY,

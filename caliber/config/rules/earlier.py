@@ -39,6 +39,7 @@ _NEW_SECTIONS: Final[dict[str, Any]] = {
     "learning": {"method": "rules", "max_facts": 100},
     "agents": {"registration": "open", "heartbeat_timeout_ms": 1, "lock_place_ms": 100, "lock_poll_ms": 1},
     "contradiction_threshold": 1.0,
+    "delegation_timeout": 3_600_000,
 }
 """Sections and knobs that earlier versions did not have, with what they did then."""
 
