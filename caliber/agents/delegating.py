@@ -24,14 +24,13 @@ from caliber.jobs.claims import Claim
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
 from caliber.model.access import Principal
-from caliber.model.agents.delegation import DelegatedTask, DelegationId, DelegationResult
+from caliber.model.agents.delegation import DelegatedTask, DelegationId, DelegationResult, DelegationStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.deadline import bounded
 from caliber.model.errors import DelegationFailed, InvalidValue
 from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, Id, NoteId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.states import DelegationStatus
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Trajectory
 from caliber.schema.relations import DELEGATION, TRAJECTORY

@@ -1,4 +1,4 @@
-"""End of delegations that nobody completes: rejected, failed, cancelled, timed out; with every task below.
+"""End of delegations without a result: rejected, failed, cancelled, timed out; with every task below.
 
 One transaction ends a delegation, its task, and all tasks and delegations below that. A job of its own watches each
 delegation; time is that of the database's clock. Source: C-114, C-439, C-445, C-446, K-046.
@@ -17,10 +17,9 @@ from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.model import states
-from caliber.model.agents.delegation import TIMEOUT, DelegatedTask, DelegationResult
+from caliber.model.agents.delegation import TIMEOUT, DelegatedTask, DelegationResult, DelegationStatus, HandoffStatus
 from caliber.model.events import EventType
 from caliber.model.references import EntityType
-from caliber.model.states import DelegationStatus, HandoffStatus
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory
 from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY

@@ -27,16 +27,15 @@ from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
 from caliber.model.access import Principal
-from caliber.model.agents.delegation import Handoff, HandoffId, HandoffSnapshot
+from caliber.model.agents.delegation import Handoff, HandoffId, HandoffSnapshot, HandoffStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.deadline import bounded
 from caliber.model.errors import HandoffFailed, InvalidValue, StorageError
 from caliber.model.events import EventType
 from caliber.model.ids import Id, ScopeId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.states import HandoffStatus
 from caliber.model.time import from_us
-from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, TurnRole
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import window_as_json
 from caliber.schema.erase import CHECKPOINT_HEAD
@@ -53,6 +52,8 @@ from caliber.trajectory.summarizer import TurnSummarizer
 
 _HEAD: Final = len(CHECKPOINT_HEAD) + hashlib.sha256().digest_size
 _MAX_BYTES: Final = 64 << 20
+_MAX_TOKENS: Final = 2**31 - 1
+"""A window's budget: as much as the configuration allows."""
 _LISTS: Final = (("next_steps", "Next steps"), ("blockers", "Blockers"), ("open_questions", "Open questions"))
 
 
@@ -99,9 +100,7 @@ class Handoffs(Parties):
 
         def attempt() -> Handoff:
             erased = erasures(engine)
-            window = Reader(engine, self._principal, Searching(engine, self._principal)).assemble_only(
-                key, engine.config.token_budget
-            )
+            window = Reader(engine, self._principal, Searching(engine, self._principal)).assemble_only(key, _MAX_TOKENS)
 
             def work(uow: UnitOfWork) -> Handoff:
                 check_erasures(uow, erased)
@@ -187,12 +186,7 @@ class Handoffs(Parties):
             offered: Handoff | None = self._found(key)
             if offered is None or not self._shows_once(offered):
                 raise self._not_found(key)
-            turn = turn_ops.check_turn(
-                engine.estimator,
-                engine.config.trust.of_turn,
-                role=TurnRole.ASSISTANT,
-                content=briefing(offered),
-            )
+            turn = turn_ops.own_words(engine.estimator, engine.config, briefing(offered))
             text = embedded_text(None, briefing(offered))
             vectors = None if embedder is None else embedder.prepare("turn", [text])
 

@@ -23,11 +23,10 @@ from caliber.model.grants import Grant, Right
 from caliber.model.ids import GrantId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
-from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, GRANT, NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-_SHARED: Final = ((ARTIFACT, EntityType.ARTIFACT), (NOTE, EntityType.NOTE))
+_SHARED: Final = (ARTIFACT, NOTE)
 
 
 def readable(
@@ -35,26 +34,27 @@ def readable(
 ) -> list[tuple[EntityRef, Any]]:
     """Return records to share, each with its reference. Raises: NotFound for one that does not exist or is hidden."""
     found: list[tuple[EntityRef, Any]] = []
-    for (relation, kind), keys in zip(_SHARED, (artifacts, notes), strict=True):
+    for relation, keys in zip(_SHARED, (artifacts, notes), strict=True):
         for key in keys:
             record = uow.find(relation, key.bytes)
             if record is None or not readers.allows_entity(relation, record):
                 raise NotFound(entity_type=relation.name, id=key)
-            found.append((EntityRef(kind, key), record))
+            found.append((EntityRef(EntityType(relation.name), key), record))
     return found
 
 
 def share(engine: Engine, uow: UnitOfWork, task: DelegatedTask, to: uuid.UUID, by: str) -> None:
     """Let an agent read the shared records of a delegation until it ends; those that are gone by now are left out."""
-    kinds: tuple[tuple[Relation, EntityType], ...] = _SHARED
-    for (relation, kind), keys in zip(kinds, (task.shared_artifacts, task.shared_notes), strict=True):
+    shared: tuple[Iterable[uuid.UUID], ...] = (task.shared_artifacts, task.shared_notes)
+    for relation, keys in zip(_SHARED, shared, strict=True):
         for key in keys:
             if uow.find(relation, key.bytes) is not None:
-                grant_to(engine, uow, task, to, EntityRef(kind, key), by, until_end=True)
+                about = EntityRef(EntityType(relation.name), key)
+                grant_to(engine, uow, task, to, about, by, until_end=True)
 
 
 def show_task(engine: Engine, uow: UnitOfWork, task: DelegatedTask, by: str) -> None:
-    """Let the delegator read the task below, whoever may see it; this does not end with the delegation."""
+    """Let the delegator read the task below, wherever it is hidden; this does not end with the delegation."""
     assert task.child_trajectory_id is not None
     below = EntityRef(EntityType(TRAJECTORY.name), task.child_trajectory_id)
     grant_to(engine, uow, task, task.delegator_agent_id, below, by)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from caliber.model.agents.delegation import DelegationStatus, HandoffStatus
 from caliber.model.agents.registry import AgentStatus
 from caliber.model.errors import InvalidStateTransition
 from caliber.model.pcp import ConflictStatus
@@ -19,22 +20,6 @@ from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
 __all__ = ["AGENT", "CONFLICT", "DELEGATION", "HANDOFF", "SCOPE", "TRAJECTORY", "AgentStatus", "StateMachine"]
 
 S = TypeVar("S", bound=StrEnum)
-
-
-class DelegationStatus(StrEnum):
-    PENDING = "pending"
-    ACCEPTED = "accepted"
-    REJECTED = "rejected"
-    IN_PROGRESS = "in_progress"
-    COMPLETED = "completed"
-    FAILED = "failed"
-
-
-class HandoffStatus(StrEnum):
-    INITIATED = "initiated"
-    ACCEPTED = "accepted"
-    REJECTED = "rejected"
-    COMPLETED = "completed"
 
 
 class StateMachine(Generic[S]):

@@ -9,7 +9,7 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.access.owners import require_own_trust
 from caliber.config.trust import TrustConfig
@@ -28,6 +28,9 @@ from caliber.storage.compile.codec import codec_of, decoder_of
 from caliber.storage.compile.damage import Row, damaged, damaged_row
 from caliber.storage.write.pipelined import Pipelined
 from caliber.storage.write.unit_of_work import Query, UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
 
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 """Gives the label of a turn that states none, by its role and name."""
@@ -112,6 +115,11 @@ def check_turn(
         trust=label_of(role, name) if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
         labelled=trust is not None,
     )
+
+
+def own_words(estimator: Estimator, config: CaliberConfig, content: str) -> NewTurn:
+    """Return a turn in the words of an agent, labelled by the rules."""
+    return check_turn(estimator, config.trust.of_turn, role=TurnRole.ASSISTANT, content=content)
 
 
 def check_turns(estimator: Estimator, label_of: LabelOf, items: Any) -> list[NewTurn]:

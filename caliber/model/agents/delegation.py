@@ -5,21 +5,38 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, NewType
 
 from caliber.model.agents.registry import AgentId
 from caliber.model.ids import ArtifactId, NoteId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.states import DelegationStatus, HandoffStatus
 from caliber.model.trajectory import OutcomeStatus
 
 DelegationId = NewType("DelegationId", uuid.UUID)
 HandoffId = NewType("HandoffId", uuid.UUID)
 
+
+class DelegationStatus(StrEnum):
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class HandoffStatus(StrEnum):
+    INITIATED = "initiated"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    COMPLETED = "completed"
+
+
 OPEN_DELEGATIONS = frozenset({DelegationStatus.PENDING, DelegationStatus.ACCEPTED, DelegationStatus.IN_PROGRESS})
 """The states of a delegation that has not ended."""
 TIMEOUT = "timeout"
-"""The error of a delegation that ended because nobody answered, or because its deadline passed."""
+"""The error of a delegation that ended because no agent answered, or because its deadline passed."""
 
 
 @dataclass(frozen=True, slots=True)

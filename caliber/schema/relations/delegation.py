@@ -5,9 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from caliber.model.agents.delegation import DelegatedTask, DelegationResult, Handoff
+from caliber.model.agents.delegation import (
+    DelegatedTask,
+    DelegationResult,
+    DelegationStatus,
+    Handoff,
+    HandoffStatus,
+)
 from caliber.model.ids import ArtifactId, NoteId
-from caliber.model.states import DelegationStatus, HandoffStatus
 from caliber.model.trajectory import OutcomeStatus
 from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.relation import (

@@ -72,8 +72,7 @@ from caliber.schema.traits import (
     Window,
 )
 
-_COLUMN = Residence.COLUMN
-_TEXT = Residence.TEXT
+_COLUMN, _TEXT = Residence.COLUMN, Residence.TEXT
 
 
 def _outcome_to_json(outcome: TrajectoryOutcome) -> dict[str, Any]:
