@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from caliber.access.granted import is_active
 from caliber.access.grants import audited
@@ -23,34 +23,43 @@ from caliber.model.grants import Grant, Right
 from caliber.model.ids import GrantId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
+from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, GRANT, NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-_SHARED: Final = (ARTIFACT, NOTE)
 
 
 def readable(
     uow: UnitOfWork, readers: Readers, artifacts: Iterable[uuid.UUID], notes: Iterable[uuid.UUID]
 ) -> list[tuple[EntityRef, Any]]:
     """Return records to share, each with its reference. Raises: NotFound for one that does not exist or is hidden."""
+    found = _records(uow, readers, ARTIFACT, artifacts)
+    found += _records(uow, readers, NOTE, notes)
+    return found
+
+
+def _records(
+    uow: UnitOfWork, readers: Readers, relation: Relation, keys: Iterable[uuid.UUID]
+) -> list[tuple[EntityRef, Any]]:
     found: list[tuple[EntityRef, Any]] = []
-    for relation, keys in zip(_SHARED, (artifacts, notes), strict=True):
-        for key in keys:
-            record = uow.find(relation, key.bytes)
-            if record is None or not readers.allows_entity(relation, record):
-                raise NotFound(entity_type=relation.name, id=key)
-            found.append((EntityRef(EntityType(relation.name), key), record))
+    for key in keys:
+        record = uow.find(relation, key.bytes)
+        if record is None or not readers.allows_entity(relation, record):
+            raise NotFound(entity_type=relation.name, id=key)
+        found.append((EntityRef(EntityType(relation.name), key), record))
     return found
 
 
 def share(engine: Engine, uow: UnitOfWork, task: DelegatedTask, to: uuid.UUID, by: str) -> None:
     """Let an agent read the shared records of a delegation until it ends; those that are gone by now are left out."""
-    shared: tuple[Iterable[uuid.UUID], ...] = (task.shared_artifacts, task.shared_notes)
-    for relation, keys in zip(_SHARED, shared, strict=True):
+
+    def share_each(relation: Relation, keys: Iterable[uuid.UUID]) -> None:
         for key in keys:
             if uow.find(relation, key.bytes) is not None:
                 about = EntityRef(EntityType(relation.name), key)
                 grant_to(engine, uow, task, to, about, by, until_end=True)
+
+    share_each(ARTIFACT, task.shared_artifacts)
+    share_each(NOTE, task.shared_notes)
 
 
 def show_task(engine: Engine, uow: UnitOfWork, task: DelegatedTask, by: str) -> None:
