@@ -16,9 +16,9 @@ from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
-    from caliber.agents.locks import LockService
     from caliber.agents.delegating import Delegations
     from caliber.agents.handing_off import Handoffs
+    from caliber.agents.locks import LockService
     from caliber.agents.registry import Registry
 
 

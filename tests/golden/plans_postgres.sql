@@ -773,6 +773,11 @@ DELETE FROM "tenant_a"."content_version" WHERE replaced_at < least($1, coalesce(
 --   gives: ordinal
 SELECT nextval('"tenant_a"."context_window_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- delegation.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."delegation_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- edge.reserve
 --   takes: count
 --   gives: ordinal
@@ -942,7 +947,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -991,6 +996,11 @@ SELECT pruned_to >= pg_snapshot_xmin($1::text::pg_snapshot) FROM "tenant_a"."fee
 --   takes: snapshot
 --   gives: sequence, writer, entries, xid
 SELECT sequence, writer, entries, xid::text FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY sequence;
+
+-- handoff.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."handoff_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- identity.reserve
 --   takes: count

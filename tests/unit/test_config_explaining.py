@@ -80,7 +80,7 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
     assert departed.value_from[0] == "reference"
     assert shown(explain("lock_timeout", mine).value, "ms") == "30s"
     assert explain("stale_threshold", mine).acts
-    assert not explain("delegation_timeout", mine).acts
+    assert explain("delegation_timeout", mine).acts
 
 
 def test_an_entry_of_a_table_is_explained_as_knobs_are() -> None:

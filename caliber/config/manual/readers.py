@@ -14,6 +14,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "contradiction_threshold": ("pcp.validation",),
     "validation_mode": ("api.subsystems", "search.service"),
     "lock_timeout": ("agents.locks",),
+    "delegation_timeout": ("agents.delegating", "agents.ending"),
     "min_relevance_threshold": ("context.columns", "context.gather.disputes", "context.trace", "explain.explainer"),
     "orphan_detection_threshold": ("admin.maintenance", "api.subsystems"),
     "embedding_cache_retention": ("admin.maintenance",),
