@@ -273,16 +273,6 @@ class LockService:
         with bounded(deadline_ms):
             return self._write(work)
 
-    def all(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
-        """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
-
-        Raises: InputError kinds.
-        """
-        own = None if self._principal.serves else self._principal.label
-        number = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            return self._write(lambda uow: uow.select_entities(LOCK, "lock.list_live", uow.now_us, own, number))
-
     def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
         """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
 
@@ -300,6 +290,16 @@ class LockService:
         self._engine.check_open()
         with bounded(deadline_ms):
             return self._write(lock_queue.reap)
+
+    def list(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
+        """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
+
+        Raises: InputError kinds.
+        """
+        own = None if self._principal.serves else self._principal.label
+        number = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            return self._write(lambda uow: uow.select_entities(LOCK, "lock.list_live", uow.now_us, own, number))
 
 
 class Acquiring:

@@ -167,7 +167,7 @@ def test_a_circle_names_only_those_whom_the_asker_may_know(memory: caliber.Calib
     assert "planner" not in f"{caught.value!r} {caught.value.context}"
     assert [each.holder for each in other.agents.locks.waiting()] == []
     assert [each.holder for each in planner.agents.locks.waiting()] == ["agent:planner"]
-    assert [each.resource for each in other.agents.locks.all()] == ["two"]
+    assert [each.resource for each in other.agents.locks.list()] == ["two"]
     other.agents.locks.release(LockToken("two", 1))
     waiting.result(30)
 
@@ -288,7 +288,7 @@ def test_reap_removes_leases_and_requests_that_ran_out(backend: Any) -> None:
         memory.agents.locks.acquire("file", holder=holder, mode="shared", lease_ms=1_000)
     clock.advance(ms=1_000)
     assert memory.agents.locks.reap() == 2, "the newest stays, so that tokens rise"
-    assert memory.agents.locks.all() == []
+    assert memory.agents.locks.list() == []
 
 
 def test_a_closed_handle_ends_those_who_wait(backend: Any) -> None:

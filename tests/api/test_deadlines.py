@@ -45,7 +45,7 @@ def made_by(facet: property) -> Any:
     """Return the class of a property's value, also one that is imported for type checkers alone."""
     module = sys.modules[facet.fget.__module__]
     lazy = {
-        alias.name: getattr(importlib.import_module(node.module), alias.name)
+        alias.name: getattr(importlib.import_module(node.module), alias.name, None)
         for node in ast.walk(ast.parse(inspect.getsource(module)))
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("caliber.")
         for alias in node.names
@@ -64,8 +64,8 @@ def classes() -> Iterator[type]:
             yield kind
             # Those of tests that ran before in this process are not the public face.
             waiting += [each for each in kind.__subclasses__() if each.__module__.startswith("caliber.")]
-            for value in vars(kind).values():
-                if isinstance(value, property):
+            for name, value in vars(kind).items():
+                if isinstance(value, property) and not name.startswith("_"):
                     made = made_by(value)
                     if isinstance(made, type) and made.__module__.startswith("caliber."):
                         waiting.append(made)

@@ -159,6 +159,6 @@ def test_who_has_locks_cannot_choose_who_they_are(backend: Any) -> None:
     boss, spy = (memory.acting_as(Principal("agent", name)) for name in ("boss", "spy"))
     boss.agents.locks.acquire("vault", holder="agent:boss")
     public = [getattr(spy.agents.locks, name) for name in dir(spy.agents.locks) if not name.startswith("_")]
-    names = ["acquire", "all", "break_lock", "held", "hold", "reap", "release", "renew", "waiting"]
+    names = ["acquire", "break_lock", "held", "hold", "list", "reap", "release", "renew", "waiting"]
     assert sorted(each.__name__ for each in public) == names
     assert spy.agents.locks.held("vault") == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import functools
+import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -86,9 +88,20 @@ def as_text(declared: Any) -> str:
     return declared.__name__ if own else str(declared)
 
 
+def lazy(function: Any) -> dict[str, Any]:
+    """Return the names of ours that a function's module imports, also for type checkers alone."""
+    tree = ast.parse(inspect.getsource(sys.modules[inspect.unwrap(function).__module__]))
+    return {
+        alias.name: getattr(importlib.import_module(node.module), alias.name, None)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("caliber.")
+        for alias in node.names
+    }
+
+
 def compared(name: str, own: Callable[..., Any], sync: Callable[..., Any]) -> None:
     """Assert that two functions take the same and return the same."""
-    one, other = inspect.signature(own, eval_str=True), inspect.signature(sync, eval_str=True)
+    one, other = (inspect.signature(each, eval_str=True, locals=lazy(each)) for each in (own, sync))
     assert list(one.parameters.values()) == list(other.parameters.values()), name
     assert as_text(one.return_annotation) == returned(other.return_annotation), name
     assert own.__doc__, name

@@ -378,13 +378,6 @@ class AsyncLockService(AsyncLocking, of=LockService):
         """
         return await self._run(self._sync.held, resource, deadline_ms=deadline_ms)
 
-    async def all(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
-        """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
-
-        See ``LockService.all``.
-        """
-        return await self._run(self._sync.all, limit=limit, deadline_ms=deadline_ms)
-
     async def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
         """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
 
@@ -395,6 +388,13 @@ class AsyncLockService(AsyncLocking, of=LockService):
     async def reap(self, *, deadline_ms: int | None = None) -> int:
         """Delete rows of leases that ran out, and of waiters that died; return how many. See ``LockService.reap``."""
         return await self._run(self._sync.reap, deadline_ms=deadline_ms)
+
+    async def list(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
+        """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
+
+        See ``LockService.list``.
+        """
+        return await self._run(self._sync.list, limit=limit, deadline_ms=deadline_ms)
 
 
 class AsyncAgentMemoryView(AsyncFace, of=AgentMemoryView):

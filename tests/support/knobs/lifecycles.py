@@ -476,7 +476,13 @@ CASES: tuple[Case, ...] = (
         woken,
         (1, "other"),
         (50_000, "waits"),
-        {**NO_VECTORS, "storage.path": FILE, "agents.lock_place_ms": "60s", "resident.feed_poll_ms": 0},
+        {
+            **NO_VECTORS,
+            "storage.path": FILE,
+            "agents.lock_place_ms": "60s",
+            "resident.feed_poll_ms": 0,
+            "jobs.poll_ms": 0,
+        },
     ),
     # --- tasks
     case("orphan_detection_threshold", abandoned, ("1h", "failed"), ("3h", "active")),
