@@ -32,6 +32,8 @@ from caliber.model.events import Event
 
 if TYPE_CHECKING:
     from caliber.agents.locks import LockService
+    from caliber.model.workspace import WorkspaceValue
+    from caliber.workspace.values import Values
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -238,6 +240,36 @@ class AsyncSubscribing(AsyncFace):
     ) -> Callable[[], None]:
         """Call ``subscriber`` in the event loop after each commit; it must not wait. See ``Events.subscribe``."""
         return self._sync.subscribe(in_loop(subscriber, self._sync), event_type=event_type, remote=remote)
+
+
+class AsyncWatching(AsyncFace):
+    """Values of the workspace whose watches wait in the event loop."""
+
+    _sync: Values
+
+    async def watch(self, prefix: str = "", *, timeout_ms: int | None = None) -> AsyncIterator[WorkspaceValue]:
+        """Yield the changes of values whose keys begin with ``prefix``. See ``Values.watch``."""
+        watch = await self._run(self._sync.watch, prefix, timeout_ms=timeout_ms)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed before the watch
+                loop.call_soon_threadsafe(woken.set)
+
+        watch.on_wake = wake
+        try:
+            while not watch.closed:
+                woken.clear()
+                changes = await self._run(watch.changes)  # the first look finds what came before ``on_wake``
+                for each in changes:
+                    yield each
+                if not changes:
+                    try:
+                        await asyncio.wait_for(woken.wait(), None if timeout_ms is None else timeout_ms / 1000)
+                    except TimeoutError:
+                        return
+        finally:
+            watch.close()
 
 
 async def opened(kind: type[F], call: Callable[[], Caliber]) -> F:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.access.corrections import CorrectionListener, CorrectionListeners
 from caliber.access.event_filter import event_filter
@@ -42,6 +42,10 @@ from caliber.trajectory.artifact_facet import Artifacts
 from caliber.trajectory.artifacts import LintOnWrite
 from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import open_summarizer
+
+if TYPE_CHECKING:
+    from caliber.workspace.agents import AgentDirectory
+    from caliber.workspace.facet import Workspace
 
 
 class Facets:
@@ -83,6 +87,14 @@ class Facets:
         """Checkpoints of tasks, and recovery from them."""
         facts = RolledBack(self._engine, self._principal)
         return Pcp(self._engine, self._principal, self._searching, self._tasks, facts)
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace of the agents: values under keys, tasks to do, a calendar."""
+        from caliber.workspace.facet import Workspace  # most processes use no workspace
+
+        directory = functools.partial(_directory, self._engine, self._principal)
+        return Workspace(self._engine, self._principal, self._searching, directory)
 
     @property
     def admin(self) -> Admin:
@@ -170,6 +182,19 @@ def add_parts(engine: Engine) -> None:
         orphans.register(jobs)
     _end_delegations(engine, jobs, retaining)
     register_full_text(engine, jobs)
+    jobs.register(Handler("workspace.reminder", functools.partial(_remind, engine)))
+
+
+def _directory(engine: Engine, principal: Principal) -> AgentDirectory:
+    from caliber.agents.directory import Directory  # few processes share out tasks
+
+    return Directory(engine, principal)
+
+
+def _remind(engine: Engine, claim: Claim) -> int:
+    from caliber.workspace.reminders import remind  # few stores have a calendar
+
+    return remind(engine, claim)
 
 
 def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> None:

@@ -16,7 +16,7 @@ import pydantic
 from pydantic import Field, PrivateAttr
 
 from caliber.config import faults
-from caliber.config.access.rights import AccessConfig, AgentsConfig
+from caliber.config.access.rights import AccessConfig, AgentsConfig, WorkspaceConfig
 from caliber.config.bases import KNOB as BASE
 from caliber.config.bases import complete
 from caliber.config.context import (
@@ -147,6 +147,7 @@ class CaliberConfig(Section):
     summaries: SummariesConfig = knob("Summaries of blocks of turns.", "design")
     notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
     learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
+    workspace: WorkspaceConfig = knob("Values, tasks and calendar that agents share.", "P-062")
     pcp: PCPConfig = knob("Persistent Context Protocol: checkpoints, limits and checks.", "C-119")
     principal: PrincipalConfig = knob("The principal of a handle that is opened without one.", "design")
     agents: AgentsConfig = knob("Agents that share the store.", "C-418")

@@ -5,7 +5,6 @@ Errors name fields, never values. Source: C-130 to C-141; docs/memories.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -15,17 +14,15 @@ from caliber.model import arguments
 from caliber.model.errors import DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
 from caliber.model.trust import TrustLabel
-from caliber.schema.declared_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY
+from caliber.schema.declared_memories import INDEXED_TEXT_BYTES, KEY
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import IndexType
 from caliber.schema.relation import Column, ColumnType
-from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.json_values import as_json, finite
+from caliber.storage.compile.json_values import whole as whole_number
 
-JSON_DEPTH: Final = 64
-"""Deeper values are refused: reading them would exhaust the stack."""
 JSON_BYTES: Final = 1 << 20
 
-_INT64_MAX: Final = 2**63 - 1
 _PLACED: Final = ("trajectory_id", "scope_id", "session_id", "parent_id", "occurred_at", "trust", "idempotency_key")
 """Columns that a record may set besides its fields; the rest of its columns is CALIBER's."""
 
@@ -117,27 +114,6 @@ def _text(memory: MemoryBinding, column: Column, value: Any, field: str) -> str:
     return text
 
 
-def _whole(value: Any, field: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise DTypeError(field=field, expected="an int", got=type(value).__name__)
-    whole = int.__int__(value)
-    if not INT_LEAST <= whole <= _INT64_MAX:
-        raise InvalidValue(field=field, reason="must fit 64 bits")
-    return whole
-
-
-def _number(value: Any, field: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DTypeError(field=field, expected="a number", got=type(value).__name__)
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise InvalidValue(field=field, reason="must be finite")
-    return number + 0.0  # databases keep no negative zero
-
-
 def _bool(value: Any, field: str) -> bool:
     if not isinstance(value, bool):
         raise DTypeError(field=field, expected="a bool", got=type(value).__name__)
@@ -151,37 +127,13 @@ def _instant(value: Any, field: str) -> datetime:
 
 
 def _json(value: Any, field: str) -> Any:
-    """Return a value of JSON as it will be read again: lists for tuples."""
-    plain = _plain(value, field, JSON_DEPTH)
-    if len(dump_json(plain)) > JSON_BYTES:
-        raise InvalidValue(field=field, reason=f"has more than {JSON_BYTES} characters as JSON")
-    return plain
-
-
-def _plain(value: Any, field: str, depth: int) -> Any:
-    if depth < 0:
-        raise InvalidValue(field=field, reason=f"is nested deeper than {JSON_DEPTH}")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return arguments.as_text(value, field, allow_empty=True)
-    if isinstance(value, int):
-        return _whole(value, field)
-    if isinstance(value, float):
-        return _number(value, field)
-    if isinstance(value, list | tuple):
-        return [_plain(item, field, depth - 1) for item in value]
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise DTypeError(field=field, expected="objects with str keys", got="other keys")
-        return {_plain(key, field, depth): _plain(item, field, depth - 1) for key, item in value.items()}
-    raise DTypeError(field=field, expected="a value of JSON", got=type(value).__name__)
+    return as_json(value, field, JSON_BYTES)
 
 
 _CHECKS: Final[Mapping[ColumnType, Callable[[Any, str], Any]]] = {
     ColumnType.UUID: arguments.as_uuid,
-    ColumnType.INT: _whole,
-    ColumnType.FLOAT: _number,
+    ColumnType.INT: whole_number,
+    ColumnType.FLOAT: finite,
     ColumnType.BOOL: _bool,
     ColumnType.INSTANT: _instant,
     ColumnType.JSON: _json,

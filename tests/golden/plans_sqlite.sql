@@ -999,3 +999,8 @@ INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version
 -- window.prune
 --   takes: now, older_than
 DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2;
+
+-- workspace_value.by_prefix
+--   takes: prefix
+--   gives: ordinal, value_id, key, value, created_at, updated_at, updated_by, deleted_at, version
+SELECT "ordinal", "value_id", "key", "value", "created_at", "updated_at", "updated_by", "deleted_at", "version" FROM "workspace_value" WHERE substr(key, 1, length(?1)) = ?1;

@@ -60,7 +60,7 @@ TIP = Relation(
     name="tip",
     plural="tips",
     entity=Tip,
-    code=62,
+    code=8_262,
     comment="Planted.",
     text=Text(("said",), embedded="said", head="about"),
     importance="weight",

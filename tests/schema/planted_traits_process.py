@@ -72,7 +72,7 @@ PAGE = Relation(
     name="page",
     plural="pages",
     entity=Page,
-    code=63,
+    code=8_263,
     comment="Planted.",
     derived=(
         Sha256("body_hash", ("body",)),

@@ -70,7 +70,7 @@ STEP = Relation(
     name="step_taken",
     plural="steps_taken",
     entity=Step,
-    code=61,
+    code=8_261,
     key=("step_id",),
     columns=(
         uuid_("step_id"),
@@ -95,7 +95,7 @@ LAW = Relation(
     name="law",
     plural="laws",
     entity=Law,
-    code=62,
+    code=8_262,
     key=("law_id",),
     columns=(uuid_("law_id"), instant("created_at", residence=_COLUMN), *COLUMNS),
     dates=Dates(("created_at",), "created_at"),

@@ -29,6 +29,7 @@ from caliber.api.faces._aio_learning import AsyncLearning, AsyncLearningMethods
 from caliber.api.faces._aio_memories import AsyncRecordMethods
 from caliber.api.faces._aio_pcp import AsyncPcp
 from caliber.api.faces._aio_trajectory import AsyncArtifacts
+from caliber.api.faces._aio_workspace import AsyncWorkspace
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
@@ -79,6 +80,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def pcp(self) -> AsyncPcp:
         """Checkpoints of tasks, and recovery from them. See ``Caliber.pcp``."""
         return self._face(AsyncPcp, self._sync.pcp)
+
+    @property
+    def workspace(self) -> AsyncWorkspace:
+        """The workspace of the agents: values under keys, tasks to do, a calendar. See ``Caliber.workspace``."""
+        return self._face(AsyncWorkspace, self._sync.workspace)
 
     @property
     def admin(self) -> AsyncAdmin:

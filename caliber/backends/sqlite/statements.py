@@ -11,6 +11,7 @@ from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
 from caliber.storage.sql.trust_statements import trust_statements
+from caliber.storage.sql.workspace_statements import workspace_statements
 
 ROW = {name: quote_all(codec_of(relation).names) for name, relation in BY_NAME.items()}
 
@@ -133,6 +134,7 @@ _TEXTS = {
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),
     **trust_statements(DIALECT),
+    **workspace_statements(DIALECT),
 }
 
 

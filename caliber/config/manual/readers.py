@@ -368,6 +368,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "notes.initial_confidence": ("knowledge.drawing",),
     "learning.method": ("learning.learner",),
     "learning.max_facts": ("learning.learner",),
+    "workspace.value_chars": ("workspace.values",),
+    "workspace.occurrences_max": ("workspace.calendar",),
     "pcp.context_dag.enabled": (
         "context.gather.candidates",
         "explain.explainer",
@@ -415,7 +417,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "access.default_visibility.optimizer": ("access.owners",),
     "access.default_visibility.reviewer": ("access.owners",),
     "access.default_visibility.executor": ("access.owners",),
-    "access.ownership": ("access.corrections", "access.grants", "knowledge.drawing"),
+    "access.ownership": ("access.corrections", "access.grants", "knowledge.drawing", "workspace.records"),
     "access.rights.NAME.read": ("access.rights",),
     "access.rights.NAME.write": ("access.rights",),
     "access.views.interests.orchestrator": ("agents.views",),

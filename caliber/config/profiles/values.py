@@ -146,6 +146,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "summaries": {"turns": "behind", "block_turns": BLOCK_TURNS, "max_tokens": 120},
         "notes": {"initial_confidence": 1.0},
         "learning": {"method": "model", "max_facts": 100},
+        "workspace": {"value_chars": 1_048_576, "occurrences_max": 10_000},
         "pcp": {
             "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},
             "recovery_points": {"frequency": "per_scope", "max_checkpoints": 5, "compression_enabled": True},

@@ -8,16 +8,14 @@ from caliber.schema.relations.agents import AGENT, AGENT_GROUP, GROUP_MEMBER, LO
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.delegation import DELEGATION, HANDOFF
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
-from caliber.schema.relations.erasure import ERASURE
-from caliber.schema.relations.events import EVENT
+from caliber.schema.relations.events import ERASURE, EVENT
 from caliber.schema.relations.jobs import JOB
-from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
-from caliber.schema.relations.learning import PERSON_FACT
+from caliber.schema.relations.knowledge import EDGE, NOTE, PERSON_FACT, USAGE
 from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEMORY_TYPE
 from caliber.schema.relations.pcp import CHECKPOINT, CONFLICT
-from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION
-from caliber.schema.relations.tenancy import TENANT
+from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
+from caliber.schema.relations.workspace import CALENDAR_EVENT, TASK, TASK_DEPENDENCY, WORKSPACE_VALUE
 
 RELATIONS: tuple[Relation, ...] = (
     SESSION,
@@ -45,6 +43,10 @@ RELATIONS: tuple[Relation, ...] = (
     LOCK_WAITER,
     DELEGATION,
     HANDOFF,
+    WORKSPACE_VALUE,
+    TASK,
+    TASK_DEPENDENCY,
+    CALENDAR_EVENT,
     EVENT,
     CHANGE,
     ERASURE,
@@ -94,6 +96,7 @@ __all__ = [
     "ARTIFACT",
     "BY_CODE",
     "BY_NAME",
+    "CALENDAR_EVENT",
     "CHANGE",
     "CHECKPOINT",
     "CONFIG_DOCUMENT",
@@ -124,10 +127,13 @@ __all__ = [
     "SCHEMA_MIGRATION",
     "SCOPE",
     "SESSION",
+    "TASK",
+    "TASK_DEPENDENCY",
     "TENANT",
     "TRAJECTORY",
     "TURN",
     "TURN_SUMMARY",
     "USAGE",
+    "WORKSPACE_VALUE",
     "Relation",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.events import Event, EventFamily
 from caliber.model.references import EntityType
 from caliber.schema.erase import Erase, Redaction, Stub
@@ -14,6 +15,8 @@ from caliber.schema.relation import (
     json_,
     text,
     uuid_,
+    uuid_array,
+    version,
 )
 
 EVENT = Relation(
@@ -84,4 +87,31 @@ EVENT = Relation(
         ),
         AccessPath("list_oldest", ("family",), ("created_at",), limited=True),
     ),
+)
+
+ERASURE = Relation(
+    name="erasure",
+    plural="erasures",
+    entity=Erasure,
+    code=45,
+    comment="What was forgotten, and whether the files are rid of it; nothing of the subject itself.",
+    ordinal=True,
+    versioned=True,
+    derived=None,  # counts of erased records
+    erase=None,  # counts, instants and ids of records that stay
+    links=None,  # a report
+    trust=None,  # counts
+    exported=None,  # an act in one store
+    purges=True,
+    key=("erasure_id",),
+    columns=(
+        uuid_("erasure_id"),
+        enum("kind", ErasureKind),
+        json_("counts"),
+        instant("begun_at"),
+        instant("finished_at", nullable=True),
+        uuid_array("unread", nullable=True, comment="records that it left, and people should read"),
+        version(),
+    ),
+    paths=(AccessPath("list_unfinished", (), ("begun_at",), where=(("finished_at", True),)),),
 )

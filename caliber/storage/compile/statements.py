@@ -70,6 +70,7 @@ IRREGULAR: dict[str, Irregular] = {
     "job.list_open": Irregular(("kind", "state", "limit"), rows_of="job"),
     "job.list_ended": Irregular(("outcome", "kind", "limit"), rows_of="job"),
     "job.counts": Irregular((), results=("kind", "jobs")),
+    "workspace_value.by_prefix": Irregular(("prefix",), rows_of="workspace_value"),
     "checkpoint.prune": Irregular(("trajectory_id", "keep", "before")),
 }
 

@@ -161,6 +161,10 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("lock_waiter"),
             AddRelation("delegation"),
             AddRelation("handoff"),
+            AddRelation("workspace_value"),
+            AddRelation("task"),
+            AddRelation("task_dependency"),
+            AddRelation("calendar_event"),
         ),
     ),
 }

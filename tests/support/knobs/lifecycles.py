@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import apsw
@@ -19,7 +20,7 @@ from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.facts import ExtractedFact
 from caliber.model import AgentRole, EventType, LockToken, Principal, PrincipalKind
-from caliber.model.errors import Conflict, LockAcquisitionFailed, NotRegistered
+from caliber.model.errors import Conflict, InvalidValue, LockAcquisitionFailed, NotRegistered
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
 from caliber.policies.schedules import Schedules
@@ -53,6 +54,22 @@ def scheduled(*actions: dict[str, Any]) -> list[dict[str, Any]]:
     made = policy("schedule", *actions)
     made["rules"][0]["cron"] = "0 3 * * *"
     return [made]
+
+
+def value_stored(settings: CaliberConfig, place: Place) -> str:
+    """Store a value of five characters."""
+    try:
+        place.open(settings).workspace.values.set("key", "abc")
+    except InvalidValue:
+        return "refused"
+    return "stored"
+
+
+def occurrences(settings: CaliberConfig, place: Place) -> int:
+    """Count the occurrences that the calendar lists of an event that is repeated for ever."""
+    calendar = place.open(settings).workspace.calendar
+    calendar.add("standup", MONDAY, rrule="FREQ=DAILY")
+    return len(calendar.occurrences(MONDAY, MONDAY + timedelta(days=99)))
 
 
 def learnt(settings: CaliberConfig, place: Place) -> list[str]:
@@ -633,6 +650,8 @@ CASES: tuple[Case, ...] = (
     case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
     case("debug.trace_limit", traced, (2, 2), (4, 4)),
     case("debug.view_limit", viewed, (2, 2), (4, 4)),
+    case("workspace.value_chars", value_stored, (4, "refused"), (5, "stored")),
+    case("workspace.occurrences_max", occurrences, (2, 2), (3, 3)),
     case("aio.workers", at_once, (1, (1, 1)), (2, (2, 1)), aio__queue=1),
     case("aio.queue", at_once, (1, (1, 1)), (3, (1, 3)), aio__workers=1),
 )

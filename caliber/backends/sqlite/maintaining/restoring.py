@@ -40,7 +40,7 @@ from caliber.dump.dumped_relations import RowsDigest, columns_of, dump_relations
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
-from caliber.schema.relations.erasure import ERASURE
+from caliber.schema.relations.events import ERASURE
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter

@@ -1,0 +1,30 @@
+"""The registry of agents as the workspace's tasks need it: ``caliber.workspace.agents.AgentDirectory``."""
+
+from __future__ import annotations
+
+from caliber.agents.acting import ActingAgent, acting_agent, agent_named, registered
+from caliber.engine.engine import Engine
+from caliber.model.access import Principal
+from caliber.model.references import EntityRef
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.workspace.agents import NamedAgent
+
+
+class Directory:
+    """The agents of a store, as one principal may act as them or name them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def acting(self, agent: str | EntityRef | None) -> ActingAgent:
+        """Return the agent that a call is made for. Raises: as ``acting_agent``."""
+        return acting_agent(self._engine, self._principal, agent)
+
+    def named(self, agent: str | EntityRef) -> ActingAgent:
+        """Return the agent of a name or reference. Raises: as ``agent_named``."""
+        return agent_named(self._engine, agent)
+
+    def require(self, uow: UnitOfWork, agent: NamedAgent) -> None:
+        """Require an agent's row in a transaction, or register it. Raises: as ``registered``."""
+        registered(uow, self._engine.config, agent if isinstance(agent, ActingAgent) else agent.ref)

@@ -1,0 +1,156 @@
+"""Data types of the workspace that agents share: values under keys, tasks to do, and a calendar.
+
+A ``WorkspaceTask`` is an item of work that somebody has to do; an agent's own run, from goal to outcome, is a
+``Trajectory``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from caliber.model.ids import CalendarEventId, TaskId, ValueId
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.states import StateMachine
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceValue:
+    """The JSON value under a key. Source: P-062.
+
+    ``version`` rises with every change, also when the key is deleted and set again. ``updated_by`` is the label of the
+    principal that wrote it.
+    """
+
+    value_id: ValueId
+    key: str
+    value: Any
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str
+    deleted_at: datetime | None = None
+    version: int = 1
+
+
+class WorkKind(StrEnum):
+    """The person or agents that a task is for: one user alone, or the agents that share the store."""
+
+    USER = "user"
+    COORDINATION = "coordination"
+
+
+class WorkStatus(StrEnum):
+    """The state of a task. Source: P-042, P-063."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+
+
+class WorkPriority(StrEnum):
+    """The urgency of a task, the least first."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    URGENT = "urgent"
+
+    @property
+    def rank(self) -> int:
+        """The place in the order of urgency: 0 is the least urgent."""
+        return list(WorkPriority).index(self)
+
+
+OPEN: Final = (WorkStatus.PENDING, WorkStatus.IN_PROGRESS)
+"""The states of a task that is still to do."""
+
+WORK: Final = StateMachine(
+    "task",
+    {
+        WorkStatus.PENDING: frozenset({WorkStatus.IN_PROGRESS, WorkStatus.COMPLETED, WorkStatus.CANCELLED}),
+        WorkStatus.IN_PROGRESS: frozenset({WorkStatus.PENDING, WorkStatus.COMPLETED, WorkStatus.CANCELLED}),
+        WorkStatus.COMPLETED: frozenset({WorkStatus.PENDING}),
+        WorkStatus.CANCELLED: frozenset({WorkStatus.PENDING}),
+    },
+    self_loops=False,
+)
+"""The state machine of tasks: one that has ended may be opened again. Source: P-043."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceTask:
+    """An item of work: a to-do of a user, or work that agents share out. Source: P-042, P-063.
+
+    ``due_at`` is when it has to be done, ``scheduled_at`` when to begin. ``assigned_to`` is the id of the agent that
+    does it. ``completed_at`` has a value exactly while the status is completed.
+    """
+
+    task_id: TaskId
+    title: str
+    description: str
+    kind: WorkKind
+    status: WorkStatus
+    priority: WorkPriority
+    created_at: datetime
+    updated_at: datetime
+    due_at: datetime | None = None
+    scheduled_at: datetime | None = None
+    completed_at: datetime | None = None
+    assigned_to: uuid.UUID | None = None
+    parent_task_id: TaskId | None = None
+    user_id: uuid.UUID | None = None
+    visible_to: tuple[str, ...] | None = None
+    created_by: str | None = None
+    version: int = 1
+
+    @property
+    def is_open(self) -> bool:
+        """True until the task is completed or cancelled."""
+        return self.status in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDependency:
+    """A task that waits for another one: ``task_id`` is ready once ``depends_on`` is completed."""
+
+    task_id: TaskId
+    depends_on: TaskId
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarEvent:
+    """An event of the calendar. Source: P-045.
+
+    ``rrule`` is a repetition rule of iCalendar, read on the clocks of ``time_zone``. ``next_reminder_at`` is the
+    instant of the next reminder that was not given yet.
+    """
+
+    event_id: CalendarEventId
+    title: str
+    description: str
+    starts_at: datetime
+    time_zone: str
+    created_at: datetime
+    updated_at: datetime
+    ends_at: datetime | None = None
+    rrule: str | None = None
+    reminder_minutes: int | None = None
+    next_reminder_at: datetime | None = None
+    user_id: uuid.UUID | None = None
+    visible_to: tuple[str, ...] | None = None
+    created_by: str | None = None
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One time that an event takes place; ``remind_at`` is the instant of its reminder, if it has one."""
+
+    event: CalendarEvent
+    starts_at: datetime
+    ends_at: datetime | None = None
+    remind_at: datetime | None = None

@@ -1,0 +1,175 @@
+"""Relations of the workspace: values, tasks, what tasks wait for, calendar. Source: P-042 to P-046, P-062 to P-064."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.model.workspace import (
+    CalendarEvent,
+    TaskDependency,
+    WorkKind,
+    WorkPriority,
+    WorkspaceTask,
+    WorkspaceValue,
+    WorkStatus,
+)
+from caliber.schema.erase import Erase, Redaction
+from caliber.schema.relation import (
+    AccessPath,
+    ForeignKey,
+    Relation,
+    Residence,
+    Unique,
+    enum,
+    instant,
+    integer,
+    json_,
+    stamped,
+    text,
+    text_array,
+    uuid_,
+    version,
+)
+from caliber.schema.traits import Exported
+
+
+def _boxed(value: Any) -> list[Any]:
+    return [value]
+
+
+def _unboxed(body: list[Any]) -> Any:
+    return body[0]
+
+
+WORKSPACE_VALUE = Relation(
+    name="workspace_value",
+    plural="workspace_values",
+    entity=WorkspaceValue,
+    code=58,
+    comment="JSON values under keys; a deleted key keeps its row without the value, so that its version goes on.",
+    ordinal=True,
+    versioned=True,
+    derived=None,  # as its writer states it
+    erase=Erase(),
+    links=None,  # none is made to a value
+    trust=None,  # state of the program's agents, which enters no window
+    exported=Exported.RECORDS,
+    key=("value_id",),
+    columns=(
+        uuid_("value_id"),
+        text("key", redact=Redaction.ROW),
+        json_("value", _boxed, _unboxed, redact=Redaction.WORDS),
+        stamped("created_at"),
+        stamped("updated_at"),
+        text("updated_by", redact=Redaction.PRINCIPALS),
+        instant("deleted_at", nullable=True),
+        version(),
+    ),
+    uniques=(Unique(("key",)),),
+)
+
+TASK = Relation(
+    name="task",
+    plural="tasks",
+    entity=WorkspaceTask,
+    code=59,
+    comment="Work to do: of a user, or shared out among agents. An agent's own run is a trajectory.",
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    derived=None,  # as its author states it
+    erase=Erase(owned=("user_id",)),
+    links=None,  # what it waits for is a relation of its own
+    trust=None,  # work to do, which enters no window
+    exported=Exported.RECORDS,
+    readers="visible_to",
+    author="created_by",
+    key=("task_id",),
+    columns=(
+        uuid_("task_id"),
+        text("title", residence=Residence.TEXT),
+        text("description", residence=Residence.TEXT),
+        enum("kind", WorkKind, residence=Residence.COLUMN),
+        enum("status", WorkStatus, residence=Residence.COLUMN),
+        enum("priority", WorkPriority, residence=Residence.COLUMN),
+        stamped("created_at", residence=Residence.COLUMN),
+        stamped("updated_at"),
+        instant("due_at", nullable=True),
+        instant("scheduled_at", nullable=True),
+        instant("completed_at", nullable=True),
+        uuid_("assigned_to", nullable=True),
+        uuid_("parent_task_id", nullable=True),
+        uuid_("user_id", nullable=True),
+        text_array("visible_to", nullable=True, residence=Residence.INTERNED, redact=Redaction.PRINCIPALS),
+        text("created_by", nullable=True, redact=Redaction.AUTHOR),
+        version(),
+    ),
+    foreign_keys=(
+        ForeignKey("assigned_to", "agent", "agent_id", "set null"),
+        ForeignKey("parent_task_id", "task", "task_id", "set null"),
+    ),
+    paths=(
+        AccessPath("list_by_status", ("status", "priority"), ("created_at", "ordinal")),
+        AccessPath("list_by_agent", ("assigned_to",), ("created_at", "ordinal"), where=(("assigned_to", False),)),
+        AccessPath("list_children", ("parent_task_id",), ("created_at", "ordinal"), (("parent_task_id", False),)),
+    ),
+)
+
+TASK_DEPENDENCY = Relation(
+    name="task_dependency",
+    plural="task_dependencies",
+    entity=TaskDependency,
+    code=60,
+    comment="Which task waits for which; never in a circle.",
+    derived=None,  # ids
+    erase=None,  # ids alone; goes with its tasks
+    links=None,  # it links tasks itself
+    trust=None,  # ids
+    exported=Exported.RECORDS,
+    key=("task_id", "depends_on"),
+    columns=(uuid_("task_id"), uuid_("depends_on"), stamped("created_at")),
+    foreign_keys=(
+        ForeignKey("task_id", "task", "task_id", "cascade"),
+        ForeignKey("depends_on", "task", "task_id", "cascade"),
+    ),
+    paths=(
+        AccessPath("list_by_task", ("task_id",), ("created_at", "depends_on")),
+        AccessPath("list_dependents", ("depends_on",), ("created_at", "task_id")),
+    ),
+)
+
+CALENDAR_EVENT = Relation(
+    name="calendar_event",
+    plural="calendar_events",
+    entity=CalendarEvent,
+    code=61,
+    comment="Events of the calendar, once or repeated, with reminders.",
+    ordinal=True,
+    versioned=True,
+    derived=None,  # as its author states it
+    erase=Erase(owned=("user_id",)),
+    links=None,  # none is made to an event
+    trust=None,  # an appointment, which enters no window
+    exported=Exported.RECORDS,
+    readers="visible_to",
+    author="created_by",
+    key=("event_id",),
+    columns=(
+        uuid_("event_id"),
+        text("title"),
+        text("description"),
+        instant("starts_at"),
+        text("time_zone", redact=Redaction.NOTHING),
+        stamped("created_at"),
+        stamped("updated_at"),
+        instant("ends_at", nullable=True),
+        text("rrule", nullable=True, redact=Redaction.NOTHING),
+        integer("reminder_minutes", nullable=True, check=(0, None)),
+        instant("next_reminder_at", nullable=True),
+        uuid_("user_id", nullable=True),
+        text_array("visible_to", nullable=True, redact=Redaction.PRINCIPALS),
+        text("created_by", nullable=True, redact=Redaction.AUTHOR),
+        version(),
+    ),
+    paths=(AccessPath("list_by_start", (), ("starts_at", "ordinal")),),
+)

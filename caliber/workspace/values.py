@@ -1,0 +1,198 @@
+"""Values of the workspace: JSON under keys, replaced by compare-and-set, listed by prefix and watched.
+
+A deleted key keeps its row, without the value: its version goes on when it is set again, so that a compare-and-set with
+an old version loses. Source: P-062.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, Final
+
+from caliber.engine.engine import Engine
+from caliber.kernels import uuid7
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.agents import LockToken
+from caliber.model.deadline import bounded
+from caliber.model.errors import Conflict, InvalidValue, NotFound, PermissionDenied
+from caliber.model.ids import ValueId
+from caliber.model.time import from_us
+from caliber.model.workspace import WorkspaceValue
+from caliber.schema.relations import WORKSPACE_VALUE
+from caliber.storage.compile.json_values import as_json
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.workspace.watching import Watch, watchers_of
+
+KEY_BYTES: Final = 1_024
+"""The longest key: databases index no text that is much longer."""
+_KIND: Final = WORKSPACE_VALUE.name
+
+
+class Values:
+    """The values of the workspace, which all agents and the application read and write; users do not."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def get(self, key: str, *, deadline_ms: int | None = None) -> WorkspaceValue | None:
+        """Return the value under a key, with its version; None where there is none.
+
+        Raises: InputError kinds; PermissionDenied for a user.
+        """
+        self._require_agent("read")
+        wanted = _as_key(key, "key")
+        plans, engine = self._engine.store.plans[_KIND], self._engine
+        with bounded(deadline_ms), engine.store.read() as session:
+            rows = session.run(plans.unique["key",], (wanted,))
+        found: WorkspaceValue | None = plans.codec.decode(rows[0]) if rows else None
+        return None if found is None or found.deleted_at is not None else found
+
+    def set(
+        self,
+        key: str,
+        value: Any,
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> WorkspaceValue:
+        """Store a JSON value under a key, and return it with its new version.
+
+        ``version`` is the version that the value must still have, 0 for a key without a value; left out, the last
+        writer wins.
+
+        Raises: InputError kinds; Conflict when the version is another one by now; PermissionDenied for a user;
+            LockExpired.
+        """
+        self._require_agent("write")
+        wanted = _as_key(key, "key")
+        plain = as_json(value, "value", self._engine.config.workspace.value_chars)
+        expected = None if version is None else arguments.as_whole(version, "version")
+
+        def work(uow: UnitOfWork) -> WorkspaceValue:
+            uow.guard(guard)
+            known = self._current(uow, wanted)
+            _check(known, expected)
+            now = from_us(uow.now_us)
+            if known is None:
+                made = WorkspaceValue(ValueId(uuid7()), wanted, plain, now, now, self._principal.label)
+                uow.record_change(WORKSPACE_VALUE, made, uow.insert(WORKSPACE_VALUE, made))
+                return made
+            made = dataclasses.replace(
+                known, value=plain, updated_at=now, updated_by=self._principal.label, deleted_at=None
+            )
+            return self._changed(uow, made)
+
+        with bounded(deadline_ms):
+            return self._engine.write(work)
+
+    def delete(
+        self,
+        key: str,
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> WorkspaceValue:
+        """Delete the value under a key, and return it as it was, with the version that the deletion has.
+
+        Raises: InputError kinds; NotFound for a key without a value; Conflict when ``version`` is no longer that of the
+            value; PermissionDenied for a user; LockExpired.
+        """
+        self._require_agent("write")
+        wanted = _as_key(key, "key")
+        expected = None if version is None else arguments.as_whole(version, "version", 1)
+
+        def work(uow: UnitOfWork) -> WorkspaceValue:
+            uow.guard(guard)
+            known = self._current(uow, wanted)
+            if known is None or known.deleted_at is not None:
+                if expected is not None:
+                    _check(known, expected)
+                raise NotFound("there is no value under this key", entity_type=_KIND, id=None)
+            _check(known, expected)
+            now = from_us(uow.now_us)
+            gone = dataclasses.replace(
+                known, value=None, updated_at=now, updated_by=self._principal.label, deleted_at=now
+            )
+            return dataclasses.replace(self._changed(uow, gone), value=known.value)
+
+        with bounded(deadline_ms):
+            return self._engine.write(work)
+
+    def list(self, prefix: str = "", *, limit: int = 1_000, deadline_ms: int | None = None) -> list[WorkspaceValue]:
+        """Return the values whose keys begin with ``prefix``, at most ``limit``, in the order of their keys.
+
+        Raises: InputError kinds; PermissionDenied for a user.
+        """
+        self._require_agent("read")
+        wanted = _as_key(prefix, "prefix", allow_empty=True)
+        most = arguments.as_whole(limit, "limit", 1)
+        with bounded(deadline_ms):
+            found = [each for each in self._with_prefix(wanted) if each.deleted_at is None]
+        return sorted(found, key=lambda each: each.key)[:most]
+
+    def watch(self, prefix: str = "", *, timeout_ms: int | None = None) -> Watch:
+        """Return an iterator over the changes of values whose keys begin with ``prefix``, from now on.
+
+        It waits for commits of this process, and of others as soon as their news arrive (``resident.feed_poll_ms``, or
+        at once where ``storage.feed_dsn`` is set). Each step is the value as it is by then; one whose ``deleted_at`` is
+        set was deleted. Changes that follow each other quickly may be seen as one, and the last one always is.
+        ``timeout_ms`` ends it after a time without changes; closing it, or the store, ends it too.
+
+        Raises: InputError kinds; PermissionDenied for a user.
+        """
+        self._require_agent("read")
+        wanted = _as_key(prefix, "prefix", allow_empty=True)
+        timeout = None if timeout_ms is None else arguments.as_duration_ms(timeout_ms, "timeout_ms")
+        return Watch(watchers_of(self._engine), lambda: self._with_prefix(wanted), timeout)
+
+    def _require_agent(self, action: str) -> None:
+        self._engine.check_open()
+        if self._principal.is_user:
+            resource = "values of the workspace, which agents share"
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+
+    def _with_prefix(self, prefix: str) -> Iterable[WorkspaceValue]:
+        engine = self._engine
+        engine.check_open()
+        decode = engine.store.plans[_KIND].codec.decode
+        with engine.store.read() as session:
+            rows = session.run(engine.store.statements["workspace_value.by_prefix"], (prefix,))
+        return map(decode, rows)
+
+    @staticmethod
+    def _current(uow: UnitOfWork, key: str) -> WorkspaceValue | None:
+        """Return the row of a key, locked by its name: rows that do not exist yet race too."""
+        uow.serialize(f"caliber:workspace:value:{key}")
+        found: WorkspaceValue | None = uow.find_by(WORKSPACE_VALUE, ("key",), key)
+        return found
+
+    @staticmethod
+    def _changed(uow: UnitOfWork, value: WorkspaceValue) -> WorkspaceValue:
+        stored: WorkspaceValue = uow.update(WORKSPACE_VALUE, value)
+        uow.record_change(WORKSPACE_VALUE, stored, None)
+        return stored
+
+
+def _as_key(value: Any, field: str, *, allow_empty: bool = False) -> str:
+    text = arguments.as_text(value, field, allow_empty=allow_empty)
+    if len(text.encode()) > KEY_BYTES:
+        raise InvalidValue(field=field, reason=f"is longer than {KEY_BYTES} bytes")
+    if any(unicodedata.category(sign) == "Cc" for sign in text):
+        raise InvalidValue(field=field, reason="holds control characters")
+    return text
+
+
+def _check(known: WorkspaceValue | None, expected: int | None) -> None:
+    """Raise Conflict unless a value has the expected version; 0 stands for none."""
+    if expected is None:
+        return
+    version = 0 if known is None or known.deleted_at is not None else known.version
+    if version != expected:
+        there = "there is no value by now" if version == 0 else f"its version is {version} by now"
+        raise Conflict(entity_type=_KIND, id=None if known is None else known.value_id, reason=there)

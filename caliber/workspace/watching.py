@@ -1,0 +1,147 @@
+"""Watches on values: iterators that sleep until a commit of this process or of another one wakes them.
+
+A watch compares versions when it wakes up, so that no news can get lost, however many come at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from caliber.engine.engine import Engine
+from caliber.model.workspace import WorkspaceValue
+from caliber.schema.relations import WORKSPACE_VALUE
+from caliber.storage.write.unit_of_work import RowChange
+
+Wake = Callable[[], None]
+
+
+class ValueWatchers:
+    """The watches of an open tenant: a follower of its commits that wakes them. It is made by the first watch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wakes: dict[object, Wake] = {}
+        self.closed = False
+
+    def add(self, watch: object, wake: Wake) -> None:
+        """Have ``wake`` called after each commit that may have changed a value."""
+        with self._lock:
+            self._wakes[watch] = wake
+
+    def remove(self, watch: object) -> None:
+        """End that."""
+        with self._lock:
+            self._wakes.pop(watch, None)
+
+    def committed(self, changes: Sequence[RowChange]) -> None:
+        """Wake the watches after a commit of ours that changed a value."""
+        if any(change.relation is WORKSPACE_VALUE for change in changes):
+            self._wake()
+
+    def changed_elsewhere(self) -> None:
+        """Wake the watches: another process may have changed a value."""
+        self._wake()
+
+    def loaded(self) -> None:
+        """Wake the watches: commits may have been missed."""
+        self._wake()
+
+    def drain(self) -> None:
+        """Nothing: a flush does not wait for watches."""
+
+    def close(self) -> None:
+        """End the watches."""
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            wakes = list(self._wakes.values())
+        for wake in wakes:
+            wake()
+
+
+_adding = threading.Lock()
+
+
+def watchers_of(engine: Engine) -> ValueWatchers:
+    """Return the watches of a tenant."""
+    with _adding:
+        found = engine.find_part(ValueWatchers)
+        if found is None:
+            found = ValueWatchers()
+            engine.add(found)
+            engine.follow(found)
+        return found
+
+
+class Watch:
+    """An iterator over changed values. Use it in one thread; ``close`` may come from any."""
+
+    def __init__(
+        self,
+        watchers: ValueWatchers,
+        read: Callable[[], Iterable[WorkspaceValue]],
+        timeout_ms: int | None,
+    ) -> None:
+        self._watchers = watchers
+        self._read = read
+        self._timeout_s = None if timeout_ms is None else timeout_ms / 1_000
+        self._waiting: deque[WorkspaceValue] = deque()
+        self._woken = threading.Event()
+        self._is_closed = False
+        self.on_wake: Wake = lambda: None
+        """Called besides, from any thread, when there may be something to read."""
+        watchers.add(self, self._wake)
+        self._seen = {each.value_id: each.version for each in read()}
+
+    @property
+    def closed(self) -> bool:
+        """True once the watch or the store was closed."""
+        return self._is_closed or self._watchers.closed
+
+    def __iter__(self) -> Iterator[WorkspaceValue]:
+        return self
+
+    def __next__(self) -> WorkspaceValue:
+        until = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        while not self._waiting:
+            remaining = None if until is None else until - time.monotonic()
+            if self.closed or (remaining is not None and remaining <= 0):
+                self.close()
+                raise StopIteration
+            if self._woken.wait(remaining):
+                self._waiting.extend(self.changes())
+        return self._waiting.popleft()
+
+    def changes(self) -> list[WorkspaceValue]:
+        """Return the values that changed since the last look, in the order of their times, without waiting."""
+        self._woken.clear()  # first: a commit during the look wakes us once more
+        if self.closed:
+            return []
+        changed = [each for each in self._read() if self._seen.get(each.value_id) != each.version]
+        self._seen.update((each.value_id, each.version) for each in changed)
+        return sorted(changed, key=lambda each: (each.updated_at, each.key))
+
+    def close(self) -> None:
+        """End the watch; a thread that waits for it goes on."""
+        self._is_closed = True
+        self._watchers.remove(self)
+        self._wake()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        self._woken.set()
+        self.on_wake()

@@ -1,0 +1,226 @@
+"""Values of the workspace: compare-and-set, one winner of a race, deleted keys, watches, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import caliber
+from caliber.model import Principal
+from caliber.model.errors import Conflict, DTypeError, InvalidValue, NotFound, PermissionDenied
+from caliber.model.workspace import WorkspaceValue
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def values(memory: caliber.Caliber) -> Any:
+    return memory.workspace.values
+
+
+def test_a_value_is_read_back_with_its_version_and_writer(values: Any) -> None:
+    # P-062
+    first = values.set("plan", {"step": 1, "done": [True, None]})
+    assert (first.version, first.value) == (1, {"step": 1, "done": [True, None]})
+    assert values.get("plan") == first
+    again = values.set("plan", None)
+    assert (again.version, again.value) == (2, None)
+    assert values.get("plan").value is None
+    assert again.updated_by == first.updated_by
+
+
+def test_compare_and_set_refuses_what_was_changed_since(values: Any) -> None:
+    values.set("leader", "planner", version=0)
+    with pytest.raises(Conflict, match="version is 1"):
+        values.set("leader", "reviewer", version=0)
+    assert values.set("leader", "reviewer", version=1).version == 2
+    with pytest.raises(Conflict, match="version is 2"):
+        values.delete("leader", version=1)
+    assert values.get("leader").value == "reviewer"
+
+
+def test_a_deleted_key_goes_on_with_its_version(values: Any) -> None:
+    old = values.set("key", 1)
+    gone = values.delete("key", version=old.version)
+    assert (gone.value, gone.version) == (1, 2)
+    assert gone.deleted_at is not None
+    assert values.get("key") is None
+    assert values.list() == []
+    with pytest.raises(Conflict, match="no value"):
+        values.set("key", 2, version=old.version)
+    with pytest.raises(Conflict, match="no value"):
+        values.delete("key", version=gone.version)
+    with pytest.raises(NotFound):
+        values.delete("key")
+    assert values.set("key", 2, version=0).version == 3
+
+
+def test_values_are_listed_by_prefix_in_the_order_of_keys(values: Any) -> None:
+    for key in ("b", "a/2", "a/10", "a_", "A/1", "ä/1", "%"):
+        values.set(key, key)
+    assert [each.key for each in values.list("a/")] == ["a/10", "a/2"]
+    assert [each.key for each in values.list()] == sorted(["b", "a/2", "a/10", "a_", "A/1", "ä/1", "%"])
+    assert [each.key for each in values.list("%")] == ["%"]
+    assert [each.key for each in values.list(limit=2)] == ["%", "A/1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        ("", 1, InvalidValue),
+        (" ", 1, InvalidValue),
+        ("k" * 10_000, 1, InvalidValue),
+        ("ä" * 513, 1, InvalidValue),
+        ("a\0b", 1, InvalidValue),
+        ("a\nb", 1, InvalidValue),
+        (7, 1, DTypeError),
+        ("k", float("nan"), InvalidValue),
+        ("k", 2**70, InvalidValue),
+        ("k", {1: 2}, DTypeError),
+        ("k", object(), DTypeError),
+        ("k", "\ud800", InvalidValue),
+        ("k", "x" * 1_100_000, InvalidValue),
+    ],
+)
+def test_bad_keys_and_values_are_refused(values: Any, key: Any, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        values.set(key, value)
+    assert "k" * 100 not in str(caught.value)
+    assert values.list() == []
+
+
+def test_nested_too_deep_is_refused(values: Any) -> None:
+    value: Any = 1
+    for _ in range(70):
+        value = [value]
+    with pytest.raises(InvalidValue, match="nested"):
+        values.set("k", value)
+
+
+def test_users_do_not_reach_the_values_of_agents(memory: caliber.Caliber) -> None:
+    values = memory.acting_as(Principal.user("maria")).workspace.values
+    for call in (lambda: values.get("k"), lambda: values.set("k", 1), lambda: values.list(), lambda: values.watch()):
+        with pytest.raises(PermissionDenied):
+            call()
+
+
+@pytest.mark.databases("all")
+def test_of_racing_writers_one_wins_each_version(memory: caliber.Caliber) -> None:
+    values = memory.workspace.values
+    values.set("counter", 0)
+    lost = [0] * 4
+
+    def count(at: int) -> None:
+        for _ in range(15):
+            while True:
+                seen = values.get("counter")
+                try:
+                    values.set("counter", seen.value + 1, version=seen.version)
+                    break
+                except Conflict:
+                    lost[at] += 1
+
+    threads = [threading.Thread(target=count, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert values.get("counter").value == 60
+    assert values.get("counter").version == 61
+
+
+# --- watching --------------------------------------------------------------------------------------
+
+
+def test_a_watch_sees_changes_of_its_prefix_and_nothing_before(values: Any) -> None:
+    values.set("a/1", "old")
+    with values.watch("a/", timeout_ms=50) as watch:
+        values.set("b/1", 1)
+        values.set("a/1", "new")
+        values.set("a/2", "more")
+        values.delete("a/2")
+        seen = [(each.key, each.value, each.deleted_at is not None) for each in watch]
+    assert seen == [("a/1", "new", False), ("a/2", None, True)]
+
+
+def test_a_waiting_watch_is_woken_by_a_commit(values: Any) -> None:
+    watch, got = values.watch(), []
+    waiting = threading.Thread(target=lambda: got.append(next(watch)))
+    waiting.start()
+    values.set("k", 1)
+    waiting.join(10)
+    assert [each.key for each in got] == ["k"]
+    watch.close()
+    assert list(watch) == []
+
+
+def test_closing_the_store_ends_a_watch(memory: caliber.Caliber) -> None:
+    watch, got = memory.workspace.values.watch(), []
+    waiting = threading.Thread(target=lambda: got.extend(watch))
+    waiting.start()
+    memory.close()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert got == []
+
+
+# --- any sequence ----------------------------------------------------------------------------------
+
+
+def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: caliber.Caliber) -> None:
+    values, round_ = memory.workspace.values, iter(range(10**6))
+
+    class Machine(RuleBasedStateMachine):
+        @initialize()
+        def begin(self) -> None:
+            self.at = f"{next(round_)}/"
+            self.model: dict[str, tuple[int, bool, Any]] = {}
+
+        @rule(key=st.sampled_from("xyz"), value=JSON, version=st.none() | st.integers(0, 4))
+        def set(self, key: str, value: Any, version: int | None) -> None:
+            number, there, _ = self.model.get(key, (0, False, None))
+            if version is not None and version != (number if there else 0):
+                with pytest.raises(Conflict):
+                    values.set(self.at + key, value, version=version)
+                return
+            assert values.set(self.at + key, value, version=version).version == number + 1
+            self.model[key] = (number + 1, True, value)
+
+        @rule(key=st.sampled_from("xyz"), version=st.none() | st.integers(1, 4))
+        def delete(self, key: str, version: int | None) -> None:
+            number, there, _ = self.model.get(key, (0, False, None))
+            if not there or version not in (None, number):
+                with pytest.raises((Conflict, NotFound)):
+                    values.delete(self.at + key, version=version)
+                return
+            values.delete(self.at + key, version=version)
+            self.model[key] = (number + 1, False, None)
+
+        @invariant()
+        def same(self) -> None:
+            stored: list[WorkspaceValue] = values.list(self.at) if hasattr(self, "at") else []
+            held = getattr(self, "model", {})
+            expected = {key: each for key, each in sorted(held.items()) if each[1]}
+            assert [(each.key[len(self.at) :], each.version, each.value) for each in stored] == [
+                (key, number, value) for key, (number, _, value) in expected.items()
+            ]
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            suppress_health_check=list(HealthCheck), max_examples=15, stateful_step_count=12, deadline=None
+        ),
+    )
