@@ -721,6 +721,11 @@ UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_
 --   gives: ordinal
 SELECT nextval('"tenant_a"."artifact_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- calendar_event.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."calendar_event_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- change.bounds
 --   takes: nothing
 --   gives: first, last
@@ -947,7 +952,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."workspace_value", "tenant_a"."task", "tenant_a"."task_dependency", "tenant_a"."calendar_event", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -1196,6 +1201,11 @@ SELECT c.relname::text || '.' || a.attname::text FROM pg_attribute AS a JOIN pg_
 --   gives: fault
 SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND NOT i.indisvalid UNION ALL SELECT 'constraint ' || k.conname || ' was never checked; VALIDATE it' FROM pg_constraint AS k JOIN pg_namespace AS n ON n.oid = k.connamespace WHERE n.nspname = $1::text AND NOT k.convalidated;
 
+-- task.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."task_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- trajectory.reserve
 --   takes: count
 --   gives: ordinal
@@ -1269,3 +1279,13 @@ SELECT nextval('"tenant_a"."usage_ordinal_seq"'::regclass) FROM generate_series(
 -- window.prune
 --   takes: now, older_than
 DELETE FROM "tenant_a"."context_window" WHERE expires_at <= $1 OR assembled_at < $2;
+
+-- workspace_value.by_prefix
+--   takes: prefix
+--   gives: ordinal, value_id, key, value, created_at, updated_at, updated_by, deleted_at, version
+SELECT "ordinal", "value_id", "key", "value", "created_at", "updated_at", "updated_by", "deleted_at", "version" FROM "tenant_a"."workspace_value" WHERE substr(key, 1, length($1)) = $1;
+
+-- workspace_value.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."workspace_value_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
