@@ -142,6 +142,19 @@ def woken(config: CaliberConfig, place: Place) -> str:
             return "waits"
 
 
+def unanswered(config: CaliberConfig, place: Place) -> str:
+    """Return the status of a delegation two hours after it was given."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    memory.agents.register("planner", can_delegate_to=["coder"])
+    memory.agents.register("ada", type="coder")
+    task = memory.start_trajectory("ship it", user="ana")
+    given = memory.agents.delegations.delegate("test it", parent=task.trajectory_id, to="ada", agent="planner")
+    clock.advance(ms=2 * HOUR_MS)
+    memory.jobs.run_due()
+    return memory.agents.delegations.get(given.delegation_id).status.value
+
+
 # --- scopes and trajectories -------------------------------------------------------------------------
 
 
@@ -501,6 +514,7 @@ CASES: tuple[Case, ...] = (
             "jobs.poll_ms": 0,
         },
     ),
+    case("delegation_timeout", unanswered, ("1h", "rejected"), ("3h", "pending")),
     # --- tasks
     case("orphan_detection_threshold", abandoned, ("1h", "failed"), ("3h", "active")),
     case(
