@@ -26,7 +26,7 @@ from caliber.model.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
-AT_ONCE = {"acting_as", "records", "table_of", "Tables.get", "Agents.view", "subscribe"}
+AT_ONCE = {"LockService.hold", "acting_as", "records", "table_of", "Tables.get", "Agents.view", "subscribe"}
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CALL: dict[str, Any] = {
