@@ -263,7 +263,7 @@ def test_forgetting_a_user_takes_their_tasks_and_words(memory: caliber.Caliber) 
     event = workspace.calendar.add("dentist", task.created_at, user="maria")
     workspace.values.set("of/maria", 1)
     workspace.values.set("plan", {"asked": ["maria", "jo"]})
-    memory.forget(user="maria")
+    memory.forget(user="maria", texts=("maria",))
     with pytest.raises(NotFound):
         workspace.tasks.get(task.task_id)
     with pytest.raises(NotFound):
