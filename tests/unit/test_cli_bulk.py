@@ -37,8 +37,8 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     assert list(rows) == [
         "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "agent", "agent_group", "group_member",
         "note", "person_fact", "usage", "edge",
-        "conflict", "embedding_cache", "workspace_value", "task", "task_dependency", "calendar_event",
-        "identity", "access_grant",
+        "conflict", "embedding_cache", "delegation", "handoff", "workspace_value", "task", "task_dependency",
+        "calendar_event", "identity", "access_grant",
     ]  # fmt: skip
     assert rows["turn"] == 2
     assert rows["note"] > 0
