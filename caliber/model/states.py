@@ -1,4 +1,4 @@
-"""State machines: allowed status transitions of trajectories, scopes, delegations, handoffs, conflicts, agents.
+"""State machines: allowed transitions of tasks, scopes, delegations, handoffs, conflicts, agents, workspace tasks.
 
 Terminal states accept nothing, not even themselves; other states accept themselves (K-047).
 
@@ -16,6 +16,7 @@ from caliber.model.agents.registry import AgentStatus
 from caliber.model.errors import InvalidStateTransition
 from caliber.model.pcp import ConflictStatus
 from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
+from caliber.model.workspace import WorkStatus
 
 __all__ = ["AGENT", "CONFLICT", "DELEGATION", "HANDOFF", "SCOPE", "TRAJECTORY", "AgentStatus", "StateMachine"]
 
@@ -82,3 +83,15 @@ AGENT = StateMachine(
         AgentStatus, idle="active failed", active="idle blocked failed", blocked="active idle failed", failed="idle"
     ),
 )
+WORKSPACE_TASK = StateMachine(
+    "task",
+    _edges(
+        WorkStatus,
+        pending="in_progress completed cancelled",
+        in_progress="pending completed cancelled",
+        completed="pending",
+        cancelled="pending",
+    ),
+    self_loops=False,
+)
+"""One that has ended may be opened again. Source: P-043."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from caliber.access.owners import author_of
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
-from caliber.model import arguments
+from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.deadline import bounded
 from caliber.model.errors import (
@@ -29,7 +29,7 @@ from caliber.model.errors import (
 from caliber.model.ids import Id, TaskId
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
-from caliber.model.workspace import WORK, TaskDependency, WorkKind, WorkPriority, WorkspaceTask, WorkStatus
+from caliber.model.workspace import TaskDependency, WorkKind, WorkPriority, WorkspaceTask, WorkStatus
 from caliber.schema.relations import TASK, TASK_DEPENDENCY
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -192,7 +192,7 @@ class WorkspaceTasks:
             task: WorkspaceTask = self._records.found(uow, key, readers)
             if task.assigned_to is not None:
                 raise Conflict(entity_type=TASK.name, id=key, reason="an agent has it already", retryable=False)
-            WORK.check(task.status, WorkStatus.IN_PROGRESS)
+            states.WORKSPACE_TASK.check(task.status, WorkStatus.IN_PROGRESS)
             check_ready(uow, task)
             self._agents.require(uow, acting)
             return self._stored(uow, begun(given(task, acting.ref)), "claim")
@@ -229,7 +229,7 @@ class WorkspaceTasks:
 
         def change(uow: UnitOfWork, task: WorkspaceTask) -> WorkspaceTask:
             if not task.is_open:
-                WORK.check(task.status, WorkStatus.IN_PROGRESS)
+                states.WORKSPACE_TASK.check(task.status, WorkStatus.IN_PROGRESS)
             if named is None:
                 return dataclasses.replace(task, assigned_to=None, status=WorkStatus.PENDING)
             if task.assigned_to == named.ref.id:
@@ -256,7 +256,7 @@ class WorkspaceTasks:
             if task.assigned_to is None and task.kind is WorkKind.COORDINATION:
                 reason = "nobody is assigned to it: claim it, or assign it to an agent"
                 raise ConstraintViolation(constraint="task_assigned", reason=reason)
-            WORK.check(task.status, WorkStatus.IN_PROGRESS)
+            states.WORKSPACE_TASK.check(task.status, WorkStatus.IN_PROGRESS)
             check_ready(uow, task)
             return begun(task)
 
@@ -273,7 +273,7 @@ class WorkspaceTasks:
         """Note that a task is done: those that wait for it alone are ready then. Raises: as ``start``."""
 
         def change(uow: UnitOfWork, task: WorkspaceTask) -> WorkspaceTask:
-            WORK.check(task.status, WorkStatus.COMPLETED)
+            states.WORKSPACE_TASK.check(task.status, WorkStatus.COMPLETED)
             check_ready(uow, task)
             return dataclasses.replace(task, status=WorkStatus.COMPLETED, completed_at=from_us(uow.now_us))
 
@@ -290,7 +290,7 @@ class WorkspaceTasks:
         """End a task that need not be done; those that wait for it stay waiting. Raises: as ``assign``."""
 
         def change(_: UnitOfWork, task: WorkspaceTask) -> WorkspaceTask:
-            WORK.check(task.status, WorkStatus.CANCELLED)
+            states.WORKSPACE_TASK.check(task.status, WorkStatus.CANCELLED)
             return dataclasses.replace(task, status=WorkStatus.CANCELLED)
 
         return self._change(id, user, version, "cancel", change, deadline_ms)

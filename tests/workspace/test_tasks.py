@@ -14,7 +14,7 @@ from support.databases import Backend
 from support.weeks import SetClock
 
 import caliber
-from caliber.model import Principal
+from caliber.model import Principal, states
 from caliber.model.errors import (
     CircularReference,
     Conflict,
@@ -27,7 +27,7 @@ from caliber.model.errors import (
     PermissionDenied,
     RequiredFieldMissing,
 )
-from caliber.model.workspace import WORK, WorkKind, WorkspaceTask, WorkStatus
+from caliber.model.workspace import WorkKind, WorkspaceTask, WorkStatus
 
 HOUR = timedelta(hours=1)
 KNOBS = {"embedding_provider": None, "policies": []}
@@ -336,7 +336,7 @@ def test_any_sequence_of_calls_keeps_to_the_states(memory: caliber.Caliber) -> N
                 assert tasks.get(self.key).status is before
                 return
             after = tasks.get(self.key)
-            assert after.status is before or WORK.can_transition(before, after.status)
+            assert after.status is before or states.WORKSPACE_TASK.can_transition(before, after.status)
             self.status, self.agent = after.status, after.assigned_to is not None
 
         @invariant()

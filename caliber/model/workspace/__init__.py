@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from caliber.model.ids import CalendarEventId, TaskId, ValueId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.states import StateMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +65,6 @@ class WorkPriority(StrEnum):
 
 OPEN: Final = (WorkStatus.PENDING, WorkStatus.IN_PROGRESS)
 """The states of a task that is still to do."""
-
-WORK: Final = StateMachine(
-    "task",
-    {
-        WorkStatus.PENDING: frozenset({WorkStatus.IN_PROGRESS, WorkStatus.COMPLETED, WorkStatus.CANCELLED}),
-        WorkStatus.IN_PROGRESS: frozenset({WorkStatus.PENDING, WorkStatus.COMPLETED, WorkStatus.CANCELLED}),
-        WorkStatus.COMPLETED: frozenset({WorkStatus.PENDING}),
-        WorkStatus.CANCELLED: frozenset({WorkStatus.PENDING}),
-    },
-    self_loops=False,
-)
-"""The state machine of tasks: one that has ended may be opened again. Source: P-043."""
 
 
 @dataclass(frozen=True, slots=True)
