@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -278,7 +278,7 @@ class Delegations(Parties):
         """Complete a delegation that is in progress, and its task with it; the result comes back to the delegator.
 
         The delegator may read the produced ``artifacts`` and ``notes`` from then on. ``status`` is success or partial;
-        ``fail`` is for a failure. A call that was interrupted after the task ended continues there when repeated.
+        ``fail`` is for a failure. The task and the delegation end in one transaction, or neither does.
 
         Raises: InputError kinds; NotFound, also for a produced record; PermissionDenied unless the agent accepted it;
             InvalidStateTransition for one that is not in progress; DelegationFailed after its deadline;
@@ -292,37 +292,39 @@ class Delegations(Parties):
             raise InvalidValue(field="status", reason="must be success or partial; use fail for a failure")
         with bounded(deadline_ms):
             acting = self._acting_on(agent, "complete as")
-            below = self._engine.write(lambda uow: self._may_complete(uow, key, acting, produced)[1])
-            if not states.TRAJECTORY.is_terminal(below.status):
-                self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None)
+            task, below, _ = self._engine.write(lambda uow: self._may_complete(uow, key, acting, produced))
+            result = DelegationResult(
+                outcome, words, tuple(map(ArtifactId, produced[0])), tuple(map(NoteId, produced[1]))
+            )
 
-            def work(uow: UnitOfWork) -> DelegatedTask:
-                task, ended = self._may_complete(uow, key, acting, produced)
+            def work(uow: UnitOfWork) -> None:
+                nonlocal task
+                current, ended, records = self._may_complete(uow, key, acting, produced)
                 now = from_us(uow.now_us)
-                result = DelegationResult(
-                    outcome, words, tuple(map(ArtifactId, produced[0])), tuple(map(NoteId, produced[1]))
-                )
-                done: DelegatedTask = uow.update(
+                task = uow.update(
                     DELEGATION,
                     dataclasses.replace(
-                        task, status=DelegationStatus.COMPLETED, result=result, completed_at=now, updated_at=now
+                        current, status=DelegationStatus.COMPLETED, result=result, completed_at=now, updated_at=now
                     ),
                 )
                 by = self._principal.label
-                unshare(self._engine, uow, done, done.delegatee_agent_id, by)
+                unshare(self._engine, uow, task, task.delegatee_agent_id, by)
                 self._endings.end_below(uow, ended.trajectory_id, "the task ended", by)
-                for ref, record in readable(uow, self._readers_of(ended), *produced):
+                for ref, record in records:
                     if getattr(record, "trajectory_id", None) != ended.trajectory_id:  # that task is shown as a whole
-                        grant_to(self._engine, uow, done, done.delegator_agent_id, ref, by)
-                self._logged(uow, EventType.DELEGATION_COMPLETE, done)
-                return done
+                        grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
+                self._logged(uow, EventType.DELEGATION_COMPLETE, task)
 
-            return self._engine.write(work)
+            if states.TRAJECTORY.is_terminal(below.status):
+                self._engine.write(work)
+            else:  # one transaction ends both: a cancellation comes before or after
+                self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None, along=work)
+            return task
 
     def _may_complete(
         self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, produced: tuple[Iterable[uuid.UUID], ...]
-    ) -> tuple[DelegatedTask, Trajectory]:
-        """Return a delegation that may be completed with records, and its task. Raises: as ``complete``."""
+    ) -> tuple[DelegatedTask, Trajectory, Sequence[tuple[EntityRef, Any]]]:
+        """Return a delegation that may be completed, its task, and the produced records. Raises: as ``complete``."""
         task = self._worked_on(uow, key, acting, "complete")
         states.DELEGATION.check(task.status, DelegationStatus.COMPLETED)
         self._check_time(task, uow.now_us)
@@ -331,8 +333,7 @@ class Delegations(Parties):
             below = uow.find(TRAJECTORY, task.child_trajectory_id.bytes)
         if below is None:
             raise DelegationFailed(reason="its task was deleted; call fail")
-        readable(uow, self._readers_of(below), *produced)
-        return task, below
+        return task, below, readable(uow, self._readers_of(below), *produced)
 
     def _readers_of(self, task: Trajectory) -> Readers:
         """Return the readers of a window of a task, which may be hidden by now."""

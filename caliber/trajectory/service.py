@@ -371,10 +371,11 @@ class Tasks(Generic[P]):
         status: OutcomeStatus,
         summary: str,
         guard: LockToken | None,
+        along: Callable[[UnitOfWork], None] | None = None,
     ) -> TrajectoryOutcome:
         """Close open scopes, run the task_end policies, store the outcome and change the status last (K-093).
 
-        If interrupted half way the trajectory stays active; completing it again continues there.
+        If interrupted half way it stays active; completing it again continues there. ``along`` writes with the change.
         """
 
         def attempt() -> TrajectoryOutcome:
@@ -409,6 +410,8 @@ class Tasks(Generic[P]):
                     raise StaleInputs(
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
+                if along is not None:
+                    along(uow)
                 if any(self.policies.actions(trigger) for trigger in WAITING):
                     self.policies.cancel(uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
                 notes = self.policies.apply(uow, subject, prepared).notes

@@ -205,6 +205,37 @@ def test_cancelling_reaches_everything_below(team: Team) -> None:
         team.planner.agents.delegations.cancel(first.delegation_id, reason="again")
 
 
+def test_a_completion_and_a_cancellation_exclude_each_other(team: Team) -> None:
+    begun = team.begun()
+    refused: list[CaliberError] = []
+
+    def cancel(_: object) -> None:
+        """Cancel the delegation right after the commit that ends its task."""
+        try:
+            team.planner.agents.delegations.cancel(begun.delegation_id, reason="not needed")
+        except CaliberError as error:
+            refused.append(error)
+
+    end = team.memory.events.subscribe(cancel, event_type="trajectory_complete")
+    done = team.ada.agents.delegations.complete(begun.delegation_id, summary="12 tests")
+    team.memory.flush()
+    end()
+    assert [type(error) for error in refused] == [InvalidStateTransition]
+    assert done.status == "completed"
+    assert team.memory.agents.delegations.get(begun.delegation_id) == done
+    assert team.memory.get(begun.child_trajectory_id, user="ana").status == "completed"
+
+
+def test_a_completion_that_is_refused_has_no_effect(team: Team) -> None:
+    begun = team.begun()
+    team.planner.agents.delegations.cancel(begun.delegation_id, reason="not needed")
+    ended = team.memory.agents.delegations.get(begun.delegation_id)
+    with pytest.raises(InvalidStateTransition):
+        team.ada.agents.delegations.complete(begun.delegation_id, summary="12 tests")
+    assert team.memory.agents.delegations.get(begun.delegation_id) == ended
+    assert team.memory.get(begun.child_trajectory_id, user="ana").outcome.summary == "not needed"
+
+
 def test_what_nobody_answers_times_out(team: Team) -> None:
     waiting, dated = team.delegate(), team.delegate(deadline=team.now + timedelta(minutes=30))
     begun = team.begun(deadline=team.now + timedelta(hours=3), artifacts=[team.artifact])

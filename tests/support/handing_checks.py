@@ -43,9 +43,7 @@ class _Record:
 
     def __init__(self, key: str, given: Given, ops: Sequence[Op]) -> None:
         self._key, self._given = key, given
-        own = [op for op in ops if op.given["id"] == key]
-        self._ops = [op for op in own if op.outcome != REFUSED]
-        self._tried_to_complete = any(op.name == "complete" and op.outcome != OK for op in own)
+        self._ops = [op for op in ops if op.given["id"] == key and op.outcome != REFUSED]
         self._done = [op for op in self._ops if op.outcome == OK]
 
     def faults(self) -> list[str]:
@@ -100,9 +98,7 @@ class _Record:
         if status in ("accepted", "in_progress") and not any(op.name in ACCEPTS for op in self._ops):
             faults.append(f"it is {status}, and no agent accepted it: {self._key}")
         below = {"completed": "completed", "failed": "failed", "accepted": "active", "in_progress": "active"}
-        # A completion ends the task first: one that was interrupted, or overtaken by the end of the delegation, has.
-        cut = self._tried_to_complete
-        if child is not None and child != below.get(status) and not (cut and child == "completed"):
+        if child is not None and child != below.get(status):
             faults.append(f"it is {status}, and its task {child}: {self._key}")
         return faults
 
