@@ -25,6 +25,7 @@ from caliber.schema.relations import (
     EMBEDDING_SPACE,
     EVENT,
     LOCK,
+    LOCK_WAITER,
     NOTE,
     SCOPE,
     SESSION,
@@ -32,6 +33,7 @@ from caliber.schema.relations import (
     TURN,
     TURN_SUMMARY,
     USAGE,
+    WORKSPACE_VALUE,
 )
 from caliber.storage.compile.codec import Row, codec_of
 from caliber.testing.entities import plain
@@ -107,8 +109,14 @@ def dataset() -> list[tuple[Relation, Any]]:
         (NOTE, plain(NOTE, note_id=uid(44), fingerprint=b"1" * 32, entity="e", entity_type="t", content="keyed",
                      note_type=NoteType.META, created_by="agent:a@", idempotency_key="k")),
         (LOCK, plain(LOCK, lock_id=uid(51), resource="r", token=1, expires_at=from_us(10))),
-        (LOCK, plain(LOCK, lock_id=uid(52), resource="r", token=3, expires_at=from_us(100))),
+        (LOCK, plain(LOCK, lock_id=uid(52), resource="r", token=3, expires_at=from_us(100),
+                     holder="agent:a@")),
         (LOCK, plain(LOCK, lock_id=uid(53), resource="q", token=7, expires_at=from_us(10))),
+        (LOCK_WAITER, plain(LOCK_WAITER, waiter_id=uid(55), resource="r", ticket=4, expires_at=from_us(100),
+                            holder="agent:a@")),
+        (LOCK_WAITER, plain(LOCK_WAITER, waiter_id=uid(56), resource="r", ticket=2, expires_at=from_us(10))),
+        (LOCK_WAITER, plain(LOCK_WAITER, waiter_id=uid(57), resource="q", ticket=9, expires_at=from_us(50),
+                            holder="agent:a@")),
         (CONTENT_VERSION, plain(CONTENT_VERSION, owner_type=EntityType.NOTE, owner_ordinal=1, owner_version=2,
                                 owner_id=uid(41), body="v2", replaced_at=from_us(20))),
         (CONTENT_VERSION, plain(CONTENT_VERSION, owner_type=EntityType.NOTE, owner_ordinal=1, owner_version=5,
@@ -130,6 +138,10 @@ def dataset() -> list[tuple[Relation, Any]]:
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(82), trajectory_id=T1, created_at=from_us(3))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(83), trajectory_id=T1, created_at=from_us(2))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(84), trajectory_id=T2, created_at=from_us(1))),
+        (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(101), key="a/one")),
+        (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(102), key="a/two", deleted_at=from_us(1))),
+        (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(103), key="b/one")),
+        (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(104), key="a%")),
     ]  # fmt: skip
 
 
@@ -148,7 +160,7 @@ def argument(name: str) -> Any:
     if name == "outcome":
         return "done"
     texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
-    texts |= {"kind", "state", "claimant"}
+    texts |= {"kind", "state", "claimant", "holder", "prefix"}
     if name == "trust":
         return "web"
     if name == "family":
@@ -223,8 +235,22 @@ READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]]
     ("lock.held", ("r", 3, 99), lambda rows: rows, [(3,)]),
     ("lock.held", ("r", 3, 100), lambda rows: rows, []),
     ("lock.held", ("r", 1, 5), lambda rows: rows, [(1,)]),
-    ("lock.last_token", ("r",), lambda rows: rows, [(3,)]),
-    ("lock.last_token", ("nothing",), lambda rows: rows, [(0,)]),
+    ("lock.list_live", (9, None, 9), lambda rows: ids(LOCK, rows), [51, 53, 52]),
+    ("lock.list_live", (9, None, 2), lambda rows: ids(LOCK, rows), [51, 53]),
+    ("lock.list_live", (10, None, 9), lambda rows: ids(LOCK, rows), [52]),
+    ("lock.list_live", (9, "agent:a@", 9), lambda rows: ids(LOCK, rows), [52]),
+    ("lock.list_live", (9, "agent:b@", 9), lambda rows: ids(LOCK, rows), []),
+    ("lock_waiter.list_live", (9, None, 9), lambda rows: ids(LOCK_WAITER, rows), [57, 56, 55]),
+    ("lock_waiter.list_live", (9, None, 2), lambda rows: ids(LOCK_WAITER, rows), [57, 56]),
+    ("lock_waiter.list_live", (10, None, 9), lambda rows: ids(LOCK_WAITER, rows), [57, 55]),
+    ("lock_waiter.list_live", (9, "agent:a@", 9), lambda rows: ids(LOCK_WAITER, rows), [57, 55]),
+    ("lock_waiter.list_live", (9, "agent:b@", 9), lambda rows: ids(LOCK_WAITER, rows), []),
+    ("workspace_value.by_prefix", ("a/",), lambda rows: sorted(ids(WORKSPACE_VALUE, rows)), [101, 102]),
+    ("workspace_value.by_prefix", ("",), lambda rows: sorted(ids(WORKSPACE_VALUE, rows)), [101, 102, 103, 104]),
+    ("workspace_value.by_prefix", ("a%",), lambda rows: ids(WORKSPACE_VALUE, rows), [104]),
+    ("workspace_value.by_prefix", ("A/",), lambda rows: ids(WORKSPACE_VALUE, rows), []),
+    ("workspace_value.by_prefix", ("a/one more",), lambda rows: ids(WORKSPACE_VALUE, rows), []),
+    ("workspace_value.by_key", ("a/one",), lambda rows: ids(WORKSPACE_VALUE, rows), [101]),
     ("content.at", ("note", 1, 1), lambda rows: rows, [("v2",)]),
     ("content.at", ("note", 1, 2), lambda rows: rows, [("v2",)]),
     ("content.at", ("note", 1, 3), lambda rows: rows, [("v5",)]),

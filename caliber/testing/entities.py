@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
+from caliber.model.agents.delegation import DelegationResult
+from caliber.model.agents.registry import MemoryAccess
 from caliber.model.errors import InternalError
 from caliber.model.ids import ArtifactId, NoteId
 from caliber.model.time import from_us
@@ -76,6 +78,12 @@ def plain(relation: Relation, /, **fixed: Any) -> Any:
     if "content" in values and "content_hash" in values and "content_hash" not in fixed:
         values["content_hash"] = hash_of(values["content"])
     return relation.entity(**values)
+
+
+def told_apart_by_references(relation: Relation) -> set[str]:
+    """Return the columns of rules of uniqueness that have references alone: each row refers to rows of its own."""
+    references = {key.column for key in relation.foreign_keys}
+    return {name for unique in relation.uniques if references.issuperset(unique.columns) for name in unique.columns}
 
 
 def unlike_any(relation: Relation) -> dict[str, Any]:
@@ -221,6 +229,31 @@ _JSON: Final[dict[str, tuple[Any, ...]]] = {
             INT64_MAX,
             1,
         ),
+    ),
+    "memory_access": (
+        MemoryAccess({}, {}),
+        MemoryAccess({"note": "all", "turn": "own"}, {"": "\x00", "a\x00b": "\U0001f9e0"}),
+    ),
+    "result": (
+        DelegationResult(OutcomeStatus.SUCCESS),
+        DelegationResult(
+            OutcomeStatus.FAILURE,
+            "\x00é",
+            (ArtifactId(uuid.UUID(int=0)),),
+            (NoteId(uuid.UUID(int=1)),) * 2,
+            "a\x00b",
+        ),
+    ),
+    "value": (
+        {"a": 1},
+        None,
+        False,
+        0.1,
+        2**53,
+        "a\x00b \\u0000 \U0010ffff",
+        [],
+        {},
+        [None, {"\x00": [[]], "": -1.5}],
     ),
 }
 _FIELDS: Final[dict[str, tuple[Any, ...]]] = {

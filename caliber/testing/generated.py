@@ -8,6 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from caliber.model.agents.delegation import DelegationResult
+from caliber.model.agents.registry import MemoryAccess
 from caliber.model.errors import InternalError
 from caliber.model.time import from_us
 from caliber.model.trajectory import TTL, OutcomeStatus, ToolCall, TrajectoryOutcome, TTLKind
@@ -37,11 +39,23 @@ OUTCOMES = st.builds(
     tokens_input=COUNTS,
     tokens_output=COUNTS,
 )
+RESULTS = st.builds(
+    DelegationResult,
+    status=st.sampled_from(OutcomeStatus),
+    summary=TEXTS,
+    produced_artifacts=st.lists(UUIDS, max_size=3).map(tuple),
+    produced_notes=st.lists(UUIDS, max_size=3).map(tuple),
+    error=st.none() | TEXTS,
+)
+MEMORY_ACCESS = st.builds(MemoryAccess, *[st.dictionaries(TEXTS, TEXTS, max_size=3)] * 2)
 TTLS = st.just(TTL(TTLKind.PERSISTENT)) | st.builds(TTL, st.just(TTLKind.DURATION), st.integers(1, INT64_MAX))
 # The form of JSON columns depends on the entity; of others the edges are drawn.
 JSON_FIELDS = {
     "outcome": OUTCOMES,
     "tool_calls": TOOL_CALLS,
+    "memory_access": MEMORY_ACCESS,
+    "result": RESULTS,
+    "value": JSON_VALUES,
     "payload": st.dictionaries(TEXTS, JSON_VALUES, max_size=3),
 }
 COMPOSITE_FIELDS = {"ttl": TTLS}

@@ -187,8 +187,9 @@ class World:
 
     def references(self, relation: Relation, *, all_of_them: bool = False) -> dict[str, Any]:
         """Return the fields that refer to existing rows; optional ones only on request."""
+        own = {*relation.key, *entities.told_apart_by_references(relation)}
         return {
-            key.column: self._parent(key.relation) if key.column in relation.key else self.parents[key.relation]
+            key.column: self._parent(key.relation) if key.column in own else self.parents[key.relation]
             for key in relation.foreign_keys
             if all_of_them or not relation.column(key.column).nullable
         }

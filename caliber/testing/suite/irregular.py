@@ -21,6 +21,7 @@ from caliber.schema.relations import (
     EMBEDDING_CACHE,
     EVENT,
     LOCK,
+    LOCK_WAITER,
     SCOPE,
     TRAJECTORY,
     TURN,
@@ -210,6 +211,8 @@ def test_pruning_statements_remove_what_they_say(contract_dataset: Filled) -> No
         assert run("embedding_cache.prune", 50) == 1
         assert run("lock.delete_expired", 10) == 1
         assert left(store, uow, LOCK) == [52, 53], "the newest token of a resource stays, expired or not"
+        assert run("lock_waiter.delete_expired", 10) == 1
+        assert left(store, uow, LOCK_WAITER) == [55, 57]
         assert run("content.prune", 0) == 0, "what was replaced a moment ago may still be asked for"
         assert run("content.prune", 2**62) == 1, "what was replaced before the oldest kept window"
         assert uow.select("content.at", "note", 1, 1) == [("v5",)]

@@ -289,7 +289,16 @@ def _apart(relation: Relation, path: AccessPath, number: int) -> dict[str, Any]:
     """Return values that keep rows of one key of a path from breaking a rule of uniqueness with each other."""
     names = {name for unique in relation.uniques for name in unique.columns} - set(path.by)
     enums = {name: relation.column(name).enum for name in names}
-    return {name: list(enum)[number % len(enum)] for name, enum in enums.items() if enum is not None}
+    values: dict[str, Any] = {name: list(enum)[number % len(enum)] for name, enum in enums.items() if enum is not None}
+    if number:  # the first row alone meets the condition of a rule that binds all rows of the key
+        values |= {
+            name: _present(relation, name, {}, number)
+            for unique in relation.uniques
+            if set(path.by).issuperset(unique.columns)
+            for name, null in unique.where
+            if null is True
+        }
+    return values
 
 
 def _present(relation: Relation, name: str, references: dict[str, Any], step: int) -> Any:
