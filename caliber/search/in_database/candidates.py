@@ -109,7 +109,8 @@ class VisibleSet:
 
     def _readers(self, asked: Asked) -> str:
         """Return the lists of readers and the entities that let the principal see a record, as JSON."""
-        hiding = [relation.name for relation in self.relations.values() if relation.readers is not None]
+        searched = (relation for relation in self.relations.values() if relation.text is not None)
+        hiding = [relation.name for relation in searched if relation.readers is not None]
         lists = {row[0] for name in hiding for row in self.ask(f"search.readers_{name}")}
         return asked.readers.stated(sorted(lists))
 
