@@ -51,6 +51,8 @@ BY_HAND: dict[type, type] = {
     Values: aio_base.AsyncWatching,
 }
 """The classes with members that cannot be generated, and where those are."""
+BY_MODULE = {"agents"}
+"""The rooms with more facets than one file holds: each module of theirs has a generated one."""
 SPECIAL = {"__getattr__", "__iter__"}
 """The special methods that an asynchronous class has too."""
 WITHOUT = {"__init__", "__repr__", "__enter__", "__exit__", "__init_subclass__"}
@@ -376,11 +378,17 @@ def formatted(text: str, path: Path) -> str:
     return text
 
 
+def _part(kind: type, room: str) -> str:
+    """Return the end of the name of the module that a class goes to."""
+    module = kind.__module__.rpartition(".")[2]
+    return f"{room}_{module}" if room in BY_MODULE and module != "facet" else room
+
+
 def generated() -> dict[Path, str]:
     """Return every generated file with the text it must have."""
     kinds = classes()
     rooms = {kind: kind.__module__.split(".")[1] for kind in kinds}
-    stems = {kind: "_aio" if room == "api" else f"_aio_{room}" for kind, room in rooms.items()}
+    stems = {kind: "_aio" if room == "api" else f"_aio_{_part(kind, room)}" for kind, room in rooms.items()}
     modules = {stem: Module(stems) for stem in dict.fromkeys(stems.values())}
     for kind in kinds:
         modules[stems[kind]].add_class(kind)
@@ -389,7 +397,8 @@ def generated() -> dict[Path, str]:
             modules["_aio"].add_function(name)
     out = {}
     for stem, module in modules.items():
-        room = stem.removeprefix("_aio_")
+        room, _, part = stem.removeprefix("_aio_").partition("_")
+        room = f"{room}.{part}" if part else room
         source = f"of the classes of ``caliber.{room}``."
         if stem == "_aio":
             source = "of the handle ``Caliber`` and of the functions that open a store."

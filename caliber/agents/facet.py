@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import builtins
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from caliber.agents.views import AgentMemoryView
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import AgentRole, Principal
-from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
+from caliber.model.agents.registry import Agent, AgentGroup, AgentLifecycle, AgentStatus, GroupMember, GroupPattern
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.search.service import Searching
@@ -17,9 +18,92 @@ from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
     from caliber.agents.delegating import Delegations
+    from caliber.agents.groups import GroupService
     from caliber.agents.handing_off import Handoffs
     from caliber.agents.locks import LockService
     from caliber.agents.registry import Registry
+
+
+class Groups:
+    """The groups of agents, as one principal uses them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    @property
+    def _service(self) -> GroupService:
+        from caliber.agents.groups import GroupService  # few processes lead a group
+
+        return GroupService(self._engine, self._principal)
+
+    def create(
+        self,
+        name: str,
+        pattern: GroupPattern | str,
+        *,
+        description: str | None = None,
+        deadline_ms: int | None = None,
+    ) -> AgentGroup:
+        """Create a group, or return the one of this name and pattern.
+
+        ``pattern`` is round_robin, dynamic, supervisor, pipeline or voting.
+
+        Raises: InputError kinds, also for a name that has another pattern; PermissionDenied unless the principal is the
+            application or an admin.
+        """
+        return self._service.create(name, pattern, description=description, deadline_ms=deadline_ms)
+
+    def add(
+        self, name: str, agent: str | EntityRef, *, role: str | None = None, deadline_ms: int | None = None
+    ) -> GroupMember:
+        """Let an agent join a group, behind the other members; a member again gets the ``role``.
+
+        Raises: InputError kinds; NotFound for an unknown group; NotRegistered; PermissionDenied as ``create``.
+        """
+        return self._service.add(name, agent, role=role, deadline_ms=deadline_ms)
+
+    def remove(self, name: str, agent: str | EntityRef, *, deadline_ms: int | None = None) -> bool:
+        """Let an agent leave a group; return whether it was a member.
+
+        Raises: InputError kinds; NotFound for an unknown group; PermissionDenied as ``create``.
+        """
+        return self._service.remove(name, agent, deadline_ms=deadline_ms)
+
+    def members(self, name: str, *, deadline_ms: int | None = None) -> list[GroupMember]:
+        """Return the members of a group, in the order in which they joined.
+
+        Raises: InputError kinds; NotFound for an unknown group; PermissionDenied for a user.
+        """
+        return self._service.members(name, deadline_ms=deadline_ms)
+
+    def next_speaker(
+        self,
+        name: str,
+        *,
+        choice: str | EntityRef | None = None,
+        votes: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+    ) -> Agent | None:
+        """Return the agent whose turn comes next, and take the turn: the next call returns the one after it.
+
+        Members that are hibernated, archived or failed are passed over. By pattern: ``round_robin`` goes round in the
+        order of joining; ``pipeline`` goes through it once, then returns None until ``restart``; ``dynamic`` takes the
+        ``choice`` of the caller; ``supervisor`` gives every other turn to the member with the role ``supervisor``, and
+        after it takes the ``choice``, or the supervisor again without one; ``voting`` takes the member with most
+        ``votes`` (the name of a voter, and of the member it votes for), of equals the one that joined first.
+
+        Raises: InputError kinds, also for a choice or vote that is no member; NotFound for an unknown group;
+            PermissionDenied for a user.
+        """
+        return self._service.next_speaker(name, choice=choice, votes=votes, deadline_ms=deadline_ms)
+
+    def restart(self, name: str, *, deadline_ms: int | None = None) -> AgentGroup:
+        """Start the order of a group again: the next turn is that of its first member.
+
+        Raises: InputError kinds; NotFound for an unknown group; PermissionDenied as ``create``.
+        """
+        return self._service.restart(name, deadline_ms=deadline_ms)
 
 
 class Agents:
@@ -61,7 +145,7 @@ class Agents:
         return self._registry.register(agent, type, capabilities, rights, description, deadline_ms)
 
     def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
-        """Return a registered agent. Raises: InputError kinds; NotRegistered."""
+        """Return a registered agent. Raises: InputError kinds; NotRegistered; PermissionDenied for a user."""
         return self._registry.get(agent, deadline_ms=deadline_ms)
 
     def list(
@@ -74,7 +158,7 @@ class Agents:
     ) -> list[Agent]:
         """Return the registered agents, or those of a type, status and lifecycle, the oldest first.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; PermissionDenied for a user.
         """
         return self._registry.list(type, status, lifecycle, deadline_ms)
 
@@ -94,6 +178,37 @@ class Agents:
             for another agent than the principal.
         """
         return self._registry.set_status(status, agent, deadline_ms)
+
+    def heartbeat_many(self, agents: Sequence[str | EntityRef], *, deadline_ms: int | None = None) -> int:
+        """Renew the signs of life of several agents in one transaction; return how many of them are registered.
+
+        Raises: InputError kinds; PermissionDenied for other agents than the principal.
+        """
+        return self._registry.heartbeat_many(agents, deadline_ms)
+
+    def set_lifecycle(
+        self, lifecycle: AgentLifecycle | str, agent: str | EntityRef, *, deadline_ms: int | None = None
+    ) -> Agent:
+        """Make an agent active, hibernated or archived, and return it; only active agents act.
+
+        Raises: InputError kinds; NotRegistered; PermissionDenied unless the principal is the application or an admin.
+        """
+        return self._registry.set_lifecycle(lifecycle, agent, deadline_ms)
+
+    def fail_silent(self, *, deadline_ms: int | None = None) -> builtins.list[Agent]:
+        """Set agents that were silent for longer than ``agents.heartbeat_timeout_ms`` to failed, and return them.
+
+        Their locks are released in the same transaction, their requests for locks withdrawn, and those who wait behind
+        them woken. Run it at intervals from one place of the application.
+
+        Raises: PermissionDenied unless the principal is the application or an admin.
+        """
+        return self._registry.fail_silent(deadline_ms)
+
+    @property
+    def groups(self) -> Groups:
+        """Groups of agents, and the member that speaks next."""
+        return Groups(self._engine, self._principal)
 
     @property
     def delegations(self) -> Delegations:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
@@ -28,6 +28,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 _MS_US: Final = 1_000
 _RENEWED_AT: Final = 2 / 3
 """The share of its time that a place in the queue has left when a waiter renews it."""
+_PAGE: Final = 1_000
+"""The most locks of a holder that one statement reads."""
 _TOO_FAR: Final = 1.5
 """A place with more of its time left than this is of a clock that was put back since."""
 
@@ -269,6 +271,19 @@ def leave(uow: UnitOfWork, resource: str, waiter_id: LockWaiterId, wake: Wake) -
     for waiter in queue:
         if waiter.waiter_id == waiter_id:
             _leave(uow, waiter, len(queue) > 1, wake)
+
+
+def forfeit(uow: UnitOfWork, holders: Collection[str], wake: Wake) -> None:
+    """End the leases of holders that are gone, withdraw their requests, and wake those who wait for them."""
+    for holder in sorted(holders):
+        for waiter in uow.select_path(LOCK_WAITER, "list_by_holder", holder):
+            leave(uow, waiter.resource, waiter.waiter_id, wake)
+        while found := uow.select_entities(LOCK, "lock.list_live", uow.now_us, holder, _PAGE):
+            for resource in sorted({lock.resource for lock in found}):
+                uow.serialize(resource)
+                for lock in uow.select_path(LOCK, "list_by_resource", resource):
+                    if lock.holder == holder and to_us(lock.expires_at) > uow.now_us:
+                        end(uow, lock, wake)
 
 
 def _leave(uow: UnitOfWork, waiter: LockWaiter, is_awaited: bool, wake: Wake) -> None:

@@ -5,11 +5,13 @@ Source: C-362, C-363, C-381, C-418 to C-421, C-442, P-011.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from caliber.agents import lock_queue
 from caliber.agents.acting import (
     ActingAgent,
     acting_agent,
@@ -17,17 +19,18 @@ from caliber.agents.acting import (
     new_agent,
     not_registered,
 )
+from caliber.agents.lock_waiting import waiters_of
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.model import arguments, states
 from caliber.model.access import AgentRole, Principal
 from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
 from caliber.model.deadline import bounded
-from caliber.model.errors import CircularReference, NotRegistered, PermissionDenied
+from caliber.model.errors import CircularReference, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
-from caliber.model.time import from_us
+from caliber.model.time import from_us, to_us
 from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -92,6 +95,7 @@ class Registry:
     def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
         """Return an agent. Raises: InputError kinds; NotRegistered."""
         with bounded(deadline_ms):
+            self._require_no_user()
             named = agent_named(self._engine, agent)
             rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
             number = rows.find(named.ref.id.bytes)
@@ -109,6 +113,7 @@ class Registry:
     ) -> list[Agent]:
         """Return the agents of a type, status and stage of life, the oldest first."""
         with bounded(deadline_ms):
+            self._require_no_user()
             kind = arguments.as_name(agent_type, "type")
             state = None if status is None else arguments.as_enum(status, AgentStatus, "status")
             stage = None if lifecycle is None else arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
@@ -154,6 +159,77 @@ class Registry:
                 return updated
 
             return self._engine.write(work)
+
+    def heartbeat_many(self, agents: Sequence[str | EntityRef], deadline_ms: int | None) -> int:
+        """Renew the signs of life of several agents in one transaction; return how many are registered."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            named = arguments.as_items(agents, "agents", "a sequence of agents")
+            keys = sorted({acting_agent(self._engine, self._principal, each).ref.id.bytes for each in named})
+
+            def work(uow: UnitOfWork) -> int:
+                now, renewed = from_us(uow.now_us), 0
+                for key in keys:
+                    known: Agent | None = uow.find(AGENT, key)
+                    if known is not None:
+                        status = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
+                        uow.update(AGENT, dataclasses.replace(known, status=status, last_heartbeat=now))
+                        renewed += 1
+                return renewed
+
+            return self._engine.write(work)
+
+    def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef, deadline_ms: int | None) -> Agent:
+        """Change the stage of an agent's life; only active agents act."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            target = arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
+            self._require_service("set the lifecycle of", "an agent")
+            named = agent_named(self._engine, agent)
+
+            def work(uow: UnitOfWork) -> Agent:
+                known = self._known(uow, named.ref)
+                if known.lifecycle is target:
+                    return known
+                now = from_us(uow.now_us)
+                changed: Agent = uow.update(
+                    AGENT, dataclasses.replace(known, lifecycle=target, updated_at=now, last_heartbeat=now)
+                )
+                self._audit(uow, EventType.AGENT_LIFECYCLE, changed, {"lifecycle": target})
+                return changed
+
+            return self._engine.write(work)
+
+    def fail_silent(self, deadline_ms: int | None) -> builtins.list[Agent]:
+        """Set agents that were silent for longer than the timeout to failed and return them; locks and requests end."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            self._require_service("fail", "silent agents")
+            timeout_us = self._engine.config.agents.heartbeat_timeout_ms * 1_000
+            watched = [each for each in self.list(None, None, None, None) if _watched(each)]
+
+            def work(uow: UnitOfWork) -> builtins.list[Agent]:
+                failed: builtins.list[Agent] = []
+                for agent_id in sorted(each.agent_id for each in watched):
+                    uow.lock(AGENT, agent_id.bytes)
+                    known: Agent | None = uow.find(AGENT, agent_id.bytes)
+                    if known is None or not _watched(known) or uow.now_us - to_us(known.last_heartbeat) <= timeout_us:
+                        continue
+                    now = from_us(uow.now_us)
+                    known = uow.update(AGENT, dataclasses.replace(known, status=AgentStatus.FAILED, updated_at=now))
+                    assert known is not None
+                    self._audit(uow, EventType.AGENT_FAIL, known, {"status": known.status})
+                    failed.append(known)
+                if failed:
+                    lock_queue.forfeit(uow, [ActingAgent(each.name, each.ref).label for each in failed], self._wake)
+                return failed
+
+            limit_us = self._engine.clock.now_us() - timeout_us
+            watched = [each for each in watched if to_us(each.last_heartbeat) < limit_us]
+            return self._engine.write(work) if watched else []
+
+    def _wake(self, resource: str, ended: uuid.UUID) -> None:
+        waiters_of(self._engine).wake(resource, ended)
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -202,6 +278,11 @@ class Registry:
         if not self._principal.serves:
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
 
+    def _require_no_user(self) -> None:
+        """Raise PermissionDenied for a user: who works for the application is not for its users to know."""
+        if self._principal.is_user:
+            raise PermissionDenied(agent_id=self._principal.label, action="read", resource="the registry of agents")
+
     def _audit(self, uow: UnitOfWork, kind: EventType, agent: Agent, changes: dict[str, Any]) -> None:
         """Log a change of what an agent is, or may do, in its transaction; names and texts stay out of the log."""
         event = self._engine.event(
@@ -214,4 +295,6 @@ class Registry:
         event_log.audit(uow, event)
 
 
-__all__ = ["NotRegistered", "Registry"]
+def _watched(agent: Agent) -> bool:
+    """Return whether an agent would be missed: it is active, and has not failed yet."""
+    return agent.lifecycle is AgentLifecycle.ACTIVE and agent.status is not AgentStatus.FAILED

@@ -13,7 +13,6 @@ from caliber.config.faults import wrong
 from caliber.config.nested import merged, value_at
 from caliber.config.storage import POSTGRES_ADAPTERS
 from caliber.model.errors import ConfigError, IncompatibleOptions, MultipleErrors
-from caliber.model.hints import did_you_mean
 
 KNOB: Final = "base"
 NONE: Final = "none"
@@ -75,6 +74,8 @@ def _check_profile(name: object, field: str) -> None:
     elif name.lower().endswith(_SUFFIXES):
         reason = f"names a profile, not a file: a file cannot be the base of another; there are {names}"
     elif name not in NAMES:
+        from caliber.model.hints import did_you_mean  # for a text of a fault alone
+
         hint = did_you_mean(name[:64].lower().replace("_", "-"), NAMES, mark="")
         reason = f"there is no such profile; {f'{hint} ' if hint else ''}there are {names}"
     else:

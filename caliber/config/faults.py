@@ -23,7 +23,6 @@ from caliber.model.errors import (
     MissingRequired,
     ProviderNotSupported,
 )
-from caliber.model.hints import did_you_mean
 
 Location = tuple[int | str, ...]
 
@@ -186,6 +185,8 @@ def _unknown(location: Location, root: type[BaseModel]) -> str:
     section = section_at(location[:-1], root)
     if section is None:
         return "there is no such knob"
+    from caliber.model.hints import did_you_mean  # for a text of a fault alone
+
     hint = did_you_mean(str(location[-1])[:NAME_CHARS], section.model_fields, mark="")
     return f"there is no such knob; {hint}" if hint else "there is no such knob"
 

@@ -53,7 +53,6 @@ from caliber.config.providers import (
 )
 from caliber.config.recall import RecallConfig
 from caliber.config.rules import checks, declared  # noqa: F401  (declared registers checks)
-from caliber.config.rules.earlier import renamed
 from caliber.config.search import SearchConfig
 from caliber.config.secret import REDACTED, LiteralDsn
 from caliber.config.storage import (
@@ -224,6 +223,8 @@ class CaliberConfig(Section):
 
         What an earlier version wrote has today's names, and the hash by which windows name it. Raises: MultipleErrors.
         """
+        from caliber.config.rules.earlier import renamed  # of use for stored configurations alone
+
         data = renamed(parse_json(text))
         storage = data.get("storage")
         if isinstance(storage, dict) and storage.get("dsn") == REDACTED:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.waits import until
 
 import caliber
 from caliber.agents.acting import acting_agent, registered
-from caliber.model import AgentLifecycle, AgentRole, AgentStatus, EntityRef, FixedClock, Principal
+from caliber.kernels import uuid7
+from caliber.model import AgentLifecycle, AgentRole, AgentStatus, EntityRef, FixedClock, LockMode, LockToken, Principal
+from caliber.model.agents import LockWaiter
 from caliber.model.errors import (
     CircularReference,
     DTypeError,
@@ -22,6 +26,9 @@ from caliber.model.errors import (
     PermissionDenied,
     RequiredFieldMissing,
 )
+from caliber.model.ids import LockWaiterId
+from caliber.model.time import from_us
+from caliber.schema.relations import LOCK_WAITER
 from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
@@ -159,6 +166,9 @@ def test_an_agent_acts_as_itself_alone(open_store: Opened) -> None:
     for name in (None, "planner", "maria"):
         with pytest.raises(PermissionDenied):
             memory.acting_as(Principal.user("maria")).agents.register(name)
+    for call in (lambda agents: agents.list(), lambda agents: agents.get("planner")):
+        with pytest.raises(PermissionDenied, match="registry"):
+            call(memory.acting_as(Principal.user("maria")).agents)
 
 
 def test_the_first_act_registers_an_agent_where_registration_is_open(open_store: Opened) -> None:
@@ -209,3 +219,81 @@ def test_a_task_that_is_deleted_leaves_its_agent(open_store: Opened) -> None:
     assert memory.agents.get("planner").current_trajectory_id == task.trajectory_id
     memory.storage.trajectories.delete(task.trajectory_id)
     assert memory.agents.get("planner").current_trajectory_id is None
+
+
+def test_only_active_agents_act(open_store: Opened) -> None:
+    memory = open_store()
+    memory.agents.register("planner")
+    for stage in ("hibernated", "archived"):
+        assert memory.agents.set_lifecycle(stage, "planner").lifecycle == stage
+        with pytest.raises(PermissionDenied, match=stage):
+            act(memory, Principal.agent("planner"))
+    with pytest.raises(PermissionDenied):
+        memory.acting_as(Principal.agent("planner")).agents.set_lifecycle("active", "planner")
+    memory.agents.set_lifecycle("active", "planner")
+    assert act(memory, Principal.agent("planner")).name == "planner"
+    with pytest.raises(NotRegistered):
+        memory.agents.set_lifecycle("active", "nowhere")
+
+
+def test_silent_agents_fail_by_the_databases_clock(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=10_000)
+    for name in ("silent", "heard", "away"):
+        memory.agents.register(name)
+    memory.agents.set_lifecycle("hibernated", "away")
+    clock.advance(ms=10_000)
+    assert memory.agents.fail_silent() == []
+    assert memory.agents.heartbeat_many(["heard", EntityRef.agent("nowhere")]) == 1
+    locks = memory.agents.locks
+    for holder in ("silent", "heard"):
+        locks.acquire(f"file of {holder}", holder=f"agent:{holder}", lease_ms=3_600_000)
+    clock.advance(ms=1)
+    assert [each.name for each in memory.agents.fail_silent()] == ["silent"]
+    assert locks.held("file of silent") == []
+    assert len(locks.held("file of heard")) == 1
+    assert locks.acquire("file of silent", holder="agent:heard").token == 2, "tokens keep rising"
+    assert memory.agents.fail_silent() == []
+    assert [each.name for each in memory.agents.list(status="failed")] == ["silent"]
+    assert memory.agents.heartbeat_many(["silent"]) == 1
+    assert memory.agents.get("silent").status is AgentStatus.IDLE
+    with pytest.raises(PermissionDenied):
+        memory.acting_as(Principal.agent("heard")).agents.fail_silent()
+    clock.advance(ms=-5_000)
+    assert memory.agents.fail_silent() == [], "a clock that goes back fails no agent"
+
+
+def test_requests_of_silent_agents_are_withdrawn_and_those_behind_wake(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=10_000, agents__lock_place_ms=3_600_000)
+    for name in ("silent", "heard"):
+        memory.agents.register(name)
+    clock.advance(ms=10_001)
+    memory.agents.heartbeat("heard")
+    locks = memory.agents.locks
+
+    def ask(resource: str, holder: str) -> Future[Any]:
+        waiting = len(locks.waiting())
+        future = pool.submit(locks.acquire, resource, holder=holder, wait_ms=60_000, lease_ms=3_600_000)
+        until(lambda: len(locks.waiting()) > waiting)
+        return future
+
+    with ThreadPoolExecutor(3) as pool:
+        locks.acquire("of silent", holder="agent:silent", lease_ms=3_600_000)
+        locks.acquire("of heard", holder="agent:heard", lease_ms=3_600_000)
+        granted = ask("of silent", "agent:heard")
+        plant = inspect(memory).engine
+        plant.write(lambda uow: uow.insert(LOCK_WAITER, request(uow, "of heard", "agent:silent")))
+        behind = ask("of heard", "user:maria")
+        assert [each.name for each in memory.agents.fail_silent()] == ["silent"]
+        assert granted.result(20).holder == "agent:heard"
+        assert [(each.resource, each.holder) for each in locks.waiting()] == [("of heard", "user:maria")]
+        held = locks.held("of heard")[0]
+        assert locks.release(LockToken(held.resource, held.token), holder="agent:heard")
+        assert behind.result(20).holder == "user:maria"
+
+
+def request(uow: Any, resource: str, holder: str) -> LockWaiter:
+    """Return the place in a queue that an agent took which ended since."""
+    now, ends = from_us(uow.now_us), from_us(uow.now_us + 3_600_000_000)
+    return LockWaiter(LockWaiterId(uuid7()), resource, holder, LockMode.EXCLUSIVE, 1, now, now, ends)

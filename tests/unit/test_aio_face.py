@@ -8,7 +8,7 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,16 @@ from caliber.model.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
-AT_ONCE = {"LockService.hold", "acting_as", "records", "table_of", "Tables.get", "Agents.view", "subscribe"}
+AT_ONCE = {
+    "LockService.hold",
+    "Values.watch",
+    "acting_as",
+    "records",
+    "table_of",
+    "Tables.get",
+    "Agents.view",
+    "subscribe",
+}
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CALL: dict[str, Any] = {
@@ -80,6 +89,9 @@ def returned(declared: Any) -> str:
     if isinstance(declared, type):
         with suppress(StopIteration):
             return face_of(declared).__name__
+        if issubclass(declared, Iterator):
+            step = inspect.signature(declared.__next__, eval_str=True, locals=lazy(declared.__next__))
+            return str(AsyncIterator[step.return_annotation])
     return as_text(declared).replace("collections.abc.Iterator", "collections.abc.AsyncIterator")
 
 

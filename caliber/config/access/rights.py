@@ -46,7 +46,8 @@ class AgentsConfig(Section):
         source_value="required",
     )
     heartbeat_timeout_ms: Duration = knob(
-        "Silence of an agent after which its status becomes failed, and its locks are released.",
+        "Silence of an agent after which memory.agents.fail_silent sets it to failed and releases its locks. Acts renew"
+        " a heartbeat that is older than a quarter of it.",
         "C-421",
         unit="ms",
         gt=0,

@@ -24,7 +24,6 @@ from caliber.config.secret import LiteralDsn, readable
 from caliber.model.declared import Trigger
 from caliber.model.embedding import EmbedMode
 from caliber.model.errors import ConfigError, MissingRequired
-from caliber.model.hints import did_you_mean
 from caliber.schema.memories import BUILT_IN, window_of
 from caliber.schema.memory_types import FieldType, RetentionKind
 
@@ -94,6 +93,8 @@ def _known(memories: Any) -> dict[str, None]:
 
 
 def _unknown(what: str, got: str, known: Iterable[str]) -> str:
+    from caliber.model.hints import did_you_mean  # for a text of a fault alone
+
     names = list(known)
     hint = did_you_mean(got, names, f"there are {', '.join(names)}")
     return f"there is no {what} {got}; {hint}"

@@ -1,0 +1,250 @@
+"""Service behind ``memory.agents.groups``: groups of agents, and the member that speaks next.
+
+The turn of a group is a row: it outlives the process, and two callers never get the same turn. Source: P-012 to P-015.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+from caliber.agents.acting import agent_named, not_registered
+from caliber.engine.engine import Engine
+from caliber.kernels import uuid7
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.agents.registry import (
+    Agent,
+    AgentGroup,
+    AgentId,
+    AgentLifecycle,
+    AgentStatus,
+    GroupId,
+    GroupMember,
+    GroupPattern,
+    MemberId,
+)
+from caliber.model.deadline import bounded
+from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
+from caliber.model.references import EntityRef
+from caliber.model.time import from_us
+from caliber.schema.relations import AGENT, AGENT_GROUP, GROUP_MEMBER
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+SUPERVISOR = "supervisor"
+"""The role of the member of a group that leads it."""
+
+
+class GroupService:
+    """The groups of agents, as one principal uses them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def create(
+        self,
+        name: str,
+        pattern: GroupPattern | str,
+        *,
+        description: str | None = None,
+        deadline_ms: int | None = None,
+    ) -> AgentGroup:
+        """Create a group, or return the one of this name and pattern."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            wanted = arguments.as_enum(pattern, GroupPattern, "pattern")
+            plain, text = _plain(name), arguments.as_name(description, "description")
+            self._require_service("create", "a group of agents")
+
+            def work(uow: UnitOfWork) -> AgentGroup:
+                now = from_us(uow.now_us)
+                made = AgentGroup(GroupId(uuid7()), plain, wanted, 0, now, now, description=text)
+                if uow.insert_new(AGENT_GROUP, made):
+                    return made
+                known = self._known(uow, plain)
+                if known.pattern is not wanted:
+                    raise InvalidValue(field="pattern", reason=f"is {known.pattern} in the group of this name")
+                return known
+
+            return self._engine.write(work)
+
+    def add(
+        self, name: str, agent: str | EntityRef, *, role: str | None = None, deadline_ms: int | None = None
+    ) -> GroupMember:
+        """Let an agent join a group, behind the other members; a member again gets the ``role``."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            plain, part = _plain(name), arguments.as_name(role, "role")
+            joining = agent_named(self._engine, agent)
+            self._require_service("change", "a group of agents")
+
+            def work(uow: UnitOfWork) -> GroupMember:
+                group = self._known(uow, plain)
+                if uow.find(AGENT, joining.ref.id.bytes) is None:
+                    raise not_registered(joining.ref)
+                members = _members(uow, group)
+                for each in members:
+                    if each.agent_id == joining.ref.id:
+                        changed: GroupMember = uow.update(GROUP_MEMBER, dataclasses.replace(each, role=part))
+                        return changed
+                place = 1 + max((each.position for each in members), default=-1)
+                now = from_us(uow.now_us)
+                agent_id = AgentId(joining.ref.id)
+                made = GroupMember(MemberId(uuid7()), group.group_id, agent_id, place, now, part)
+                uow.insert(GROUP_MEMBER, made)
+                return made
+
+            return self._engine.write(work)
+
+    def remove(self, name: str, agent: str | EntityRef, *, deadline_ms: int | None = None) -> bool:
+        """Let an agent leave a group; return whether it was a member."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            plain, leaving = _plain(name), agent_named(self._engine, agent)
+            self._require_service("change", "a group of agents")
+
+            def work(uow: UnitOfWork) -> bool:
+                for each in _members(uow, self._known(uow, plain)):
+                    if each.agent_id == leaving.ref.id:
+                        uow.delete(GROUP_MEMBER, each)
+                        return True
+                return False
+
+            return self._engine.write(work)
+
+    def members(self, name: str, *, deadline_ms: int | None = None) -> builtins.list[GroupMember]:
+        """Return the members of a group, in the order in which they joined."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            plain = _plain(name)
+            self._require_no_user("read")
+            return self._engine.write(lambda uow: _members(uow, self._known(uow, plain)))
+
+    def next_speaker(
+        self,
+        name: str,
+        *,
+        choice: str | EntityRef | None = None,
+        votes: Mapping[str, str] | None = None,
+        deadline_ms: int | None = None,
+    ) -> Agent | None:
+        """Return the agent whose turn comes next, and take the turn: the next call returns the one after it."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            plain = _plain(name)
+            self._require_no_user("lead")
+            chosen = None if choice is None else agent_named(self._engine, choice, "choice").ref.id
+            ballots = {
+                agent_named(self._engine, voter, "votes").ref.id: agent_named(self._engine, voted, "votes").ref.id
+                for voter, voted in arguments.as_mapping(votes, "votes").items()
+            }
+
+            def work(uow: UnitOfWork) -> Agent | None:
+                group = self._known(uow, plain)
+                members = _members(uow, group)
+                ids = {each.agent_id for each in members}
+                for field, given in (("choice", {chosen} - {None}), ("votes", {*ballots, *ballots.values()})):
+                    if not given <= ids:
+                        raise InvalidValue(field=field, reason="names an agent that is no member of the group")
+                able = [(each, agent) for each in members if (agent := _able(uow, each)) is not None]
+                speaker = _next(group, members, able, chosen, Counter(ballots.values()))
+                if speaker is not None:
+                    uow.update(
+                        AGENT_GROUP,
+                        dataclasses.replace(
+                            group,
+                            spoken=group.spoken + 1,
+                            last_speaker_id=speaker.agent_id,
+                            updated_at=from_us(uow.now_us),
+                        ),
+                    )
+                return speaker
+
+            return self._engine.write(work)
+
+    def restart(self, name: str, *, deadline_ms: int | None = None) -> AgentGroup:
+        """Start the order of a group again: the next turn is that of its first member."""
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            plain = _plain(name)
+            self._require_service("change", "a group of agents")
+
+            def work(uow: UnitOfWork) -> AgentGroup:
+                fresh = dataclasses.replace(self._known(uow, plain), spoken=0, last_speaker_id=None)
+                group: AgentGroup = uow.update(AGENT_GROUP, dataclasses.replace(fresh, updated_at=from_us(uow.now_us)))
+                return group
+
+            return self._engine.write(work)
+
+    # --- rules -----------------------------------------------------------------------------------
+
+    def _known(self, uow: UnitOfWork, name: str) -> AgentGroup:
+        """Return a group, locked until the transaction ends. Raises: NotFound."""
+        uow.serialize(f"caliber:agent group {name}")
+        group: AgentGroup | None = uow.find_by(AGENT_GROUP, ("name",), name)
+        if group is None:
+            raise NotFound("there is no group of agents of this name", entity_type=AGENT_GROUP.name, id=None)
+        return group
+
+    def _require_service(self, action: str, resource: str) -> None:
+        if not self._principal.serves:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+
+    def _require_no_user(self, action: str) -> None:
+        if self._principal.is_user:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource="a group of agents")
+
+
+def _plain(name: str) -> str:
+    return EntityRef.plain_name(arguments.as_text(name, "name", limit=arguments.MAX_NAME_CHARS))
+
+
+def _members(uow: UnitOfWork, group: AgentGroup) -> list[GroupMember]:
+    found: list[GroupMember] = uow.select_path(GROUP_MEMBER, "list_by_group", group.group_id.bytes)
+    return found
+
+
+def _able(uow: UnitOfWork, member: GroupMember) -> Agent | None:
+    """Return the agent of a member that can speak, or None."""
+    agent: Agent | None = uow.find(AGENT, member.agent_id.bytes)
+    if agent is None or agent.lifecycle is not AgentLifecycle.ACTIVE or agent.status is AgentStatus.FAILED:
+        return None
+    return agent
+
+
+def _next(
+    group: AgentGroup,
+    members: list[GroupMember],
+    able: list[tuple[GroupMember, Agent]],
+    chosen: object,
+    votes: Counter[object],
+) -> Agent | None:
+    """Return the speaker of a turn, or None where no member can speak or the pipeline is through."""
+    if not able:
+        return None
+    last = next((each.position for each in members if each.agent_id == group.last_speaker_id), -1)
+    after = [agent for each, agent in able if each.position > last]
+    if group.pattern is GroupPattern.PIPELINE:
+        return after[0] if after else None
+    if group.pattern is GroupPattern.ROUND_ROBIN:
+        return after[0] if after else able[0][1]
+    if group.pattern is GroupPattern.VOTING:
+        if not votes:
+            raise RequiredFieldMissing(
+                "votes are required: the members of the group vote on its speaker", field="votes"
+            )
+        return max(able, key=lambda pair: (votes[pair[1].agent_id], -pair[0].position))[1]
+    picked = next((agent for _, agent in able if agent.agent_id == chosen), None)
+    if chosen is not None and picked is None:
+        raise InvalidValue(field="choice", reason="cannot speak: it is hibernated, archived or failed")
+    if group.pattern is GroupPattern.DYNAMIC:
+        if picked is None:
+            raise RequiredFieldMissing("choice is required: the caller picks the speaker of this group", field="choice")
+        return picked
+    leader = next((agent for each, agent in able if each.role == SUPERVISOR), None)
+    if leader is None:
+        raise InvalidValue(field="name", reason="is a group whose supervisor is missing or cannot speak")
+    return leader if picked is None or group.last_speaker_id != leader.agent_id else picked
