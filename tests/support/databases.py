@@ -241,14 +241,14 @@ class PostgresBackend(Backend):
 
 DERIVED = """
 DO $$ DECLARE thing text; BEGIN
-  FOR thing IN SELECT format('%s %I.%I', CASE relkind WHEN 'r' THEN 'TABLE' ELSE 'INDEX' END, '{schema}', relname)
-    FROM pg_class WHERE relnamespace = '{schema}'::regnamespace
+  FOR thing IN SELECT format('%s IF EXISTS %I.%I', CASE relkind WHEN 'r' THEN 'TABLE' WHEN 'v' THEN 'VIEW' ELSE 'INDEX'
+    END, '{schema}', relname) FROM pg_class WHERE relnamespace = '{schema}'::regnamespace
     AND ((relkind = 'r' AND relname ~ '^(text|memory)_' AND relname NOT IN ('text_state', 'memory_type'))
-      OR (relkind = 'i' AND relname ~ '^vector_'))
+      OR (relkind = 'i' AND relname ~ '^vector_') OR relkind = 'v')
   LOOP EXECUTE 'DROP ' || thing || ' CASCADE'; END LOOP;
   DELETE FROM "{schema}".text_state;
 END $$"""
-"""Drops what a test has made to search with: other tests are not to pay for it."""
+"""Drops the views of a test, and what it has made to search with: other tests are not to pay for it."""
 
 EMPTIED = tuple(relation for relation in RELATIONS if relation.name != "schema_migration")
 SQLITE_KNOBS = frozenset(
