@@ -257,9 +257,9 @@ SOUND_HANDING: dict[str, tuple[list[Op], Given]] = {
         [ACCEPT, handed("accept", "a", 1), START, handed("start", "a", 3)],
         Given("in_progress", "a", "active"),
     ),
-    "an interrupted completion": (
+    "a completion of unknown outcome": (
         [ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
-        Given("in_progress", "a", "completed"),
+        Given("completed", "a", "completed"),
     ),
     "cancelled before it was accepted": ([handed("cancel", "boss", 0)], Given("rejected", None)),
     "taken over": ([handed("take", "a", 0), handed("finish", "a", 2)], Given("completed", "a")),
@@ -270,6 +270,11 @@ WRONG_HANDING: dict[str, tuple[list[Op], Given, str]] = {
     "another agent works": ([ACCEPT, handed("start", "b", 2)], Given("in_progress", "a"), "did not accept"),
     "in other hands": ([ACCEPT], Given("accepted", "b"), "in the hands of b"),
     "a step left out": ([ACCEPT, handed("complete", "a", 2)], Given("completed", "a"), "complete without start"),
+    "half a completion": (
+        [ACCEPT, START, handed("complete", "a", 4, outcome=UNKNOWN)],
+        Given("in_progress", "a", "completed"),
+        "its task completed",
+    ),
     "two ends": (
         [ACCEPT, START, COMPLETE, handed("cancel", "boss", 6)],
         Given("completed", "a"),
