@@ -36,6 +36,8 @@ from pydantic import BaseModel
 
 import caliber
 from caliber.agents.locks import LockService
+from caliber.agents.mail.messages import Messages
+from caliber.agents.mail.receiving import Receiving
 from caliber.api import aio_base, opening
 from caliber.api.caliber import Caliber
 from caliber.events.facet import Events
@@ -49,6 +51,8 @@ BY_HAND: dict[type, type] = {
     LockService: aio_base.AsyncLocking,
     Events: aio_base.AsyncSubscribing,
     Values: aio_base.AsyncWatching,
+    Receiving: aio_base.AsyncListening,
+    Messages: aio_base.AsyncRequesting,
 }
 """The classes with members that cannot be generated, and where those are."""
 BY_MODULE = {"agents"}

@@ -58,6 +58,8 @@ def maintain(engine: Engine) -> dict[str, int]:
             "embedding_cache.prune", now - engine.config.embedding_cache_retention * 1_000
         )
         out["locks"] = uow.execute("lock.delete_expired", now) + uow.execute("lock_waiter.delete_expired", now)
+        out["expired_messages"] = uow.execute("message.expire", now)
+        out["messages"] = uow.execute("message.prune", now - engine.config.message_retention * 1_000)
         return out
 
     # Windows still in the queue may refer to contents that would go now.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from caliber.agents.groups import GroupService
     from caliber.agents.handing_off import Handoffs
     from caliber.agents.locks import LockService
+    from caliber.agents.mail.messages import Messages
     from caliber.agents.registry import Registry
 
 
@@ -223,6 +224,13 @@ class Agents:
         from caliber.agents.handing_off import Handoffs
 
         return Handoffs(self._engine, self._principal, self._tasks)
+
+    @property
+    def messages(self) -> Messages:
+        """Messages between agents: to an agent, to a type of agents, or to all."""
+        from caliber.agents.mail.messages import Messages  # most processes send none
+
+        return Messages(self._engine, self._principal)
 
     @property
     def locks(self) -> LockService:

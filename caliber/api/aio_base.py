@@ -16,19 +16,23 @@ import inspect
 import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Self, TypeVar
 
+from caliber.agents.mail.messages import Messages
+from caliber.agents.mail.receiving import Receiving
 from caliber.api.aio_threads import CallThreads
 from caliber.api.caliber import Caliber
 from caliber.events.bus import Subscriber
 from caliber.events.facet import Events
 from caliber.model import arguments
-from caliber.model.agents import Lock, LockMode, LockToken
+from caliber.model.agents import AgentMessage, Lock, LockMode, LockToken, MessagePriority, MessageType
 from caliber.model.deadline import within
 from caliber.model.errors import DTypeError
 from caliber.model.events import Event
+from caliber.model.ids import Id
+from caliber.model.references import EntityRef
 
 if TYPE_CHECKING:
     from caliber.agents.locks import LockService
@@ -228,6 +232,94 @@ async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
+
+
+class AsyncListening(AsyncFace):
+    """Receivers of messages that wait in the event loop, not on a thread of the pool."""
+
+    _sync: Receiving
+
+    async def listen(
+        self,
+        *,
+        idle_ms: int | None = None,
+        batch: int = 1,
+        lease_ms: int | None = None,
+        agent: str | EntityRef | None = None,
+    ) -> AsyncIterator[AgentMessage]:
+        """Yield messages as they arrive, each claimed for ``lease_ms``. See ``Receiving.listen``."""
+        idle_s = None if idle_ms is None else arguments.as_whole(idle_ms, "idle_ms") / 1000
+        until = None if idle_s is None else time.monotonic() + idle_s
+        woken = asyncio.Event()
+        while True:
+            found: list[AgentMessage] = []
+            with await self._run(self._sync._waiting, agent, _setter(woken)):
+                while not found:
+                    woken.clear()
+                    found = await self._run(self._sync.claim, batch, lease_ms=lease_ms, agent=agent)
+                    if found:
+                        break
+                    left = None if until is None else until - time.monotonic()
+                    if left is not None and left <= 0:
+                        return
+                    due = await self._run(self._sync._due_s, agent)
+                    await _wait(woken, due if left is None else min(due, left))
+            for message in found:
+                yield message
+            until = None if idle_s is None else time.monotonic() + idle_s
+
+
+class AsyncRequesting(AsyncFace):
+    """Requests whose senders wait in the event loop."""
+
+    _sync: Messages
+
+    async def request(
+        self,
+        payload: Any,
+        *,
+        timeout_ms: int,
+        to: str | EntityRef | None = None,
+        to_type: str | None = None,
+        message_type: MessageType | str = MessageType.QUESTION,
+        priority: MessagePriority | str = MessagePriority.NORMAL,
+        trajectory_id: Id | None = None,
+        scope_id: Id | None = None,
+        artifact_ids: Sequence[Id] = (),
+        idempotency_key: str | None = None,
+        agent: str | EntityRef | None = None,
+    ) -> AgentMessage:
+        """Send a message and wait in the event loop for its reply; return the reply. See ``Messages.request``."""
+        until = time.monotonic() + arguments.as_duration_ms(timeout_ms, "timeout_ms") / 1000
+        kind, about = (message_type, priority), (trajectory_id, scope_id, artifact_ids)
+        sync, woken = self._sync, asyncio.Event()
+        sent = await self._run(sync._request, payload, timeout_ms, (to, to_type), kind, about, idempotency_key, agent)
+        with sync._waiting_for(sent, _setter(woken)):
+            while True:
+                woken.clear()
+                reply = await self._run(sync._take_reply, sent)
+                left = until - time.monotonic()
+                if reply is not None:
+                    return reply
+                if left <= 0:
+                    raise sync._no_reply(sent)
+                await _wait(woken, left)
+
+
+def _setter(woken: asyncio.Event) -> Callable[[], None]:
+    """Return a function that sets an event of the running loop from any thread."""
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(woken.set)
+
+    return wake
+
+
+async def _wait(woken: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(woken.wait(), max(0.0, seconds))
 
 
 class AsyncSubscribing(AsyncFace):

@@ -22,7 +22,7 @@ from caliber.events.facet import Events
 from caliber.explain.facet import Windows
 from caliber.jobs.claims import Claim
 from caliber.jobs.facet import Jobs
-from caliber.jobs.handlers import Handler
+from caliber.jobs.handlers import IDLE, Handler
 from caliber.jobs.queue import JobQueue
 from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
@@ -183,6 +183,7 @@ def add_parts(engine: Engine) -> None:
     _end_delegations(engine, jobs, retaining)
     register_full_text(engine, jobs)
     jobs.register(Handler("workspace.reminder", functools.partial(_remind, engine)))
+    jobs.register(Handler("agents.messages", functools.partial(_sweep_messages, engine), priority=IDLE))
 
 
 def _directory(engine: Engine, principal: Principal) -> AgentDirectory:
@@ -195,6 +196,12 @@ def _remind(engine: Engine, claim: Claim) -> int:
     from caliber.workspace.reminders import remind  # few stores have a calendar
 
     return remind(engine, claim)
+
+
+def _sweep_messages(engine: Engine, claim: Claim) -> int:
+    from caliber.agents.mail.messages import sweep  # most stores have no messages
+
+    return sweep(engine, claim)
 
 
 def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> None:

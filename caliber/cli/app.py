@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "forget": ("caliber.cli.memory.forget:forget", "Erase a person or thing from everything that is kept."),
     "jobs": ("caliber.cli.memory.jobs:jobs", "List, retry, cancel and run work that is done behind calls."),
     "access": ("caliber.cli.memory.access:access", "Grant, revoke and list rights on records of others."),
+    "messages": ("caliber.cli.memory.messages:messages", "List messages between agents, and deliver them again."),
     "conflicts": ("caliber.cli.memory.conflicts:conflicts", "List and resolve contradictions between records."),
     "policies": ("caliber.cli.memory.policies:policies", "List policies and their next run times."),
     "stats": ("caliber.cli.stats:stats", "Show the contents of the store and their sizes."),

@@ -97,7 +97,10 @@ class CaliberConfig(Section):
     validation_mode: ValidationMode = knob("Validate writes only, or reads too.", "C-101")
     lock_timeout: Duration = knob("Time after which a lock that nobody extends lapses.", "C-112", unit="ms", gt=0)
     message_retention: Duration = knob(
-        "Time that messages between agents are kept.", "C-113", unit="ms", gt=0, reserved=True
+        "Time that messages between agents are kept once they are acknowledged, expired or dead.",
+        "C-113",
+        unit="ms",
+        gt=0,
     )
     delegation_timeout: Duration = knob("Longest wait of a delegation for an answer.", "C-114", unit="ms", gt=0)
     min_relevance_threshold: Real = knob(

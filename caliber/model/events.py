@@ -55,6 +55,7 @@ class EventType(StrEnum):
     IDENTITY_MERGE = "identity_merge"
     GRANT = "grant"
     REVOKE = "revoke"
+    MESSAGE_SEND = "message_send"
     AGENT_REGISTER = "agent_register"
     AGENT_LIFECYCLE = "agent_lifecycle"
     AGENT_FAIL = "agent_fail"

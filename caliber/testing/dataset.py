@@ -155,6 +155,8 @@ def argument(name: str) -> Any:
     """Return something that a statement's parameter of this name can be."""
     if name == "ordinals":
         return "[1]"
+    if name == "message_ids":
+        return f'["{uid(1).hex}"]'
     if name == "kinds":
         return '["r"]'
     if name == "outcome":
@@ -167,7 +169,7 @@ def argument(name: str) -> Any:
         return "trace"
     if name in texts:
         return "r"
-    if name.endswith("_id"):
+    if name.endswith("_id") or name in ("mailbox", "mailbox_of_type", "claimed_by"):
         return uid(1).bytes
     if name in ("owner_type", "initiator_type"):
         return "note"

@@ -706,6 +706,11 @@ SELECT nextval('"tenant_a"."agent_ordinal_seq"'::regclass) FROM generate_series(
 --   gives: ordinal
 SELECT nextval('"tenant_a"."agent_group_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- agent_message.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."agent_message_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
@@ -952,7 +957,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."workspace_value", "tenant_a"."task", "tenant_a"."task_dependency", "tenant_a"."calendar_event", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."workspace_value", "tenant_a"."task", "tenant_a"."task_dependency", "tenant_a"."calendar_event", "tenant_a"."agent_message", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -1115,6 +1120,59 @@ SELECT nextval('"tenant_a"."lock_waiter_ordinal_seq"'::regclass) FROM generate_s
 --   takes: nothing
 --   gives: memories, versions
 SELECT count(*), coalesce(sum(version), 0)::bigint FROM "tenant_a"."memory_type";
+
+-- message.ack
+--   takes: message_ids, claim_id, now
+--   gives: message_id
+UPDATE "tenant_a"."agent_message" SET ended_at = $3, outcome = 'acknowledged', version = version + 1 WHERE message_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) AND claim_id = $2 AND ended_at IS NULL RETURNING message_id;
+
+-- message.backlog
+--   takes: mailbox, now, limit
+--   gives: messages
+SELECT count(*) FROM (SELECT 1 FROM "tenant_a"."agent_message" AS m WHERE m.mailbox = $1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > $2) LIMIT $3) AS waiting;
+
+-- message.claim
+--   takes: mailbox, rank, now, until, ahead, claim_id, claimed_by, limit
+--   gives: ordinal, message_id, mailbox, from_agent_id, to_agent_id, to_agent_type, message_type, topic, rank, payload, created_at, available_at, expires_at, trajectory_id, scope_id, artifact_ids, reply_to, awaits_reply, broadcast_id, idempotency_key, claim_id, claimed_by, claimed_at, attempts, delivered_at, ended_at, outcome, version
+UPDATE "tenant_a"."agent_message" SET available_at = $4, claimed_at = $3, claim_id = $6, claimed_by = $7, attempts = attempts + 1, delivered_at = coalesce(delivered_at, $3), version = version + 1 WHERE ordinal = ANY(ARRAY(SELECT m.ordinal FROM "tenant_a"."agent_message" AS m WHERE m.mailbox = $1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) AND (m.available_at <= $3 OR m.claimed_at >= $5) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "tenant_a"."agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > $3))) AND m.rank <= $2 ORDER BY m.rank, m.ordinal LIMIT $8 FOR UPDATE OF m SKIP LOCKED)) RETURNING "ordinal", "message_id", "mailbox", "from_agent_id", "to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "created_at", "available_at", "expires_at", "trajectory_id", "scope_id", "artifact_ids", "reply_to", "awaits_reply", "broadcast_id", "idempotency_key", "claim_id", "claimed_by", "claimed_at", "attempts", "delivered_at", "ended_at", "outcome", "version";
+
+-- message.expire
+--   takes: now
+UPDATE "tenant_a"."agent_message" SET ended_at = expires_at, outcome = 'expired', version = version + 1 WHERE ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= $1 AND (claim_id IS NULL OR available_at <= $1);
+
+-- message.extend
+--   takes: message_ids, claim_id, now, until
+--   gives: message_id
+UPDATE "tenant_a"."agent_message" SET claimed_at = $3, available_at = $4 WHERE message_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) AND claim_id = $2 AND ended_at IS NULL RETURNING message_id;
+
+-- message.list
+--   takes: state, now, limit
+--   gives: ordinal, message_id, mailbox, from_agent_id, to_agent_id, to_agent_type, message_type, topic, rank, payload, created_at, available_at, expires_at, trajectory_id, scope_id, artifact_ids, reply_to, awaits_reply, broadcast_id, idempotency_key, claim_id, claimed_by, claimed_at, attempts, delivered_at, ended_at, outcome, version
+SELECT "ordinal", "message_id", "mailbox", "from_agent_id", "to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "created_at", "available_at", "expires_at", "trajectory_id", "scope_id", "artifact_ids", "reply_to", "awaits_reply", "broadcast_id", "idempotency_key", "claim_id", "claimed_by", "claimed_at", "attempts", "delivered_at", "ended_at", "outcome", "version" FROM "tenant_a"."agent_message" WHERE ($1 = '' OR ($1 = 'pending' AND ended_at IS NULL AND claim_id IS NULL AND NOT (expires_at IS NOT NULL AND expires_at <= $2)) OR ($1 = 'delivered' AND ended_at IS NULL AND claim_id IS NOT NULL AND NOT (expires_at IS NOT NULL AND expires_at <= $2)) OR outcome = $1 OR ($1 = 'expired' AND ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= $2)) ORDER BY ordinal DESC LIMIT $3;
+
+-- message.list_of
+--   takes: state, now, limit, agent_id, mailbox
+--   gives: ordinal, message_id, mailbox, from_agent_id, to_agent_id, to_agent_type, message_type, topic, rank, payload, created_at, available_at, expires_at, trajectory_id, scope_id, artifact_ids, reply_to, awaits_reply, broadcast_id, idempotency_key, claim_id, claimed_by, claimed_at, attempts, delivered_at, ended_at, outcome, version
+SELECT "ordinal", "message_id", "mailbox", "from_agent_id", "to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "created_at", "available_at", "expires_at", "trajectory_id", "scope_id", "artifact_ids", "reply_to", "awaits_reply", "broadcast_id", "idempotency_key", "claim_id", "claimed_by", "claimed_at", "attempts", "delivered_at", "ended_at", "outcome", "version" FROM "tenant_a"."agent_message" WHERE ($1 = '' OR ($1 = 'pending' AND ended_at IS NULL AND claim_id IS NULL AND NOT (expires_at IS NOT NULL AND expires_at <= $2)) OR ($1 = 'delivered' AND ended_at IS NULL AND claim_id IS NOT NULL AND NOT (expires_at IS NOT NULL AND expires_at <= $2)) OR outcome = $1 OR ($1 = 'expired' AND ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= $2)) AND (from_agent_id = $4 OR to_agent_id = $4 OR claimed_by = $4 OR mailbox = $5) ORDER BY ordinal DESC LIMIT $3;
+
+-- message.next
+--   takes: mailbox, mailbox_of_type, now
+--   gives: available_at
+SELECT min(m.available_at) FROM "tenant_a"."agent_message" AS m WHERE m.mailbox IN ($1, $2) AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) AND m.available_at > $3;
+
+-- message.prune
+--   takes: ended_before
+DELETE FROM "tenant_a"."agent_message" WHERE ended_at IS NOT NULL AND ended_at < $1;
+
+-- message.ready
+--   takes: mailbox, mailbox_of_type, now, ahead
+--   gives: rank, rank_of_type
+SELECT (SELECT m.rank FROM "tenant_a"."agent_message" AS m WHERE m.mailbox = $1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) AND (m.available_at <= $3 OR m.claimed_at >= $4) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "tenant_a"."agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > $3))) ORDER BY m.rank, m.ordinal LIMIT 1), (SELECT m.rank FROM "tenant_a"."agent_message" AS m WHERE m.mailbox = $2 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > $3) AND (m.available_at <= $3 OR m.claimed_at >= $4) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "tenant_a"."agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > $3))) ORDER BY m.rank, m.ordinal LIMIT 1);
+
+-- message.release
+--   takes: message_ids, claim_id, now, until
+--   gives: message_id
+UPDATE "tenant_a"."agent_message" SET claimed_at = $3, available_at = $4, claim_id = NULL, claimed_by = NULL, version = version + 1 WHERE message_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) AND claim_id = $2 AND ended_at IS NULL RETURNING message_id;
 
 -- note.reserve
 --   takes: count

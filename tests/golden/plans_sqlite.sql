@@ -931,6 +931,59 @@ SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_a
 --   gives: memories, versions
 SELECT count(*), coalesce(sum(version), 0) FROM memory_type;
 
+-- message.ack
+--   takes: message_ids, claim_id, now
+--   gives: message_id
+UPDATE "agent_message" SET ended_at = ?3, outcome = 'acknowledged', version = version + 1 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND ended_at IS NULL RETURNING message_id;
+
+-- message.backlog
+--   takes: mailbox, now, limit
+--   gives: messages
+SELECT count(*) FROM (SELECT 1 FROM "agent_message" AS m WHERE m.mailbox = ?1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?2) LIMIT ?3) AS waiting;
+
+-- message.claim
+--   takes: mailbox, rank, now, until, ahead, claim_id, claimed_by, limit
+--   gives: ordinal, message_id, mailbox, from_agent_id, to_agent_id, to_agent_type, message_type, topic, rank, payload, created_at, available_at, expires_at, trajectory_id, scope_id, artifact_ids, reply_to, awaits_reply, broadcast_id, idempotency_key, claim_id, claimed_by, claimed_at, attempts, delivered_at, ended_at, outcome, version
+UPDATE "agent_message" SET available_at = ?4, claimed_at = ?3, claim_id = ?6, claimed_by = ?7, attempts = attempts + 1, delivered_at = coalesce(delivered_at, ?3), version = version + 1 WHERE ordinal IN (SELECT m.ordinal FROM "agent_message" AS m WHERE m.mailbox = ?1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?3) AND (m.available_at <= ?3 OR m.claimed_at >= ?5) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > ?3))) AND m.rank <= ?2 ORDER BY m.rank, m.ordinal LIMIT ?8) RETURNING "ordinal", "message_id", "mailbox", "from_agent_id", "to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "created_at", "available_at", "expires_at", "trajectory_id", "scope_id", "artifact_ids", "reply_to", "awaits_reply", "broadcast_id", "idempotency_key", "claim_id", "claimed_by", "claimed_at", "attempts", "delivered_at", "ended_at", "outcome", "version";
+
+-- message.expire
+--   takes: now
+UPDATE "agent_message" SET ended_at = expires_at, outcome = 'expired', version = version + 1 WHERE ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= ?1 AND (claim_id IS NULL OR available_at <= ?1);
+
+-- message.extend
+--   takes: message_ids, claim_id, now, until
+--   gives: message_id
+UPDATE "agent_message" SET claimed_at = ?3, available_at = ?4 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND ended_at IS NULL RETURNING message_id;
+
+-- message.list
+--   takes: state, now, limit
+--   gives: ordinal, message_id, mailbox, from_agent_id, to_agent_id, to_agent_type, message_type, topic, rank, payload, created_at, available_at, expires_at, trajectory_id, scope_id, artifact_ids, reply_to, awaits_reply, broadcast_id, idempotency_key, claim_id, claimed_by, claimed_at, attempts, delivered_at, ended_at, outcome, version
+SELECT "ordinal", "message_id", "mailbox", "from_agent_id", "to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "created_at", "available_at", "expires_at", "trajectory_id", "scope_id", "artifact_ids", "reply_to", "awaits_reply", "broadcast_id", "idempotency_key", "claim_id", "claimed_by", "claimed_at", "attempts", "delivered_at", "ended_at", "outcome", "version" FROM "agent_message" WHERE (?1 = '' OR (?1 = 'pending' AND ended_at IS NULL AND claim_id IS NULL AND NOT (expires_at IS NOT NULL AND expires_at <= ?2)) OR (?1 = 'delivered' AND ended_at IS NULL AND claim_id IS NOT NULL AND NOT (expires_at IS NOT NULL AND expires_at <= ?2)) OR outcome = ?1 OR (?1 = 'expired' AND ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= ?2)) ORDER BY ordinal DESC LIMIT ?3;
+
+-- message.list_of
+--   takes: state, now, limit, agent_id, mailbox
+--   gives: ordinal, message_id, mailbox, from_agent_id, to_agent_id, to_agent_type, message_type, topic, rank, payload, created_at, available_at, expires_at, trajectory_id, scope_id, artifact_ids, reply_to, awaits_reply, broadcast_id, idempotency_key, claim_id, claimed_by, claimed_at, attempts, delivered_at, ended_at, outcome, version
+SELECT "ordinal", "message_id", "mailbox", "from_agent_id", "to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "created_at", "available_at", "expires_at", "trajectory_id", "scope_id", "artifact_ids", "reply_to", "awaits_reply", "broadcast_id", "idempotency_key", "claim_id", "claimed_by", "claimed_at", "attempts", "delivered_at", "ended_at", "outcome", "version" FROM "agent_message" WHERE (?1 = '' OR (?1 = 'pending' AND ended_at IS NULL AND claim_id IS NULL AND NOT (expires_at IS NOT NULL AND expires_at <= ?2)) OR (?1 = 'delivered' AND ended_at IS NULL AND claim_id IS NOT NULL AND NOT (expires_at IS NOT NULL AND expires_at <= ?2)) OR outcome = ?1 OR (?1 = 'expired' AND ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= ?2)) AND (from_agent_id = ?4 OR to_agent_id = ?4 OR claimed_by = ?4 OR mailbox = ?5) ORDER BY ordinal DESC LIMIT ?3;
+
+-- message.next
+--   takes: mailbox, mailbox_of_type, now
+--   gives: available_at
+SELECT min(m.available_at) FROM "agent_message" AS m WHERE m.mailbox IN (?1, ?2) AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?3) AND m.available_at > ?3;
+
+-- message.prune
+--   takes: ended_before
+DELETE FROM "agent_message" WHERE ended_at IS NOT NULL AND ended_at < ?1;
+
+-- message.ready
+--   takes: mailbox, mailbox_of_type, now, ahead
+--   gives: rank, rank_of_type
+SELECT (SELECT m.rank FROM "agent_message" AS m WHERE m.mailbox = ?1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?3) AND (m.available_at <= ?3 OR m.claimed_at >= ?4) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > ?3))) ORDER BY m.rank, m.ordinal LIMIT 1), (SELECT m.rank FROM "agent_message" AS m WHERE m.mailbox = ?2 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?3) AND (m.available_at <= ?3 OR m.claimed_at >= ?4) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > ?3))) ORDER BY m.rank, m.ordinal LIMIT 1);
+
+-- message.release
+--   takes: message_ids, claim_id, now, until
+--   gives: message_id
+UPDATE "agent_message" SET claimed_at = ?3, available_at = ?4, claim_id = NULL, claimed_by = NULL, version = version + 1 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND ended_at IS NULL RETURNING message_id;
+
 -- scope.distrust
 --   takes: trust, owner_id
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version

@@ -182,7 +182,8 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
     )
     pg.tamper(
         None,
-        "DROP TABLE job, identity, person_fact, access_grant, conflict, group_member, agent_group, agent, lock_waiter",
+        "DROP TABLE job, identity, person_fact, access_grant, conflict, group_member, agent_group, agent, lock_waiter,"
+        " agent_message, delegation, handoff, workspace_value, task, task_dependency, calendar_event",
     )
     pg.tamper(None, "DROP INDEX ix_event_list_audit_by_subject")
     pg.tamper(None, "ALTER TABLE trajectory DROP COLUMN user_id, DROP COLUMN agent_id")

@@ -36,8 +36,7 @@ def _stands(module: str) -> bool:
 
 
 _LOCKS = (Locks(), Locks(same_clock=False))
-_STEALING = Messages(same_clock=False)
-"""A receiver that was stopped between the moment it reads the clock and its claim may take a live lease of another."""
+_MESSAGES = (Messages(), Messages(same_clock=False))
 _PARTS = {
     "locks": Part("caliber.agents.lock_queue", _LOCKS, _LOCKS),
     "states": Part("caliber.agents.registry", (States(), States()), (States(), States())),
@@ -48,7 +47,7 @@ _PARTS = {
         (Handing(), Handing()),
         (Handing(delegations=100, handoffs=20), Handing(delegations=100, handoffs=20)),
     ),
-    "messages": Part("caliber.agents.delivery", (Messages(), _STEALING), (_STEALING, _STEALING)),
+    "messages": Part("caliber.agents.mail.delivery", _MESSAGES, _MESSAGES),
 }
 PARTS = {name: part for name, part in _PARTS.items() if _stands(part.module)}
 

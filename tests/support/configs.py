@@ -11,12 +11,6 @@ from caliber.model import EntityRef, EntityType
 DIMENSIONS = 32
 HASH_PROVIDER = {"provider_type": "hash", "model": "test", "dimensions": DIMENSIONS, "options": {}}
 
-UNREAD: dict[str, Any] = {
-    "message_retention": "30d",
-    "delegation_timeout": "1h",
-}
-"""Every knob that nothing reads yet: a file may set it, and its value is checked."""
-
 USER = EntityRef(EntityType.USER, uuid.UUID("0190f3c2-7c00-7000-8000-000000000001"))
 ADMIN = {"kind": "human", "id": "owner", "admin": True}
 """``Principal.admin()`` as a configuration states it: most tests look at the store behind the back of access."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from caliber.admin.facet import Admin
 from caliber.agents.locks import LockService
+from caliber.agents.mail.messages import Messages
 from caliber.api.caliber import Caliber
 from caliber.events.facet import Events
 
@@ -22,7 +23,8 @@ def test_every_public_call_has_an_example() -> None:
 
     for name in public(Caliber):
         assert re.search(rf"\b(memory|admin)\.{name}\b", CODE), name
-    for facet, kind in (("agents.locks", LockService), ("admin", Admin), ("events", Events)):
+    facets = (("agents.locks", LockService), ("agents.messages", Messages), ("admin", Admin), ("events", Events))
+    for facet, kind in facets:
         for name in public(kind):
             assert re.search(rf"\.{facet}\.{name}\(", CODE), f"{facet}.{name}"
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pydantic
 import pytest
-from support.configs import UNREAD
 
 import caliber
 from caliber.config import CaliberConfig, FrozenMap, StorageConfig, profiles
@@ -49,7 +48,6 @@ SAMPLE = profiles.reference(
     previous_embedding_provider=PROVIDER,
     summarization_provider=MODEL,
     tenancy=TENANCY,
-    **UNREAD,
 )
 
 
@@ -136,7 +134,6 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "context_window_persistence.ttl_ms",
             "principal.role",
             "tokens.vocabulary",  # an estimator that counts bytes has none
-            *UNREAD,  # until something reads them
             "orphan_detection_threshold",  # without it no task is ended
             "stale_threshold",  # as pcp.grounding: without both no age is stale
             "pcp.anti_sprawl",

@@ -53,6 +53,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "HandoffFailed": {"reason": "r1"},
     "PermissionDenied": {"agent_id": "a1", "action": "update", "resource": "n1"},
     "MessageDeliveryFailed": {"message_id": "m1", "reason": "r1"},
+    "MailboxFull": {"pending": 1},
 }
 
 

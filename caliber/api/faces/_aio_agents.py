@@ -15,6 +15,7 @@ from caliber.api.aio_base import AsyncFace
 from caliber.api.faces._aio_agents_delegating import AsyncDelegations
 from caliber.api.faces._aio_agents_handing_off import AsyncHandoffs
 from caliber.api.faces._aio_agents_locks import AsyncLockService
+from caliber.api.faces._aio_agents_messages import AsyncMessages
 from caliber.api.faces._aio_agents_views import AsyncAgentMemoryView
 from caliber.model.access import AgentRole
 from caliber.model.agents.registry import Agent, AgentGroup, AgentLifecycle, AgentStatus, GroupMember, GroupPattern
@@ -125,6 +126,11 @@ class AsyncAgents(AsyncFace, of=Agents):
     def handoffs(self) -> AsyncHandoffs:
         """Tasks that agents pass on to other agents. See ``Agents.handoffs``."""
         return self._face(AsyncHandoffs, self._sync.handoffs)
+
+    @property
+    def messages(self) -> AsyncMessages:
+        """Messages between agents: to an agent, to a type of agents, or to all. See ``Agents.messages``."""
+        return self._face(AsyncMessages, self._sync.messages)
 
     @property
     def locks(self) -> AsyncLockService:

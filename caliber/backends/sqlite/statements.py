@@ -10,6 +10,7 @@ from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
+from caliber.storage.sql.message_statements import message_statements
 from caliber.storage.sql.trust_statements import trust_statements
 from caliber.storage.sql.workspace_statements import workspace_statements
 
@@ -133,6 +134,7 @@ _TEXTS = {
     ),
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),
+    **message_statements(DIALECT),
     **trust_statements(DIALECT),
     **workspace_statements(DIALECT),
 }

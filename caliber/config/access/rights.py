@@ -37,6 +37,32 @@ class RightsConfig(Section):
     write: FrozenMap[Scope] = knob('Kinds that it writes, each with "all" or "own" (changes only).', "C-422")
 
 
+class MessagesConfig(Section):
+    """Messages between agents."""
+
+    lease_ms: Duration = knob(
+        "Time that a receiver has to acknowledge a message; after it another claim gets the message.",
+        "C-371",
+        unit="ms",
+        gt=0,
+    )
+    attempts_max: Int = knob("Deliveries of a message before it is kept as a dead letter.", "ours", ge=1)
+    pending_max: Int = knob(
+        "Most messages that wait for one agent, or for one type of agents; a send beyond them is refused.",
+        "ours",
+        unit="messages",
+        ge=1,
+    )
+    payload_max_bytes: Int = knob("Longest payload of a message, as JSON.", "ours", unit="bytes", ge=1, le=16_777_216)
+    poll_ms: Duration = knob(
+        "Interval at which a process whose receivers wait looks for messages of other processes, where the database"
+        " does not notify it: SQLite, and PostgreSQL without storage.feed_dsn; 0 never looks.",
+        "ours",
+        unit="ms",
+        ge=0,
+    )
+
+
 class AgentsConfig(Section):
     """Agents that share the store."""
 
@@ -66,6 +92,7 @@ class AgentsConfig(Section):
         unit="ms",
         gt=0,
     )
+    messages: MessagesConfig = knob("Messages between agents.", "ours")
 
 
 class AccessConfig(Section):

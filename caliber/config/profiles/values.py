@@ -28,6 +28,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "lock_timeout": 30 * SECOND,
         # Nobody answers for an hour: the agent that asked does it otherwise.
         "delegation_timeout": HOUR,
+        "message_retention": 30 * DAY,
         # Nothing is too slight: limits and budgets keep the most relevant (docs/search.md, In windows).
         "min_relevance_threshold": 0.0,
         "embedding_cache_retention": 30 * DAY,
@@ -182,6 +183,13 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "heartbeat_timeout_ms": 5 * MINUTE,
             "lock_place_ms": 5 * SECOND,
             "lock_poll_ms": 50,
+            "messages": {
+                "lease_ms": 30 * SECOND,
+                "attempts_max": 5,
+                "pending_max": 10_000,
+                "payload_max_bytes": 262_144,
+                "poll_ms": 15,
+            },
         },
         "access": {
             "default_visibility": {

@@ -37,7 +37,15 @@ _NEW_JOB_KNOBS: Final = {"backoff_ms": 1, "backoff_max_ms": 1, "history_ms": 0, 
 
 _NEW_SECTIONS: Final[dict[str, Any]] = {
     "learning": {"method": "rules", "max_facts": 100},
-    "agents": {"registration": "open", "heartbeat_timeout_ms": 1, "lock_place_ms": 100, "lock_poll_ms": 1},
+    "agents": {
+        "registration": "open",
+        "heartbeat_timeout_ms": 1,
+        "lock_place_ms": 100,
+        "lock_poll_ms": 1,
+        "messages": {"lease_ms": 1, "attempts_max": 1, "pending_max": 1, "payload_max_bytes": 1, "poll_ms": 0},
+    },
+    "workspace": {"value_chars": 2, "occurrences_max": 1},
+    "message_retention": 1,
     "contradiction_threshold": 1.0,
     "delegation_timeout": 3_600_000,
 }

@@ -31,7 +31,7 @@
     │   ├── NotRegistered, LockExpired
     │   ├── LockAcquisitionFailed
     │   │   └── LockDeadlock
-    │   ├── MessageDeliveryFailed, DelegationFailed, HandoffFailed
+    │   ├── MessageDeliveryFailed, MailboxFull, DelegationFailed, HandoffFailed
     │   └── PermissionDenied
     └── InternalError           CALIBER_INTERNAL   a fault of ours: please report it
 
@@ -411,6 +411,11 @@ class LockExpired(AgentError):
 
 class MessageDeliveryFailed(AgentError):
     template = "message {message_id}: {reason}"
+
+
+class MailboxFull(MessageDeliveryFailed):
+    template = "the receiver has {pending} pending messages, as many as it may have; send again once it has read some"
+    default_retryable = True
 
 
 class DelegationFailed(AgentError):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations.access import GRANT, IDENTITY
-from caliber.schema.relations.agents import AGENT, AGENT_GROUP, GROUP_MEMBER, LOCK, LOCK_WAITER
+from caliber.schema.relations.agents import AGENT, AGENT_GROUP, AGENT_MESSAGE, GROUP_MEMBER, LOCK, LOCK_WAITER
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.delegation import DELEGATION, HANDOFF
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
@@ -47,6 +47,7 @@ RELATIONS: tuple[Relation, ...] = (
     TASK,
     TASK_DEPENDENCY,
     CALENDAR_EVENT,
+    AGENT_MESSAGE,
     EVENT,
     CHANGE,
     ERASURE,
@@ -93,6 +94,7 @@ BY_NAME: dict[str, Relation] = {relation.name: relation for relation in RELATION
 __all__ = [
     "AGENT",
     "AGENT_GROUP",
+    "AGENT_MESSAGE",
     "ARTIFACT",
     "BY_CODE",
     "BY_NAME",

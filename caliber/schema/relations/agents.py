@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caliber.model.access import AgentRole
-from caliber.model.agents import Lock, LockMode, LockWaiter
+from caliber.model.agents import AgentMessage, Lock, LockMode, LockWaiter, MessageOutcome, MessageType
 from caliber.model.agents.registry import (
     Agent,
     AgentGroup,
@@ -22,6 +22,7 @@ from caliber.schema.relation import (
     ForeignKey,
     Relation,
     Unique,
+    boolean,
     enum,
     instant,
     integer,
@@ -30,6 +31,7 @@ from caliber.schema.relation import (
     text,
     text_array,
     uuid_,
+    uuid_array,
     version,
 )
 from caliber.schema.traits import Exported
@@ -211,5 +213,76 @@ LOCK_WAITER = Relation(
         AccessPath("list_by_resource", ("resource",), ("ticket",)),
         # What a holder waits for: a deadlock is a circle of these.
         AccessPath("list_by_holder", ("holder",), ("waiter_id",)),
+    ),
+)
+
+_OPEN = (("ended_at", True),)
+
+AGENT_MESSAGE = Relation(
+    name="agent_message",
+    plural="agent_messages",
+    entity=AgentMessage,
+    code=55,
+    comment="Messages between agents: pending, delivered under a lease, or ended and kept for a while.",
+    ordinal=True,
+    in_order=True,  # of one sender and topic the earlier message is delivered first, whatever the clocks do
+    versioned=True,
+    private=True,
+    derived=None,  # as its sender wrote it
+    erase=Erase(owned=("to_agent_id",), hangs_on=("trajectory_id", "scope_id")),
+    links=None,  # gone when its time is over
+    trust=None,  # read by agents, never by windows
+    exported=None,  # mail of one store
+    key=("message_id",),
+    columns=(
+        uuid_("message_id"),
+        uuid_("mailbox"),
+        uuid_("from_agent_id"),
+        uuid_("to_agent_id", nullable=True),
+        text("to_agent_type", nullable=True, redact=Redaction.ROW),
+        enum("message_type", MessageType, open=True, redact=Redaction.WORDS),
+        text("topic", nullable=True),
+        integer("rank", check=(0, 3), comment="priority: 0 is critical, 3 is low"),
+        json_("payload", redact=Redaction.WORDS),
+        instant("created_at"),
+        instant("available_at", comment="the end of the lease, or of a delay"),
+        instant("expires_at", nullable=True),
+        uuid_("trajectory_id", nullable=True),
+        uuid_("scope_id", nullable=True),
+        uuid_array("artifact_ids"),
+        uuid_("reply_to", nullable=True),
+        boolean("awaits_reply"),
+        uuid_("broadcast_id", nullable=True, redact=Redaction.NOTHING),
+        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
+        uuid_("claim_id", nullable=True, redact=Redaction.NOTHING),
+        uuid_("claimed_by", nullable=True),
+        instant("claimed_at", nullable=True),
+        integer("attempts", check=(0, None)),
+        instant("delivered_at", nullable=True),
+        instant("ended_at", nullable=True),
+        enum("outcome", MessageOutcome, nullable=True),
+        version(),
+    ),
+    uniques=(Unique(("from_agent_id", "idempotency_key"), where=(("idempotency_key", False),)),),
+    foreign_keys=(
+        ForeignKey("from_agent_id", "agent", "agent_id", "cascade"),
+        ForeignKey("to_agent_id", "agent", "agent_id", "cascade"),
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "set null"),
+        ForeignKey("scope_id", "scope", "scope_id", "set null"),
+    ),
+    paths=(
+        AccessPath("list_open", ("mailbox",), ("rank", "ordinal"), where=_OPEN, limited=True),
+        # For the order of one sender and topic.
+        AccessPath(
+            "list_stream", ("mailbox", "from_agent_id", "topic"), ("ordinal",), where=(*_OPEN, ("topic", False))
+        ),
+        AccessPath("list_sent", ("from_agent_id",), ("ordinal",), descending=True, limited=True),
+        AccessPath("list_received", ("to_agent_id",), ("ordinal",), where=(("to_agent_id", False),), descending=True),
+        AccessPath("list_broadcast", ("broadcast_id",), ("ordinal",), where=(("broadcast_id", False),)),
+        AccessPath("list_replies", ("reply_to",), ("ordinal",), where=(("reply_to", False),)),
+        AccessPath("list_expiring", (), ("expires_at",), where=(*_OPEN, ("expires_at", False))),
+        AccessPath("list_ended", (), ("ended_at",), where=(("ended_at", False),)),
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("ordinal",), where=(("trajectory_id", False),)),
+        AccessPath("list_by_scope", ("scope_id",), ("ordinal",), where=(("scope_id", False),)),
     ),
 )

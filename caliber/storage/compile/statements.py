@@ -71,6 +71,19 @@ IRREGULAR: dict[str, Irregular] = {
     "job.list_ended": Irregular(("outcome", "kind", "limit"), rows_of="job"),
     "job.counts": Irregular((), results=("kind", "jobs")),
     "workspace_value.by_prefix": Irregular(("prefix",), rows_of="workspace_value"),
+    "message.ready": Irregular(("mailbox", "mailbox_of_type", "now", "ahead"), results=("rank", "rank_of_type")),
+    "message.claim": Irregular(
+        ("mailbox", "rank", "now", "until", "ahead", "claim_id", "claimed_by", "limit"), rows_of="agent_message"
+    ),
+    "message.ack": Irregular(("message_ids", "claim_id", "now"), results=("message_id",)),
+    "message.extend": Irregular(("message_ids", "claim_id", "now", "until"), results=("message_id",)),
+    "message.release": Irregular(("message_ids", "claim_id", "now", "until"), results=("message_id",)),
+    "message.backlog": Irregular(("mailbox", "now", "limit"), results=("messages",)),
+    "message.next": Irregular(("mailbox", "mailbox_of_type", "now"), results=("available_at",)),
+    "message.expire": Irregular(("now",)),
+    "message.prune": Irregular(("ended_before",)),
+    "message.list": Irregular(("state", "now", "limit"), rows_of="agent_message"),
+    "message.list_of": Irregular(("state", "now", "limit", "agent_id", "mailbox"), rows_of="agent_message"),
     "checkpoint.prune": Irregular(("trajectory_id", "keep", "before")),
 }
 

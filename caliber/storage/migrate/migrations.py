@@ -165,6 +165,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("task"),
             AddRelation("task_dependency"),
             AddRelation("calendar_event"),
+            AddRelation("agent_message"),
         ),
     ),
 }

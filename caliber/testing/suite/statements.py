@@ -260,7 +260,9 @@ def _population(world: World, relation: Relation, path: AccessPath) -> Iterator[
                     if kind is ColumnType.INSTANT:
                         columns[name] = from_us(step)
                     elif kind is ColumnType.INT:
-                        columns[name] = base + 100 * step + outside
+                        check = relation.column(name).check
+                        few = check is not None and check[1] is not None  # 1 to 3 are among them
+                        columns[name] = step if few else base + 100 * step + outside
             yield world.fresh(relation, **columns)
             number += 1
     yield world.fresh(relation, **_elsewhere(world, relation, path))

@@ -14,12 +14,13 @@ import apsw
 
 import caliber
 from caliber.agents.acting import acting_agent, registered
+from caliber.agents.mail.wakeups import wakeups_of
 from caliber.config import CaliberConfig
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.facts import ExtractedFact
-from caliber.model import AgentRole, EventType, LockToken, Principal, PrincipalKind
+from caliber.model import AgentRole, EntityRef, EventType, LockToken, Principal, PrincipalKind
 from caliber.model.errors import Conflict, InvalidValue, LockAcquisitionFailed, NotRegistered
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
@@ -153,6 +154,58 @@ def unanswered(config: CaliberConfig, place: Place) -> str:
     clock.advance(ms=2 * HOUR_MS)
     memory.jobs.run_due()
     return memory.agents.delegations.get(given.delegation_id).status.value
+
+
+def mailed(memory: caliber.Caliber, payload: str = "x") -> str:
+    """Return the outcome of a message that one agent sends to another."""
+    memory.agents.register("bob")
+    return works(lambda: memory.agents.messages.send(payload, to="bob", agent="ann"))
+
+
+def mailed_twice(config: CaliberConfig, place: Place) -> str:
+    """Return the outcomes of two messages to a receiver that reads none."""
+    memory = place.open(config)
+    return " ".join((mailed(memory), mailed(memory)))
+
+
+def mailed_much(config: CaliberConfig, place: Place) -> str:
+    """Return the outcome of a message of 52 bytes."""
+    return mailed(place.open(config), "x" * 50)
+
+
+def delivered(config: CaliberConfig, place: Place) -> list[int]:
+    """Return how many messages each of four claims gets, 1.5 s after the one before, of one that stays unread."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    mailed(memory)
+    counts = []
+    for _ in range(4):
+        counts.append(len(memory.agents.messages.claim(agent="bob")))
+        clock.advance(ms=1_500)
+    return counts
+
+
+def mail_kept(config: CaliberConfig, place: Place) -> int:
+    """Return how many messages there are two hours after the one that was sent was acknowledged."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    mailed(memory)
+    memory.agents.messages.ack(memory.agents.messages.claim(agent="bob"), agent="bob")
+    clock.advance(ms=7_200_000)
+    memory.admin.maintain()
+    return len(memory.agents.messages.list())
+
+
+def mailed_elsewhere(config: CaliberConfig, place: Place) -> bool:
+    """Return whether a receiver that waits hears at once of a message that another handle's process sends."""
+    memory, other = place.open(config), place.open(config)
+    memory.agents.register("bob")
+    wakeups = wakeups_of(inspect(memory).engine)
+    woken = threading.Event()
+    with wakeups.waiting(frozenset({EntityRef.agent("bob").id}), woken.set):
+        woken.clear()
+        other.agents.messages.send("x", to="bob", agent="ann")
+        return woken.wait(3 if config.agents.messages.poll_ms else 0.3)
 
 
 # --- scopes and trajectories -------------------------------------------------------------------------
@@ -498,6 +551,18 @@ ROLES = AgentRole
 
 CASES: tuple[Case, ...] = (
     # --- agents
+    Case("agents.messages.lease_ms", delivered, (1_000, [1, 1, 1, 1]), (4_000, [1, 0, 0, 1]), NO_VECTORS),
+    Case(
+        "agents.messages.attempts_max",
+        delivered,
+        (2, [1, 1, 0, 0]),
+        (3, [1, 1, 1, 0]),
+        {**NO_VECTORS, "agents.messages.lease_ms": 1_000},
+    ),
+    Case("agents.messages.pending_max", mailed_twice, (1, "done MailboxFull"), (2, "done done"), NO_VECTORS),
+    Case("agents.messages.payload_max_bytes", mailed_much, (51, "InvalidValue"), (52, "done"), NO_VECTORS),
+    Case("agents.messages.poll_ms", mailed_elsewhere, (0, False), (10, True), {**NO_VECTORS, "storage.path": FILE}),
+    Case("message_retention", mail_kept, ("1h", 0), ("3h", 1), NO_VECTORS),
     Case("agents.registration", acted, ("open", "planner"), ("required", "refused"), NO_VECTORS),
     Case("agents.heartbeat_timeout_ms", heard, (8_000, 3), (20_000, 0), NO_VECTORS),
     Case("agents.lock_place_ms", queued, ("2s", 2.0), ("7s", 7.0), NO_VECTORS),

@@ -1,0 +1,1 @@
+"""Messages between agents: sending, receiving by lease, waking."""

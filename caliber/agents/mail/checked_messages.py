@@ -1,0 +1,121 @@
+"""Arguments of messages, checked and made plain before any transaction."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any, Final
+
+from caliber.agents.acting import agent_named
+from caliber.agents.mail.delivery import Outgoing
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.agents import AgentMessage, MessageId, MessagePriority, MessageType
+from caliber.model.errors import DTypeError, InvalidValue, NotFound, RequiredFieldMissing
+from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
+from caliber.schema.relation import Relation
+from caliber.schema.relations import SCOPE, TRAJECTORY
+from caliber.search.service import Searching
+from caliber.storage.compile.codec import dump_json
+
+_TYPES: Final[dict[str, MessageType | str]] = {each.value: each for each in MessageType}
+
+
+def checked(
+    engine: Engine,
+    principal: Principal,
+    payload: Any,
+    address: tuple[Any, Any, bool],
+    rest: tuple[Any, ...],
+    idempotency_key: Any,
+    *,
+    awaits: bool = False,
+) -> Outgoing:
+    """Return a message as it can be sent.
+
+    ``rest``: type, topic, priority, expires_in_ms, delay_ms, trajectory, scope, artifacts, reply_to.
+    """
+    message_type, topic, priority, expires_in_ms, delay_ms, trajectory_id, scope_id, artifact_ids, reply_to = rest
+    to, to_type, everyone = address
+    if not everyone and (to is None) == (to_type is None):
+        raise RequiredFieldMissing("give either to, an agent, or to_type, a type of agents", field="to")
+    task = _of_task(engine, principal, TRAJECTORY, trajectory_id, "trajectory_id")
+    scope = _of_task(engine, principal, SCOPE, scope_id, "scope_id")
+    return Outgoing(
+        to=None if to is None else agent_named(engine, to, "to").ref,
+        to_type=arguments.as_name(to_type, "to_type"),
+        everyone=everyone,
+        message_type=message_type_of(message_type),
+        topic=arguments.as_name(topic, "topic"),
+        priority=arguments.as_enum(priority, MessagePriority, "priority"),
+        payload=checked_payload(engine, payload),
+        expires_in_ms=None if expires_in_ms is None else arguments.as_duration_ms(expires_in_ms, "expires_in_ms"),
+        delay_ms=arguments.as_duration_ms(delay_ms, "delay_ms")
+        if delay_ms
+        else arguments.as_whole(delay_ms, "delay_ms"),
+        trajectory_id=None if task is None else TrajectoryId(task),
+        scope_id=None if scope is None else ScopeId(scope),
+        artifact_ids=tuple(ArtifactId(each) for each in arguments.as_uuids(artifact_ids, "artifact_ids")),
+        reply_to=None if reply_to is None else MessageId(arguments.as_uuid(reply_to, "reply_to")),
+        awaits_reply=awaits,
+        idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
+    )
+
+
+def _of_task(engine: Engine, principal: Principal, relation: Relation, given: Any, field: str) -> uuid.UUID | None:
+    """Return the id of a task or scope that the principal sees. Raises: NotFound."""
+    if given is None:
+        return None
+    key = arguments.as_uuid(given, field)
+    if not Searching(engine, principal).sees(relation, key):
+        raise NotFound(entity_type=relation.name, id=key)
+    return key
+
+
+def message_type_of(value: Any) -> MessageType | str:
+    """Return a type of messages: a member of the enumeration, or another short text."""
+    name = arguments.as_text(value, "message_type", limit=arguments.MAX_NAME_CHARS)
+    return _TYPES.get(name, name)
+
+
+def delay_of(value: Any) -> int:
+    """Return a delay, which may be 0. Units: ms. Raises: InputError kinds."""
+    return arguments.as_duration_ms(value, "delay_ms") if arguments.as_whole(value, "delay_ms") else 0
+
+
+def checked_payload(engine: Engine, payload: Any) -> Any:
+    """Return a JSON value as it will be read. Raises: DTypeError for another value; InvalidValue for one too long."""
+    try:
+        text = dump_json(payload)
+        plain = json.loads(text)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DTypeError(field="payload", expected="a JSON value", got=type(payload).__name__) from error
+    if plain != payload and not _is_alike(plain, payload):
+        raise DTypeError(field="payload", expected="a JSON value with str keys", got=type(payload).__name__)
+    most = engine.config.agents.messages.payload_max_bytes
+    if size > most:
+        reason = f"{size} bytes of JSON are more than the limit of {most}: store an artifact, and send its id"
+        raise InvalidValue(field="payload", reason=reason)
+    return plain
+
+
+def _is_alike(plain: Any, payload: Any) -> bool:
+    """Return whether a value is the JSON of another: tuples become lists, and nothing else changes."""
+    if isinstance(payload, dict):
+        return (
+            isinstance(plain, dict)
+            and plain.keys() == payload.keys()
+            and all(_is_alike(plain[key], value) for key, value in payload.items())
+        )
+    if isinstance(payload, list | tuple):
+        return isinstance(plain, list) and len(plain) == len(payload) and all(map(_is_alike, plain, payload))
+    return bool(plain == payload)
+
+
+def as_message(value: Any) -> AgentMessage:
+    """Return a message. Raises: DTypeError."""
+    if not isinstance(value, AgentMessage):
+        raise DTypeError(field="message", expected="AgentMessage", got=type(value).__name__)
+    return value

@@ -1,0 +1,334 @@
+"""Transactions of messages: send once, claim by lease, acknowledge, give back, reply.
+
+Each function takes the transaction that it is part of, so a receiver can acknowledge a message in the transaction of
+its effect: both stand, or neither. A claim is named by ``claim_id``; a receiver that was slower than its lease finds
+another one, and its whole transaction is undone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from caliber.agents.acting import not_registered
+from caliber.config import CaliberConfig
+from caliber.kernels import uuid7
+from caliber.model.agents import (
+    AgentMessage,
+    MessageId,
+    MessageOutcome,
+    MessagePriority,
+    MessageType,
+    mailbox_of_reply,
+    mailbox_of_type,
+)
+from caliber.model.agents.registry import Agent, AgentLifecycle
+from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed
+from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef
+from caliber.model.time import EPOCH, from_us
+from caliber.schema.relations import AGENT, AGENT_MESSAGE
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+BY_KEY: Final = ("from_agent_id", "idempotency_key")
+_LOWEST: Final = MessagePriority.LOW.rank
+_COMPARED: Final = ("to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "reply_to")
+PUT_BACK_US: Final = 86_400_000_000
+"""How far ahead a lease must begin to be that of a clock that has been put back since: farther than clocks differ.
+
+Less would take live leases: from a receiver whose clock is ahead, or by one that was stopped after it read the clock.
+"""
+_LOST: Final = (
+    "its lease is over, and others may process it: undo the effect, or give claim() a longer lease_ms, or call extend()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message as its sender wrote it, checked. Exactly one of ``to``, ``to_type`` and ``everyone`` is set."""
+
+    to: EntityRef | None
+    to_type: str | None
+    everyone: bool
+    message_type: MessageType | str
+    topic: str | None
+    priority: MessagePriority
+    payload: Any
+    expires_in_ms: int | None
+    delay_ms: int
+    trajectory_id: TrajectoryId | None
+    scope_id: ScopeId | None
+    artifact_ids: tuple[ArtifactId, ...]
+    reply_to: MessageId | None
+    awaits_reply: bool
+    idempotency_key: str | None
+
+
+def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -> tuple[list[AgentMessage], bool]:
+    """Insert a message, or one for each receiver of a broadcast; return them, and whether they are new.
+
+    The same sender's ``idempotency_key`` again returns what the first call sent.
+
+    Raises: MessageDeliveryFailed for an unknown or archived receiver; MailboxFull; Conflict for a key that came with
+        another message.
+    """
+    messages = [
+        _message(uow, sender, out, out.to_type if to is None else None, to) for to in _receivers(uow, sender, out)
+    ]
+    if out.everyone and messages:
+        broadcast = uuid7()
+        messages = [dataclasses.replace(each, broadcast_id=broadcast) for each in messages]
+    # The first one has the key for all of a broadcast.
+    keyless = [dataclasses.replace(each, idempotency_key=None) for each in messages[1:]]
+    for at, message in enumerate([*messages[:1], *keyless]):
+        if not uow.insert_new(AGENT_MESSAGE, message):
+            return _sent_before(uow, message), False
+        messages[at] = message
+    for message in messages:
+        _check_room(uow, config, message.mailbox)
+    return messages, bool(messages)
+
+
+def _receivers(uow: UnitOfWork, sender: Agent, out: Outgoing) -> list[uuid.UUID | None]:
+    if out.everyone:
+        rows = [codec_of(AGENT).decode(row) for row in _all_agents(uow)]
+        return [each.agent_id for each in rows if each.agent_id != sender.agent_id and _reads(each)]
+    if out.to is None:
+        return [None]
+    receiver: Agent | None = uow.find(AGENT, out.to.id.bytes)
+    if receiver is None or not _reads(receiver):
+        state = "is not registered" if receiver is None else "is archived"
+        raise MessageDeliveryFailed(message_id=None, reason=f"agent {out.to.id} {state}, and nothing was sent")
+    return [out.to.id]
+
+
+def _all_agents(uow: UnitOfWork) -> Iterable[Any]:
+    return (row for page in uow.pages(AGENT) for row in page)
+
+
+def _reads(agent: Agent) -> bool:
+    return agent.lifecycle is not AgentLifecycle.ARCHIVED
+
+
+def _message(uow: UnitOfWork, sender: Agent, out: Outgoing, to_type: str | None, to: uuid.UUID | None) -> AgentMessage:
+    mailbox = mailbox_of_type(to_type) if to_type is not None else to
+    assert mailbox is not None  # one of both is given
+    later = from_us(uow.now_us + out.delay_ms * 1_000)
+    return AgentMessage(
+        message_id=MessageId(uuid7()),
+        mailbox=mailbox,
+        from_agent_id=sender.agent_id,
+        to_agent_id=to,
+        to_agent_type=to_type,
+        message_type=out.message_type,
+        topic=out.topic,
+        rank=out.priority.rank,
+        payload=out.payload,
+        created_at=from_us(uow.now_us),
+        # Without a delay it is due whatever the clocks do.
+        available_at=later if out.delay_ms else EPOCH,
+        claimed_at=from_us(uow.now_us) if out.delay_ms else None,
+        expires_at=None if out.expires_in_ms is None else from_us(uow.now_us + out.expires_in_ms * 1_000),
+        trajectory_id=out.trajectory_id,
+        scope_id=out.scope_id,
+        artifact_ids=out.artifact_ids,
+        reply_to=out.reply_to,
+        awaits_reply=out.awaits_reply,
+        idempotency_key=out.idempotency_key,
+    )
+
+
+def _sent_before(uow: UnitOfWork, message: AgentMessage) -> list[AgentMessage]:
+    first: AgentMessage | None = uow.find_by(
+        AGENT_MESSAGE, BY_KEY, message.from_agent_id.bytes, message.idempotency_key
+    )
+    if first is None:
+        raise Conflict(
+            entity_type=AGENT_MESSAGE.name, id=message.message_id, reason="its key was just taken", retryable=True
+        )
+    is_other = (first.broadcast_id is None) != (message.broadcast_id is None)
+    compared = [name for name in _COMPARED if name != "to_agent_id" or first.broadcast_id is None]
+    if is_other or any(getattr(first, name) != getattr(message, name) for name in compared):
+        raise Conflict(
+            entity_type=AGENT_MESSAGE.name,
+            id=first.message_id,
+            reason="the idempotency key came before with another message",
+        )
+    if first.broadcast_id is None:
+        return [first]
+    return uow.select_path(AGENT_MESSAGE, "list_broadcast", first.broadcast_id.bytes)
+
+
+def _check_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID) -> None:
+    most = config.agents.messages.pending_max
+    if uow.select("message.backlog", mailbox.bytes, uow.now_us, most + 1)[0][0] > most:
+        raise MailboxFull(pending=most)
+
+
+# --- receiving -------------------------------------------------------------------------------------
+
+
+def claim(uow: UnitOfWork, config: CaliberConfig, agent: Agent, limit: int, lease_us: int) -> list[AgentMessage]:
+    """Claim the most urgent messages to an agent and to its type, in the order of delivery.
+
+    A message that was delivered as often as it may be ends as dead instead.
+    """
+    boxes = (agent.agent_id, mailbox_of_type(agent.agent_type))
+    claim_id = uuid7()
+    found: list[AgentMessage] = []
+    while len(found) < limit:
+        ranks = uow.select("message.ready", boxes[0].bytes, boxes[1].bytes, uow.now_us, uow.now_us + PUT_BACK_US)[0]
+        ready = [box for box, rank in zip(boxes, ranks, strict=True) if rank is not None]
+        if not ready:
+            break
+        most = _LOWEST if len(ready) == 1 else min(rank for rank in ranks if rank is not None)
+        rows: list[Any] = []
+        for box in ready:
+            left = limit - len(found) - len(rows)
+            if left > 0:
+                values = (most, uow.now_us, uow.now_us + lease_us, uow.now_us + PUT_BACK_US, claim_id.bytes)
+                rows += uow.select("message.claim", box.bytes, *values, agent.agent_id.bytes, left)
+        if not rows:  # others have just locked them
+            break
+        found += _fit(uow, config, rows)
+    return found
+
+
+def _fit(uow: UnitOfWork, config: CaliberConfig, rows: Sequence[Any]) -> list[AgentMessage]:
+    """Return the claimed messages in the order of delivery, without those that end as dead."""
+    decode, rank = codec_of(AGENT_MESSAGE).decode, codec_of(AGENT_MESSAGE).index("rank")
+    fit = []
+    for row in sorted(rows, key=lambda row: (row[rank], row[0])):
+        message: AgentMessage = decode(row)
+        if message.attempts <= config.agents.messages.attempts_max:
+            fit.append(message)
+            continue
+        uow.track(AGENT_MESSAGE, row)
+        # The attempt that was refused here was none.
+        ended = dataclasses.replace(message, attempts=message.attempts - 1, claim_id=None, claimed_by=None)
+        uow.update(AGENT_MESSAGE, dataclasses.replace(ended, ended_at=from_us(uow.now_us), outcome=MessageOutcome.DEAD))
+    return fit
+
+
+def ack(uow: UnitOfWork, messages: Iterable[AgentMessage]) -> int:
+    """End messages as acknowledged, in the transaction of their effect; return how many were not yet.
+
+    Raises: MessageDeliveryFailed for a message whose claim was lost: nothing of the transaction may stand.
+    """
+    return _held(uow, "message.ack", messages, ())
+
+
+def extend(uow: UnitOfWork, messages: Iterable[AgentMessage], lease_us: int) -> int:
+    """Let the leases of messages begin again. Raises: MessageDeliveryFailed for a lost claim."""
+    return _held(uow, "message.extend", messages, (uow.now_us + lease_us,))
+
+
+def release(uow: UnitOfWork, messages: Iterable[AgentMessage], delay_us: int) -> int:
+    """Give messages back, to be delivered again after a delay. Raises: MessageDeliveryFailed for a lost claim."""
+    return _held(uow, "message.release", messages, (uow.now_us + delay_us,))
+
+
+def _held(uow: UnitOfWork, statement: str, messages: Iterable[AgentMessage], values: tuple[int, ...]) -> int:
+    claims: dict[uuid.UUID, dict[bytes, AgentMessage]] = defaultdict(dict)
+    for message in messages:
+        if message.claim_id is None:
+            reason = "it was not claimed: pass a message as claim(), listen() or request() returned it"
+            raise MessageDeliveryFailed(message_id=message.message_id, reason=reason)
+        claims[message.claim_id][message.message_id.bytes] = message
+    changed = 0
+    for claim_id, held in sorted(claims.items()):
+        ids = json.dumps(sorted(key.hex() for key in held))
+        rows = uow.select(statement, ids, claim_id.bytes, uow.now_us, *values)
+        changed += len(rows)
+        for key in held.keys() - {row[0] for row in rows}:
+            _check_acknowledged(uow, held[key], statement)
+    return changed
+
+
+def _check_acknowledged(uow: UnitOfWork, message: AgentMessage, statement: str) -> None:
+    """Raise MessageDeliveryFailed unless the same claim has acknowledged a message, and does so again."""
+    now: AgentMessage | None = uow.find(AGENT_MESSAGE, message.message_id.bytes)
+    again = now is not None and now.outcome is MessageOutcome.ACKNOWLEDGED and now.claim_id == message.claim_id
+    if statement != "message.ack" or not again:
+        raise MessageDeliveryFailed(message_id=message.message_id, reason=_LOST)
+
+
+# --- replies ---------------------------------------------------------------------------------------
+
+
+def reply(
+    uow: UnitOfWork,
+    config: CaliberConfig,
+    sender: Agent,
+    message: AgentMessage,
+    payload: Any,
+    message_type: MessageType | str,
+) -> tuple[AgentMessage, bool]:
+    """Acknowledge a message and send the reply to its sender; return the reply, and whether it is new.
+
+    Raises: MessageDeliveryFailed for a lost claim, and a request whose deadline has passed; as ``send``.
+    """
+    if not ack(uow, [message]):
+        before: AgentMessage | None = uow.find_by(
+            AGENT_MESSAGE, BY_KEY, sender.agent_id.bytes, _reply_key(message.message_id)
+        )
+        if before is not None:
+            return before, False
+    if message.awaits_reply and message.expires_at is not None and message.expires_at <= from_us(uow.now_us):
+        reason = "its deadline has passed, and its sender no longer waits for a reply"
+        raise MessageDeliveryFailed(message_id=message.message_id, reason=reason)
+    receiver: Agent | None = uow.find(AGENT, message.from_agent_id.bytes)
+    if receiver is None:
+        raise not_registered(EntityRef("agent", message.from_agent_id))
+    made = AgentMessage(
+        message_id=MessageId(uuid7()),
+        mailbox=mailbox_of_reply(message.message_id) if message.awaits_reply else message.from_agent_id,
+        from_agent_id=sender.agent_id,
+        to_agent_id=message.from_agent_id,
+        to_agent_type=None,
+        message_type=message_type,
+        topic=None,
+        rank=message.rank,
+        payload=payload,
+        created_at=from_us(uow.now_us),
+        available_at=EPOCH,
+        expires_at=message.expires_at if message.awaits_reply else None,
+        trajectory_id=message.trajectory_id,
+        scope_id=message.scope_id,
+        reply_to=message.message_id,
+        idempotency_key=_reply_key(message.message_id),
+    )
+    if not uow.insert_new(AGENT_MESSAGE, made):
+        return _sent_before(uow, made)[0], False
+    if not message.awaits_reply:
+        _check_room(uow, config, made.mailbox)
+    return made, True
+
+
+def _reply_key(message_id: uuid.UUID) -> str:
+    return f"reply to {message_id}"
+
+
+def take_reply(uow: UnitOfWork, request: AgentMessage) -> AgentMessage | None:
+    """Return the reply to a request, acknowledged in this transaction; None while there is none."""
+    replies: list[AgentMessage] = uow.select_path(AGENT_MESSAGE, "list_replies", request.message_id.bytes)
+    for each in replies:
+        if each.to_agent_id == request.from_agent_id:
+            return each if each.ended_at is not None else _acknowledged(uow, each)
+    return None
+
+
+def _acknowledged(uow: UnitOfWork, message: AgentMessage) -> AgentMessage:
+    now: datetime = from_us(uow.now_us)
+    done = dataclasses.replace(
+        message, attempts=message.attempts + 1, delivered_at=now, ended_at=now, outcome=MessageOutcome.ACKNOWLEDGED
+    )
+    stored: AgentMessage = uow.update(AGENT_MESSAGE, done)
+    return stored

@@ -1,0 +1,231 @@
+"""Receiving side of ``memory.agents.messages``: claim, listen, acknowledge, give back."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from caliber.agents.acting import ActingAgent, acting_agent, find_agent, registered
+from caliber.agents.mail import delivery
+from caliber.agents.mail.checked_messages import as_message, delay_of
+from caliber.agents.mail.wakeups import Wakeups, wakeups_of
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.agents import AgentMessage, mailbox_of_type
+from caliber.model.agents.registry import Agent
+from caliber.model.deadline import bounded
+from caliber.model.errors import PermissionDenied
+from caliber.model.references import EntityRef
+from caliber.model.states import AgentStatus
+from caliber.model.time import to_us
+from caliber.storage.waiting import Event
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+_SIGNS = 4
+"""Signs of life that a receiver which waits gives within a heartbeat's timeout."""
+
+
+class Receiving:
+    """The messages to an agent."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._knobs = engine.config.agents.messages
+
+    def claim(
+        self,
+        limit: int = 1,
+        *,
+        lease_ms: int | None = None,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[AgentMessage]:
+        """Claim the messages that are due, most urgent first, for ``lease_ms``; return at most ``limit``, or none.
+
+        No other claim gets them until the lease is over. ``ack`` ends them; a message whose receiver does not
+        acknowledge it is delivered again, ``agents.messages.attempts_max`` times, and then kept as a dead letter.
+
+        Raises: InputError kinds; NotRegistered; PermissionDenied.
+        """
+        most, lease_us = arguments.as_whole(limit, "limit", 1), self._lease_us(lease_ms)
+        with bounded(deadline_ms):
+            acting = self._acting(agent)
+            receiver = self._receiver(acting)
+            if self._ranks(receiver) == (None, None):
+                return []
+
+            def work(uow: UnitOfWork) -> list[AgentMessage]:
+                found = registered(uow, self._engine.config, acting)
+                return delivery.claim(uow, self._engine.config, found, most, lease_us)
+
+            return self._engine.write(work)
+
+    def listen(
+        self,
+        *,
+        idle_ms: int | None = None,
+        batch: int = 1,
+        lease_ms: int | None = None,
+        agent: str | EntityRef | None = None,
+    ) -> Iterator[AgentMessage]:
+        """Yield messages as they arrive, each claimed for ``lease_ms``; end after ``idle_ms`` without one.
+
+        Waiting costs nothing: a commit wakes the receiver. It claims ``batch`` messages at once: their leases begin
+        together. Call ``ack`` for each.
+
+        Raises: InputError kinds; NotRegistered; PermissionDenied; Unavailable when the handle is closed.
+        """
+        idle = None if idle_ms is None else arguments.as_whole(idle_ms, "idle_ms") / 1_000
+        most = arguments.as_whole(batch, "batch", 1)
+        self._lease_us(lease_ms)
+        self._receiver(self._acting(agent))
+        return self._listen(idle, most, lease_ms, agent)
+
+    def _listen(
+        self, idle_s: float | None, batch: int, lease_ms: int | None, agent: str | EntityRef | None
+    ) -> Iterator[AgentMessage]:
+        until = None if idle_s is None else time.monotonic() + idle_s
+        woken = Event()
+        while True:
+            found = self.claim(batch, lease_ms=lease_ms, agent=agent)
+            if not found:
+                with self._waiting(agent, woken.set):
+                    # Only now nothing is missed: a message may have come before.
+                    while not (found := self.claim(batch, lease_ms=lease_ms, agent=agent)):
+                        if not self._wait(woken, agent, until):
+                            return
+                        woken.clear()
+            yield from found
+            until = None if idle_s is None else time.monotonic() + idle_s
+
+    def _wait(self, woken: Event, agent: str | EntityRef | None, until: float | None) -> bool:
+        """Wait until woken, or a lease of another ends; return False once ``until`` has passed."""
+        left = None if until is None else until - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        due = self._due_s(agent)
+        woken.wait(due if left is None else min(due, left))
+        return True
+
+    def _waiting(self, agent: str | EntityRef | None, wake: Callable[[], None]) -> Any:
+        """Return a context in which ``wake`` is called, on any thread, when a message for an agent may have come."""
+        return self._wakeups.waiting(frozenset(self._boxes(self._receiver(self._acting(agent)))), wake)
+
+    def _due_s(self, agent: str | EntityRef | None) -> float:
+        """Return the time until a lease or delay ends, or a look is due in any case."""
+        own, of_type = self._boxes(self._receiver(self._acting(agent)))
+        now, most = self._engine.clock.now_us(), self._knobs.lease_ms * 1_000
+        with self._engine.store.read() as session:
+            next_us = session.run(self._engine.store.statements["message.next"], (own.bytes, of_type.bytes, now))[0][0]
+        return (most if next_us is None else min(next_us - now, most)) / 1_000_000
+
+    def ack(
+        self,
+        messages: AgentMessage | Sequence[AgentMessage],
+        *,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> int:
+        """Acknowledge claimed messages: they are never delivered again. Return how many were not acknowledged yet.
+
+        Raises: InputError kinds; MessageDeliveryFailed for a message whose lease is over and that was claimed again.
+        """
+        return self._held(messages, agent, deadline_ms, delivery.ack)
+
+    def extend(
+        self,
+        messages: AgentMessage | Sequence[AgentMessage],
+        *,
+        lease_ms: int | None = None,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> int:
+        """Let the leases of claimed messages begin again, for longer work. Return their number.
+
+        Raises: as ``ack``.
+        """
+        lease_us = self._lease_us(lease_ms)
+        return self._held(messages, agent, deadline_ms, lambda uow, held: delivery.extend(uow, held, lease_us))
+
+    def release(
+        self,
+        messages: AgentMessage | Sequence[AgentMessage],
+        *,
+        delay_ms: int = 0,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> int:
+        """Give claimed messages back, to be delivered again after ``delay_ms``. Return their number.
+
+        Raises: as ``ack``.
+        """
+        delay_us = delay_of(delay_ms) * 1_000
+
+        def work(uow: UnitOfWork, held: Sequence[AgentMessage]) -> int:
+            self._wakeups.notify(uow, [each.mailbox for each in held])
+            return delivery.release(uow, held, delay_us)
+
+        return self._held(messages, agent, deadline_ms, work)
+
+    def _held(
+        self,
+        messages: AgentMessage | Sequence[AgentMessage],
+        agent: str | EntityRef | None,
+        deadline_ms: int | None,
+        work: Callable[[UnitOfWork, Sequence[AgentMessage]], int],
+    ) -> int:
+        given: Any = [messages] if isinstance(messages, AgentMessage) else messages
+        held = [as_message(each) for each in arguments.as_items(given, "messages", "claimed messages")]
+        with bounded(deadline_ms):
+            acting = self._acting(agent)
+            for each in held:
+                if each.claimed_by is not None and each.claimed_by != acting.ref.id:
+                    raise PermissionDenied(
+                        agent_id=acting.label, action="end", resource=f"message {each.message_id} of another receiver"
+                    )
+
+            def in_transaction(uow: UnitOfWork) -> int:
+                changed = work(uow, held)
+                # Of a sender and topic the next one may be due now.
+                self._wakeups.notify(uow, [each.mailbox for each in held if each.topic is not None])
+                return changed
+
+            return self._engine.write(in_transaction) if held else 0
+
+    # --- the agent ---------------------------------------------------------------------------------
+
+    @property
+    def _wakeups(self) -> Wakeups:
+        return wakeups_of(self._engine)
+
+    def _acting(self, agent: str | EntityRef | None) -> ActingAgent:
+        self._engine.check_open()
+        return acting_agent(self._engine, self._principal, agent, "exchange messages as")
+
+    def _receiver(self, acting: ActingAgent) -> Agent:
+        """Return the agent that receives; registered by its first act, and alive. Raises: NotRegistered."""
+        found = find_agent(self._engine, acting.ref)
+        if found is not None and found.status is not AgentStatus.FAILED:
+            silent_us = self._engine.clock.now_us() - to_us(found.last_heartbeat)
+            if silent_us <= self._engine.config.agents.heartbeat_timeout_ms * 1_000 // _SIGNS:
+                return found
+        return self._engine.write(lambda uow: registered(uow, self._engine.config, acting))
+
+    def _boxes(self, agent: Agent) -> tuple[uuid.UUID, uuid.UUID]:
+        return agent.agent_id, mailbox_of_type(agent.agent_type)
+
+    def _ranks(self, agent: Agent) -> tuple[Any, ...]:
+        """Return the ranks of the most urgent messages to an agent and to its type; None where none is due."""
+        own, of_type = self._boxes(agent)
+        now = self._engine.clock.now_us()
+        with self._engine.store.read() as session:
+            values = (own.bytes, of_type.bytes, now, now + delivery.PUT_BACK_US)
+            ranks: tuple[Any, ...] = session.run(self._engine.store.statements["message.ready"], values)[0]
+        return ranks
+
+    def _lease_us(self, lease_ms: int | None) -> int:
+        return arguments.as_duration_ms(self._knobs.lease_ms if lease_ms is None else lease_ms, "lease_ms") * 1_000

@@ -1,0 +1,79 @@
+"""Consumers of messages are killed at random moments: no message is lost, and none has its effect twice.
+
+Two kills a database in ``make test``; 100 in ``make soak``. Source: C-371, C-372.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import message_processes
+from support.databases import BACKENDS, DSN, Backend
+from support.evidence import scale, seed
+from support.waits import let_run, until
+
+import caliber
+from caliber.model import Principal
+
+KILLS = scale(2, 100)
+NAMES = ("bob", "eve")
+IMPORTED = [
+    "caliber.api.opening",
+    "caliber.backends.postgres",
+    "caliber.backends.sqlite",
+    "caliber.agents.mail.messages",
+]
+starting = multiprocessing.get_context("forkserver")
+
+
+def consumer(backend: Backend, name: str) -> BaseProcess:
+    """Return a process that consumes messages as an agent; it has begun."""
+    starting.set_forkserver_preload(IMPORTED)
+    reports, theirs = starting.Pipe(duplex=False)
+    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), name, theirs)
+    process: BaseProcess = starting.Process(target=message_processes.work, args=arguments)
+    process.start()
+    theirs.close()
+    assert reports.recv() == name
+    return process
+
+
+@pytest.mark.timeout(0 if os.environ.get("CALIBER_SOAK") else 120)
+@pytest.mark.parametrize("name", ["sqlite", "postgres"])
+def test_every_message_has_its_effect_once_whoever_is_killed(name: str, tmp_path: Path, request: Any) -> None:
+    if name == "postgres":
+        request.getfixturevalue("postgres")
+    rng = random.Random(seed())
+    print(f"seed {seed()}")
+    backend = BACKENDS[name](tmp_path)
+    backend.create(backend.config(**message_processes.KNOBS))
+    memory: caliber.Caliber = backend.open(**message_processes.KNOBS)
+    for each in NAMES:
+        memory.agents.register(each, type="worker")
+    memory.agents.register("ann")
+    ann = memory.acting_as(Principal.agent("ann")).agents.messages
+    working = {each: consumer(backend, each) for each in NAMES}
+    sent = 0
+    for _ in range(KILLS):
+        for _ in range(rng.randint(5, 15)):
+            to: dict[str, Any] = {"to": rng.choice(NAMES)} if rng.random() < 0.3 else {"to_type": "worker"}
+            ann.send({"n": sent}, topic=rng.choice([None, "a", "b"]), idempotency_key=str(sent), **to)
+            sent += 1
+        let_run(rng.expovariate(1 / 0.05))
+        victim = rng.choice(NAMES)
+        working[victim].kill()
+        working[victim].join(30)
+        assert working[victim].exitcode == -signal.SIGKILL, "it ended by itself"
+        working[victim] = consumer(backend, victim)
+    until(lambda: len(ann.list(state="acknowledged", limit=10_000)) == sent, "a message is lost", 60)
+    for process in working.values():
+        process.kill()
+        process.join(30)
+    assert message_processes.effects(memory) == dict.fromkeys(range(sent), 1)
