@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
 AT_ONCE = {
     "LockService.hold",
+    "Messages.listen",
     "Values.watch",
     "acting_as",
     "records",
