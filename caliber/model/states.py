@@ -1,8 +1,6 @@
 """State machines: allowed transitions of tasks, scopes, delegations, handoffs, conflicts, agents, workspace tasks.
 
-Terminal states accept nothing, not even themselves; other states accept themselves (K-047).
-
-Source: C-436 to C-444.
+Terminal states accept nothing, not even themselves; other states accept themselves. Source: C-436 to C-444, K-047.
 """
 
 from __future__ import annotations
