@@ -290,10 +290,11 @@ class AsyncRequesting(AsyncFace):
         agent: str | EntityRef | None = None,
     ) -> AgentMessage:
         """Send a message and wait in the event loop for its reply; return the reply. See ``Messages.request``."""
-        until = time.monotonic() + arguments.as_duration_ms(timeout_ms, "timeout_ms") / 1000
+        begun = time.monotonic()
         kind, about = (message_type, priority), (trajectory_id, scope_id, artifact_ids)
         sync, woken = self._sync, asyncio.Event()
         sent = await self._run(sync._request, payload, timeout_ms, (to, to_type), kind, about, idempotency_key, agent)
+        until = begun + timeout_ms / 1000
         with sync._waiting_for(sent, _setter(woken)):
             while True:
                 woken.clear()

@@ -190,6 +190,7 @@ class Messages(Receiving):
         idempotency_key: str | None,
         agent: str | EntityRef | None,
     ) -> AgentMessage:
+        self._engine.check_open()
         timeout = arguments.as_duration_ms(timeout_ms, "timeout_ms")
         rest = (kind[0], None, kind[1], timeout, 0, *about, None)
         out = checked(self._engine, self._principal, payload, (*address, False), rest, idempotency_key, awaits=True)

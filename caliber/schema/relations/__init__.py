@@ -4,9 +4,17 @@ from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations.access import GRANT, IDENTITY
-from caliber.schema.relations.agents import AGENT, AGENT_GROUP, AGENT_MESSAGE, GROUP_MEMBER, LOCK, LOCK_WAITER
+from caliber.schema.relations.agents import (
+    AGENT,
+    AGENT_GROUP,
+    AGENT_MESSAGE,
+    DELEGATION,
+    GROUP_MEMBER,
+    HANDOFF,
+    LOCK,
+    LOCK_WAITER,
+)
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
-from caliber.schema.relations.delegation import DELEGATION, HANDOFF
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.events import ERASURE, EVENT
 from caliber.schema.relations.jobs import JOB
