@@ -61,9 +61,11 @@ memory = caliber.open(config, tenant="alice", create=True)
 try:
     raise caliber.model.errors.Unavailable("this tenant has moved", reason="moved")
 """
+PLANNED = 'scope_id = memory.current_scope(memory.start_trajectory("Plan", user="ana").trajectory_id).scope_id\n'
 INSPECTED = STORE + "from caliber.search.service import SearchEngine\n"
 
 BEFORE: dict[str, dict[int, str]] = {
+    "agents": {0: STORE, 2: PLANNED},
     "backends": {1: INSPECTED},
     "forgetting": {0: STORE},
     "jobs": {0: STORE},

@@ -579,7 +579,7 @@ def test_an_opening_that_fails_leaves_no_thread(backend: Any, monkeypatch: Any) 
     def broken(*_: Any, **__: Any) -> None:
         raise StorageError("planted")
 
-    monkeypatch.setattr("caliber.engine.engine.LockService", broken)
+    monkeypatch.setattr("caliber.engine.engine.WriteBehind", broken)
     with pytest.raises(StorageError, match="planted"):
         backend.open(settings)
     assert set(threading.enumerate()) <= before

@@ -52,6 +52,7 @@ def with_extra(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
 
 # The numbers of C-121, C-118, C-257, M-131 and C-489's example, written out from the sources.
 SOURCE_NUMBERS: dict[str, Any] = {
+    "agents.registration": "required",  # C-420
     "assembly.fill_ratio": 0.95,
     "assembly.relevant_limit": 20,
     "assembly.recency_fallback_limit": 10,
