@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from caliber.model.access import AgentRole, Principal, PrincipalKind
-    from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
+    from caliber.model.agents import (
+        AgentMessage,
+        Lock,
+        LockMode,
+        LockToken,
+        LockWaiter,
+        MessageOutcome,
+        MessagePriority,
+        MessageState,
+        MessageType,
+    )
     from caliber.model.agents.registry import (
         Agent,
         AgentGroup,
@@ -86,103 +96,47 @@ if TYPE_CHECKING:
         SourceRef,
     )
 
-_HOME = {
-    "TTL": "trajectory",
-    "Agent": "agents.registry",
-    "AgentGroup": "agents.registry",
-    "AgentLifecycle": "agents.registry",
-    "AgentRole": "access",
-    "AgentStatus": "agents.registry",
-    "Artifact": "trajectory",
-    "ArtifactType": "trajectory",
-    "AssemblyAction": "context",
-    "AssemblyDecision": "windows",
-    "CachedEmbedding": "embedding",
-    "Checkpoint": "pcp",
-    "Clock": "time",
-    "ConfigDocument": "storage",
-    "ConflictResolution": "pcp",
-    "ConflictStatus": "pcp",
-    "ConflictType": "pcp",
-    "ConflictWinner": "pcp",
-    "ContentVersion": "context",
-    "ContextPersistence": "context",
-    "ContextSection": "windows",
-    "ContextWindow": "windows",
-    "CutOff": "windows",
-    "DecisionCode": "context",
-    "DistanceMetric": "embedding",
-    "Durability": "storage",
-    "Edge": "knowledge",
-    "EdgeRelation": "knowledge",
-    "EmbedMode": "embedding",
-    "Embedding": "embedding",
-    "EmbeddingSpace": "embedding",
-    "EntityRef": "references",
-    "EntityType": "references",
-    "Erasure": "erasure",
-    "ErasureKind": "erasure",
-    "Event": "events",
-    "CorrectionAction": "events",
-    "EventFamily": "events",
-    "EventType": "events",
-    "ExtractionMethod": "trajectory",
-    "FixedClock": "time",
-    "ForgetReport": "erasure",
-    "GroupMember": "agents.registry",
-    "GroupPattern": "agents.registry",
-    "Lock": "agents",
-    "LockMode": "agents",
-    "LockToken": "agents",
-    "LockWaiter": "agents",
-    "MemoryAccess": "agents.registry",
-    "MemoryCategory": "declared",
-    "Message": "windows",
-    "Note": "knowledge",
-    "NoteType": "knowledge",
-    "OutcomeStatus": "trajectory",
-    "Position": "windows",
-    "Principal": "access",
-    "PrincipalKind": "access",
-    "Provenance": "trajectory",
-    "PruneStrategy": "pcp",
-    "ReadConsistency": "search",
-    "RecordConflict": "pcp",
-    "RecoveryFrequency": "pcp",
-    "ResultStatus": "search",
-    "Scope": "trajectory",
-    "ScopeStatus": "trajectory",
-    "SearchHit": "windows",
-    "SearchResult": "windows",
-    "Searched": "erasure",
-    "SectionType": "context",
-    "Session": "trajectory",
-    "SourceRef": "windows",
-    "Reach": "context",
-    "SourceType": "context",
-    "SpaceState": "embedding",
-    "StoredWindow": "context",
-    "SystemClock": "time",
-    "TTLKind": "trajectory",
-    "ToolCall": "trajectory",
-    "Trajectory": "trajectory",
-    "TrajectoryOutcome": "trajectory",
-    "TrajectoryStatus": "trajectory",
-    "Trigger": "declared",
-    "TrustLabel": "trust",
-    "Turn": "trajectory",
-    "TurnRole": "trajectory",
-    "Usage": "knowledge",
-    "ValidationMode": "storage",
-    "VectorIndexType": "embedding",
-    "WindowDurability": "context",
+_NAMES = {
+    "access": "AgentRole Principal PrincipalKind",
+    "agents": (
+        "AgentMessage Lock LockMode LockToken LockWaiter MessageOutcome MessagePriority MessageState MessageType"
+    ),
+    "agents.registry": "Agent AgentGroup AgentLifecycle AgentStatus GroupMember GroupPattern MemoryAccess",
+    "context": (
+        "AssemblyAction ContentVersion ContextPersistence DecisionCode Reach SectionType SourceType "
+        "StoredWindow WindowDurability"
+    ),
+    "declared": "MemoryCategory Trigger",
+    "embedding": "CachedEmbedding DistanceMetric EmbedMode Embedding EmbeddingSpace SpaceState VectorIndexType",
+    "erasure": "Erasure ErasureKind ForgetReport Searched",
+    "events": "CorrectionAction Event EventFamily EventType",
+    "knowledge": "Edge EdgeRelation Note NoteType Usage",
+    "pcp": (
+        "Checkpoint ConflictResolution ConflictStatus ConflictType ConflictWinner PruneStrategy "
+        "RecordConflict RecoveryFrequency"
+    ),
+    "references": "EntityRef EntityType",
+    "search": "ReadConsistency ResultStatus",
+    "storage": "ConfigDocument Durability ValidationMode",
+    "time": "Clock FixedClock SystemClock",
+    "trajectory": (
+        "Artifact ArtifactType ExtractionMethod OutcomeStatus Provenance Scope ScopeStatus Session TTL "
+        "TTLKind ToolCall Trajectory TrajectoryOutcome TrajectoryStatus Turn TurnRole"
+    ),
+    "trust": "TrustLabel",
+    "windows": (
+        "AssemblyDecision ContextSection ContextWindow CutOff Message Position SearchHit SearchResult SourceRef"
+    ),
 }
+"""The names of each module: a room that needs one subsystem's data does not wait for that of the others."""
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "TTL",
     "Agent",
     "AgentGroup",
     "AgentLifecycle",
+    "AgentMessage",
     "AgentRole",
     "AgentStatus",
     "Artifact",
@@ -230,6 +184,10 @@ __all__ = [
     "MemoryAccess",
     "MemoryCategory",
     "Message",
+    "MessageOutcome",
+    "MessagePriority",
+    "MessageState",
+    "MessageType",
     "Note",
     "NoteType",
     "OutcomeStatus",
@@ -272,7 +230,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A room that needs one subsystem's data does not wait for that of the others.
     if name not in _HOME:
         raise AttributeError(f"module 'caliber.model' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"caliber.model.{_HOME[name]}"), name)
