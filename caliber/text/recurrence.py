@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from caliber.model.errors import ExtraNotInstalled, InvalidValue
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 
 FREQUENCIES: Final = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 DAYS: Final = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -210,6 +211,7 @@ def zone_named(name: str, field: str = "time_zone") -> tzinfo:
         return UTC
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
+    except (KeyError, ValueError, OSError) as error:
+        let_through(error)
         reason = "must be a time zone this machine knows, such as UTC or Europe/Berlin (pip install tzdata for more)"
         raise InvalidValue(field=field, reason=reason) from None

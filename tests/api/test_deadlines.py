@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import importlib
 import inspect
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 from support.configs import USER
 from support.memories import FACT
+from support.public_facets import made_by
 
 import caliber
 from caliber.admin.table import TableReader
@@ -34,23 +32,12 @@ WITHOUT = {
     "all bulk_read table_of": "they hand out an iterator, or a table",
     "search_similar": "memory answers, and nothing is waited for",
     "report progress reembed find drop": "a model is changed in many transactions, each of which stands",
+    "request watch listen": "they wait as long as their own argument says, or until they are left",
     "schedules run_due": "jobs are changed in many transactions, each of which stands",
 }
 NOTE = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 0.5}
 ARTIFACT = {"artifact_type": "fact", "content": "c", "extraction_method": "explicit"}
 TURN = {"role": "user", "content": "hello"}
-
-
-def made_by(facet: property) -> Any:
-    """Return the class of a property's value, also one that is imported for type checkers alone."""
-    module = sys.modules[facet.fget.__module__]
-    lazy = {
-        alias.name: getattr(importlib.import_module(node.module), alias.name, None)
-        for node in ast.walk(ast.parse(inspect.getsource(module)))
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("caliber.")
-        for alias in node.names
-    }
-    return inspect.signature(facet.fget, eval_str=True, locals=lazy).return_annotation
 
 
 def classes() -> Iterator[type]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from support.public_facets import made_by
 
 from caliber.api.caliber import Caliber
 from caliber.api.subsystems import Facets
@@ -58,7 +58,7 @@ def test_the_handle_has_the_core_and_facets() -> None:
 def test_each_facet_is_a_class_of_a_room_with_calls_of_its_own() -> None:
     for name, value in vars(Facets).items():
         if isinstance(value, property):
-            facet = inspect.signature(value.fget, eval_str=True).return_annotation
+            facet = made_by(value)
             room = facet.__module__.split(".")[1]
             assert room not in ("api", "engine"), name
             assert public(facet), name
