@@ -279,11 +279,11 @@ def test_an_effect_and_its_acknowledgement_stand_or_fall_together(open_store: Op
     (slow,) = mail(memory, "bob").claim()
     clock.advance(ms=LEASE_MS)
     (quick,) = mail(memory, "eve").claim()
+    sender = memory.agents.get("eve")
 
     def effect(message: AgentMessage) -> Callable[[Any], Any]:
         def work(uow: Any) -> None:
             assert delivery.ack(uow, [message]) == 1
-            sender = memory.agents.get("eve")
             out = checked(engine, Principal.admin(), "done", ("ann", None, False), REST, None)
             delivery.send(uow, engine.config, sender, out)
 

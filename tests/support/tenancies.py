@@ -18,6 +18,7 @@ from caliber.config import CaliberConfig, profiles
 from caliber.model import ConflictStatus, EntityRef, EntityType, SystemClock
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.pcp.conflict_sides import open_conflict
+from caliber.schema.relation import ColumnType
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.testing import inspect
 from support.configs import USER, config
@@ -125,6 +126,16 @@ def _remember_facts(memory: caliber.Caliber, trajectory_id: uuid.UUID) -> None:
     inspect(memory).write(write)
 
 
+BEFORE_EVERY_KEY: dict[ColumnType, Any] = {
+    ColumnType.INT: -1,
+    ColumnType.INSTANT: -1,
+    ColumnType.TEXT: "",
+    ColumnType.ENUM: "",
+    ColumnType.UUID: bytes(16),
+    ColumnType.BYTES: b"",
+}
+
+
 def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]:
     """Return every row of a store by key, as the regular statements read it: ordinal first where there is one."""
     store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
@@ -134,9 +145,8 @@ def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[An
             if relation in (CHANGE, SCHEMA_MIGRATION):
                 continue
             plans = store.plans[relation.name]
-            first = {"owner_type": "", "owner_ordinal": -1, "owner_version": -1, "model_id": "", "dimensions": -1,
-                     "job_id": bytes(16)}  # fmt: skip
-            after = tuple(first.get(name, -1 if name in ("ordinal", "code") else b"") for name in plans.page.binds[:-1])
+            types = {column.name: column.type for column in relation.columns}
+            after = tuple(BEFORE_EVERY_KEY[types.get(name, ColumnType.INT)] for name in plans.page.binds[:-1])
             with store.read() as session:
                 rows = session.run(plans.page, (*after, 10**6))
             out[relation.name] = {plans.codec.key_of(row): row for row in rows}
