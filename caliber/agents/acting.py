@@ -16,7 +16,8 @@ from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentS
 from caliber.model.errors import NotRegistered, PermissionDenied, RequiredFieldMissing
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.time import from_us, to_us
+from caliber.model.search import ReadConsistency
+from caliber.model.time import MS_US, from_us, to_us
 from caliber.schema.relations import AGENT, IDENTITY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -59,13 +60,21 @@ def agent_named(engine: Engine, agent: str | EntityRef, field: str = "agent") ->
 
 
 def acting_agent(
-    engine: Engine, principal: Principal, agent: str | EntityRef | None = None, action: str = "act as"
+    engine: Engine,
+    principal: Principal,
+    agent: str | EntityRef | None = None,
+    action: str = "act as",
+    *,
+    registering: bool = False,
 ) -> ActingAgent:
     """Return the agent that a call is made for: a handle's own, or the one that the application or an admin names.
 
-    Raises: as ``agent_named``; RequiredFieldMissing where the principal is no agent and names none; PermissionDenied
+    Raises: as ``agent_named``; NotRegistered for an agent that is to be in the registry, unless it is ``registering``;
+        RequiredFieldMissing where the principal is no agent and names none; PermissionDenied
         for an agent that names another one, and for a user.
     """
+    if not registering:
+        require_registered(engine, principal)
     own = agent_named(engine, principal.id) if principal.kind is PrincipalKind.AGENT else None
     if agent is None:
         if own is not None:
@@ -82,9 +91,9 @@ def acting_agent(
     raise PermissionDenied(agent_id=principal.label, action=action, resource="another agent")
 
 
-def find_agent(engine: Engine, ref: EntityRef) -> Agent | None:
+def find_agent(engine: Engine, ref: EntityRef, consistency: ReadConsistency | None = None) -> Agent | None:
     """Return an agent's row as memory has it, or None."""
-    rows = engine.snapshot()[AGENT.name]
+    rows = engine.snapshot(consistency)[AGENT.name]
     number = rows.find(ref.id.bytes)
     if number < 0:
         return None
@@ -108,6 +117,8 @@ def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | Enti
         uow.insert_new(AGENT, new_agent(uow, name, ref))
         known = uow.find(AGENT, ref.id.bytes)
         assert known is not None  # inserted here, or by another transaction that has ended
+    if _acts_unwritten(known, uow.now_us, config):
+        return known
     if known.lifecycle is not AgentLifecycle.ACTIVE:
         raise PermissionDenied(
             f"agent {ref.id} is {known.lifecycle}: make it active with memory.agents.set_lifecycle before it acts",
@@ -115,12 +126,44 @@ def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | Enti
             action="act as",
             resource=f"an agent that is {known.lifecycle}",
         )
-    silence_us = uow.now_us - to_us(known.last_heartbeat)
-    if known.status is AgentStatus.FAILED or silence_us > config.agents.heartbeat_timeout_ms * 1_000 // _SIGNS:
-        revived = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
-        now = from_us(uow.now_us)
-        known = uow.update(AGENT, dataclasses.replace(known, status=revived, last_heartbeat=now, updated_at=now))
-    return known
+    revived = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
+    now = from_us(uow.now_us)
+    renewed: Agent = uow.update(AGENT, dataclasses.replace(known, status=revived, last_heartbeat=now, updated_at=now))
+    return renewed
+
+
+def admitted(engine: Engine, agent: ActingAgent) -> Agent:
+    """Return an agent that acts, as ``registered`` does, but from memory where its act would write nothing.
+
+    Raises: as ``registered``.
+    """
+    known = find_agent(engine, agent.ref)
+    if known is not None and _acts_unwritten(known, engine.clock.now_us(), engine.config):
+        return known
+    return engine.write(lambda uow: registered(uow, engine.config, agent))
+
+
+def _acts_unwritten(agent: Agent, now_us: int, config: CaliberConfig) -> bool:
+    """Return whether an agent acts without a write: it may act, and no sign of life is due."""
+    if agent.lifecycle is not AgentLifecycle.ACTIVE or agent.status is AgentStatus.FAILED:
+        return False
+    return now_us - to_us(agent.last_heartbeat) <= config.agents.heartbeat_timeout_ms * MS_US // _SIGNS
+
+
+def requires_registration(engine: Engine, principal: Principal) -> bool:
+    """Return whether a principal is an agent that acts only once the registry has it."""
+    is_agent = principal.kind is PrincipalKind.AGENT and not principal.serves
+    return is_agent and engine.config.agents.registration == "required"
+
+
+def require_registered(engine: Engine, principal: Principal) -> None:
+    """Raise NotRegistered for an agent that the registry does not have, where the configuration asks for that."""
+    if requires_registration(engine, principal):
+        agent = agent_named(engine, principal.id)
+        for consistency in (None, ReadConsistency.LATEST):  # another process may have just registered it
+            if find_agent(engine, agent.ref, consistency) is not None:
+                return
+        raise not_registered(agent.ref)
 
 
 def not_registered(ref: EntityRef) -> NotRegistered:

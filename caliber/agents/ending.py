@@ -20,7 +20,7 @@ from caliber.model import states
 from caliber.model.agents.delegation import TIMEOUT, DelegatedTask, DelegationResult, DelegationStatus, HandoffStatus
 from caliber.model.events import EventType
 from caliber.model.references import EntityType
-from caliber.model.time import from_us, to_us
+from caliber.model.time import MS_US, from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory
 from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -30,7 +30,6 @@ from caliber.trajectory.triggers import Retention
 WATCH: Final = "agents.delegation"
 """The kind of the jobs that end a delegation whose time is over."""
 _WATCHER: Final = "system:delegations"
-_MS_US: Final = 1_000
 Cancel = Callable[[UnitOfWork, str, bytes, str], None]
 """Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
 
@@ -42,7 +41,7 @@ def due_us(task: DelegatedTask, timeout_ms: int) -> int | None:
     deadline = None if task.deadline is None else to_us(task.deadline)
     if task.status is not DelegationStatus.PENDING:
         return deadline
-    answer = to_us(task.created_at) + timeout_ms * _MS_US
+    answer = to_us(task.created_at) + timeout_ms * MS_US
     return answer if deadline is None else min(answer, deadline)
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-from caliber.agents.acting import agent_named, not_registered
+from caliber.agents.acting import agent_named, not_registered, require_registered
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
@@ -196,6 +196,7 @@ class GroupService:
     def _require_no_user(self, action: str) -> None:
         if self._principal.is_user:
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource="a group of agents")
+        require_registered(self._engine, self._principal)
 
 
 def _plain(name: str) -> str:

@@ -20,12 +20,11 @@ from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
 from caliber.model.errors import LockExpired, PermissionDenied
 from caliber.model.ids import LockId, LockWaiterId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.time import EPOCH, from_us, to_us
+from caliber.model.time import EPOCH, MS_US, from_us, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import LOCK, LOCK_WAITER
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-_MS_US: Final = 1_000
 _RENEWED_AT: Final = 2 / 3
 """The share of its time that a place in the queue has left when a waiter renews it."""
 _PAGE: Final = 1_000
@@ -138,7 +137,7 @@ def _grant(uow: UnitOfWork, request: Request, locks: Sequence[Lock], wake: Wake 
         mode=request.mode,
         token=token,
         acquired_at=from_us(now),
-        expires_at=from_us(now + request.lease_ms * _MS_US),
+        expires_at=from_us(now + request.lease_ms * MS_US),
     )
     if not free:
         uow.insert(LOCK, fresh)
@@ -179,7 +178,7 @@ def _wait(
     cycle = _cycle(uow, request, blocked.holders)
     if cycle:
         return dataclasses.replace(blocked, cycle=cycle)
-    expires_at = from_us(now + request.place_ms * _MS_US)
+    expires_at = from_us(now + request.place_ms * MS_US)
     if place is None:
         last = queue[-1].ticket if queue else 0
         waiter = LockWaiter(
@@ -239,7 +238,7 @@ def renew(uow: UnitOfWork, token: LockToken, holder: str, lease_ms: int) -> Lock
     lock = _held(uow, token, holder, "renew")
     if lock is None:
         raise LockExpired(resource=token.resource)
-    expires = from_us(uow.now_us + lease_ms * _MS_US)
+    expires = from_us(uow.now_us + lease_ms * MS_US)
     renewed: Lock = uow.update(LOCK, dataclasses.replace(lock, expires_at=expires))
     return renewed
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from caliber.agents import lock_queue
+from caliber.agents.acting import agent_named, registered, requires_registration
 from caliber.agents.lock_queue import Blocked, Request
 from caliber.agents.lock_waiting import Waiter, waiters_of
 from caliber.engine.background import PeriodicTask
@@ -27,6 +28,7 @@ from caliber.model.errors import (
     LockAcquisitionFailed,
     LockDeadlock,
     LockExpired,
+    NotRegistered,
     PermissionDenied,
     RequiredFieldMissing,
 )
@@ -78,6 +80,18 @@ class LockService:
         check("the lock was held by another; nothing was written")
         return self._engine.store.write(work)
 
+    def _act(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Write an act of the principal: an agent that is to be registered is looked up in the same transaction."""
+        if not requires_registration(self._engine, self._principal):
+            return self._write(work)
+        agent, config = agent_named(self._engine, self._principal.id), self._engine.config
+
+        def act(uow: UnitOfWork) -> T:
+            registered(uow, config, agent)
+            return work(uow)
+
+        return self._write(act)
+
     # --- acquiring -------------------------------------------------------------------------------
 
     def acquire(
@@ -95,10 +109,11 @@ class LockService:
         Requests that wait get the lock in their order; a shared lock does not overtake an exclusive request. The same
         holder asking again renews its lock under a new token, also in another mode.
 
-        Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; LockAcquisitionFailed when
-            it is held incompatibly, or others wait for it, for all of ``wait_ms``; its ``holder`` is who holds it, or
-            None where that is not the principal's to know; LockDeadlock, at once, when the holders wait for each
-            other; Unavailable when ``deadline_ms`` passes first.
+        Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; NotRegistered for an agent
+            where ``agents.registration`` is required; LockAcquisitionFailed when it is held incompatibly, or others
+            wait for it, for all of ``wait_ms``; its ``holder`` is who holds it, or None where that is not the
+            principal's to know; LockDeadlock, at once, when the holders wait for each other; Unavailable when
+            ``deadline_ms`` passes first.
         """
         woken = waiting.Event()
         with bounded(deadline_ms):
@@ -168,8 +183,8 @@ class LockService:
         def renew() -> None:
             try:
                 with unbounded():
-                    self._write(lambda uow: lock_queue.renew(uow, token, lock.holder, full_ms))
-            except (LockExpired, PermissionDenied) as error:
+                    self._act(lambda uow: lock_queue.renew(uow, token, lock.holder, full_ms))
+            except (LockExpired, NotRegistered, PermissionDenied) as error:
                 task.cancel()  # another has it, or an admin broke it
                 self._engine.record_error("lock", error)
 
@@ -200,7 +215,7 @@ class LockService:
         token = _required(token)
         owner = self._holder(holder, "renew", token.resource)
         with bounded(deadline_ms):
-            return self._write(lambda uow: lock_queue.renew(uow, token, owner, lease))
+            return self._act(lambda uow: lock_queue.renew(uow, token, owner, lease))
 
     def release(self, token: LockToken, *, holder: str | None = None, deadline_ms: int | None = None) -> bool:
         """Give a lock back; only its holder can. Return whether it was still held.
@@ -271,7 +286,7 @@ class LockService:
             ]
 
         with bounded(deadline_ms):
-            return self._write(work)
+            return self._act(work)
 
     def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
         """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
@@ -281,7 +296,7 @@ class LockService:
         own = None if self._principal.serves else self._principal.label
         number = arguments.as_whole(limit, "limit", 1)
         with bounded(deadline_ms):
-            return self._write(
+            return self._act(
                 lambda uow: uow.select_entities(LOCK_WAITER, "lock_waiter.list_live", uow.now_us, own, number)
             )
 
@@ -299,7 +314,7 @@ class LockService:
         own = None if self._principal.serves else self._principal.label
         number = arguments.as_whole(limit, "limit", 1)
         with bounded(deadline_ms):
-            return self._write(lambda uow: uow.select_entities(LOCK, "lock.list_live", uow.now_us, own, number))
+            return self._act(lambda uow: uow.select_entities(LOCK, "lock.list_live", uow.now_us, own, number))
 
 
 class Acquiring:
@@ -321,7 +336,7 @@ class Acquiring:
         if waiter is not None:
             waiter.awaited = None
             self._queued = True
-        outcome = self._locks._write(lambda uow: lock_queue.attempt(uow, self._request, self._locks._wake))
+        outcome = self._locks._act(lambda uow: lock_queue.attempt(uow, self._request, self._locks._wake))
         if isinstance(outcome, Lock):
             self._queued = False
             return outcome

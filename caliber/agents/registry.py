@@ -18,6 +18,7 @@ from caliber.agents.acting import (
     agent_named,
     new_agent,
     not_registered,
+    require_registered,
 )
 from caliber.agents.lock_waiting import waiters_of
 from caliber.engine.engine import Engine
@@ -30,7 +31,7 @@ from caliber.model.errors import CircularReference, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
-from caliber.model.time import from_us, to_us
+from caliber.model.time import MS_US, from_us, to_us
 from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -57,7 +58,7 @@ class Registry:
         """Insert an agent, or update the one that there is; what is None stays as it is. ``rights`` are checked."""
         with bounded(deadline_ms):
             self._engine.check_open()
-            acting = acting_agent(self._engine, self._principal, agent, "register")
+            acting = acting_agent(self._engine, self._principal, agent, "register", registering=True)
             changes = self._checked(agent_type, capabilities, rights, description)
             boss = changes.pop("reports_to", None)
             boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
@@ -95,7 +96,7 @@ class Registry:
     def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
         """Return an agent. Raises: InputError kinds; NotRegistered."""
         with bounded(deadline_ms):
-            self._require_no_user()
+            self._require_reader()
             named = agent_named(self._engine, agent)
             rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
             number = rows.find(named.ref.id.bytes)
@@ -113,7 +114,7 @@ class Registry:
     ) -> list[Agent]:
         """Return the agents of a type, status and stage of life, the oldest first."""
         with bounded(deadline_ms):
-            self._require_no_user()
+            self._require_reader()
             kind = arguments.as_name(agent_type, "type")
             state = None if status is None else arguments.as_enum(status, AgentStatus, "status")
             stage = None if lifecycle is None else arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
@@ -205,7 +206,7 @@ class Registry:
         with bounded(deadline_ms):
             self._engine.check_open()
             self._require_service("fail", "silent agents")
-            timeout_us = self._engine.config.agents.heartbeat_timeout_ms * 1_000
+            timeout_us = self._engine.config.agents.heartbeat_timeout_ms * MS_US
             watched = [each for each in self.list(None, None, None, None) if _watched(each)]
 
             def work(uow: UnitOfWork) -> builtins.list[Agent]:
@@ -278,10 +279,11 @@ class Registry:
         if not self._principal.serves:
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
 
-    def _require_no_user(self) -> None:
-        """Raise PermissionDenied for a user: who works for the application is not for its users to know."""
+    def _require_reader(self) -> None:
+        """Raise PermissionDenied for a user: the registry is closed to users; and as ``require_registered``."""
         if self._principal.is_user:
             raise PermissionDenied(agent_id=self._principal.label, action="read", resource="the registry of agents")
+        require_registered(self._engine, self._principal)
 
     def _audit(self, uow: UnitOfWork, kind: EventType, agent: Agent, changes: dict[str, Any]) -> None:
         """Log a change of what an agent is, or may do, in its transaction; names and texts stay out of the log."""

@@ -10,6 +10,8 @@ from typing import Protocol
 from caliber.model.errors import DTypeError, InvalidValue
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MS_US = 1_000
+"""Microseconds in a millisecond."""
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_US = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 _LAST_US = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND

@@ -23,7 +23,7 @@ from caliber.jobs.queue import JobQueue
 from caliber.model import states
 from caliber.model.events import EventType
 from caliber.model.references import EntityType
-from caliber.model.time import from_us, to_us
+from caliber.model.time import MS_US, from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryStatus
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY
@@ -36,7 +36,6 @@ from caliber.trajectory.triggers import Retention
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:orphans").digest()[:16])
 """The recurring job that looks for orphans."""
 _PRINCIPAL: Final = "system:orphans"
-_MS_US: Final = 1_000
 Cancel = Callable[[UnitOfWork, str, bytes, str], None]
 """Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
 
@@ -52,7 +51,7 @@ class Orphans:
 
     def register(self, jobs: JobQueue) -> None:
         """Have this process look every ``retention.sweep_every_ms``; 0 leaves that to ``maintain``."""
-        every_us = self._engine.config.retention.sweep_every_ms * _MS_US
+        every_us = self._engine.config.retention.sweep_every_ms * MS_US
 
         def run(claim: Claim) -> int:
             return sum(self.end(claim).values())
@@ -115,7 +114,7 @@ class Orphans:
         return self._engine.config.retention.sweep_rows
 
     def _cutoff(self, now_us: int) -> datetime:
-        return from_us(now_us - self._threshold_ms * _MS_US)
+        return from_us(now_us - self._threshold_ms * MS_US)
 
     # --- ending them -----------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from caliber.model.events import Event, EventType
 from caliber.model.guard.validation import IssueType, Severity, ValidationIssue, ValidationResult
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityRef, kind_named
+from caliber.model.time import MS_US
 from caliber.pcp.conflicts import Conflicts
 from caliber.pcp.pairs import Candidate, Statement, candidate_pairs, first_pairs
 from caliber.pcp.readings import Readings
@@ -37,7 +38,6 @@ _ORDER: Final = {severity: place for place, severity in enumerate(Severity)}
 NO_TASK: Final = uuid.UUID(int=0)
 _READ_PAIRS: Final = 50
 """Pairs of statements that the check of one read compares: those of one subject first."""
-_MS_US: Final = 1_000
 _DAY_US: Final = 86_400_000_000
 
 
@@ -203,7 +203,7 @@ def _gone(key: uuid.UUID) -> ValidationIssue:
 
 def _aged(statements: Sequence[Statement], oldest_ms: int, now: int) -> Iterator[ValidationIssue]:
     """Yield the statements that are older than an age, without an end of validity."""
-    oldest = now - oldest_ms * _MS_US
+    oldest = now - oldest_ms * MS_US
     for each in statements:
         if each.made < oldest and each.until == 2**63 - 1:
             days, ref = (now - each.made) // _DAY_US, each.ref

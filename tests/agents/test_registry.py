@@ -189,6 +189,68 @@ def test_acts_of_unknown_agents_are_refused_where_registration_is_required(open_
     assert act(memory, Principal.agent("planner")).name == "planner"
 
 
+def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(open_store: Opened) -> None:
+    memory = open_store(agents__registration="required")
+    agents = memory.acting_as(Principal.agent("planner")).agents
+    locks = agents.locks
+    memory.agents.groups.create("team", "dynamic")
+    made = memory.agents.locks.acquire("file", holder="agent:planner")
+    token = LockToken(made.resource, made.token)
+
+    def hold() -> None:
+        with locks.hold("other"):
+            pass
+
+    calls: list[Callable[[], Any]] = [
+        lambda: locks.acquire("other"),
+        hold,
+        lambda: locks.renew(token),
+        lambda: locks.held("file"),
+        locks.list,
+        locks.waiting,
+        agents.list,
+        lambda: agents.get("planner"),
+        lambda: agents.groups.members("team"),
+        lambda: agents.groups.next_speaker("team"),
+        agents.messages.list,
+        lambda: agents.messages.ack([]),
+        agents.delegations.pending,
+        agents.handoffs.pending,
+    ]
+    for call in calls:
+        with pytest.raises(NotRegistered, match="register it"):
+            call()
+    assert memory.agents.locks.list() == [made]
+    assert locks.release(token), "an agent that left gives back what it held"
+    agents.register()
+    assert locks.acquire("other").holder == "agent:planner"
+    assert [each.name for each in agents.list()] == ["planner"]
+    with memory.acting_as(Principal.user("maria")).agents.locks.hold("of a user"):
+        pass
+
+
+def test_a_lock_is_a_sign_of_life_where_registration_is_required(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__registration="required", agents__heartbeat_timeout_ms=40_000)
+    made = memory.agents.register("planner")
+    locks = memory.acting_as(Principal.agent("planner")).agents.locks
+    clock.advance(ms=11_000)
+    locks.acquire("file")
+    assert memory.agents.get("planner").last_heartbeat == made.last_heartbeat + timedelta(seconds=11)
+    memory.agents.set_lifecycle("archived", "planner")
+    with pytest.raises(PermissionDenied, match="archived"):
+        locks.acquire("file")
+
+
+def test_locks_ask_the_registry_only_where_registration_is_required(open_store: Opened) -> None:
+    memory = open_store()
+    locks = memory.acting_as(Principal.agent("planner")).agents.locks
+    token = LockToken("file", locks.acquire("file").token)
+    locks.renew(token)
+    locks.release(token)
+    assert memory.agents.list() == []
+
+
 def test_acts_are_signs_of_life(open_store: Opened) -> None:
     clock = FixedClock()
     memory = open_store(clock=clock, agents__heartbeat_timeout_ms=40_000)

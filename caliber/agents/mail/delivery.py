@@ -32,7 +32,7 @@ from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed
 from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
-from caliber.model.time import EPOCH, from_us
+from caliber.model.time import EPOCH, MS_US, from_us
 from caliber.schema.relations import AGENT, AGENT_MESSAGE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -120,7 +120,7 @@ def _reads(agent: Agent) -> bool:
 def _message(uow: UnitOfWork, sender: Agent, out: Outgoing, to_type: str | None, to: uuid.UUID | None) -> AgentMessage:
     mailbox = mailbox_of_type(to_type) if to_type is not None else to
     assert mailbox is not None  # one of both is given
-    later = from_us(uow.now_us + out.delay_ms * 1_000)
+    later = from_us(uow.now_us + out.delay_ms * MS_US)
     return AgentMessage(
         message_id=MessageId(uuid7()),
         mailbox=mailbox,
@@ -135,7 +135,7 @@ def _message(uow: UnitOfWork, sender: Agent, out: Outgoing, to_type: str | None,
         # Without a delay it is due whatever the clocks do.
         available_at=later if out.delay_ms else EPOCH,
         claimed_at=from_us(uow.now_us) if out.delay_ms else None,
-        expires_at=None if out.expires_in_ms is None else from_us(uow.now_us + out.expires_in_ms * 1_000),
+        expires_at=None if out.expires_in_ms is None else from_us(uow.now_us + out.expires_in_ms * MS_US),
         trajectory_id=out.trajectory_id,
         scope_id=out.scope_id,
         artifact_ids=out.artifact_ids,

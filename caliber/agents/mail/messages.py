@@ -32,7 +32,7 @@ from caliber.model.errors import InvalidStateTransition, MessageDeliveryFailed, 
 from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
-from caliber.model.time import EPOCH, from_us
+from caliber.model.time import EPOCH, MS_US, from_us
 from caliber.schema.relations import AGENT_MESSAGE
 from caliber.storage.waiting import Event
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -346,6 +346,6 @@ def sweep(engine: Engine, claim: Claim) -> int:
 
     def work(uow: UnitOfWork) -> int:
         expired = uow.execute("message.expire", uow.now_us)
-        return expired + uow.execute("message.prune", uow.now_us - engine.config.message_retention * 1_000)
+        return expired + uow.execute("message.prune", uow.now_us - engine.config.message_retention * MS_US)
 
     return engine.write(work)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from caliber.agents.acting import ActingAgent, acting_agent, find_agent, registered
+from caliber.agents.acting import ActingAgent, acting_agent, admitted, registered
 from caliber.agents.mail import delivery
 from caliber.agents.mail.checked_messages import as_message, delay_of
 from caliber.agents.mail.wakeups import Wakeups, wakeups_of
@@ -19,13 +19,9 @@ from caliber.model.agents.registry import Agent
 from caliber.model.deadline import bounded
 from caliber.model.errors import PermissionDenied
 from caliber.model.references import EntityRef
-from caliber.model.states import AgentStatus
-from caliber.model.time import to_us
+from caliber.model.time import MS_US
 from caliber.storage.waiting import Event
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-_SIGNS = 4
-"""Signs of life that a receiver which waits gives within a heartbeat's timeout."""
 
 
 class Receiving:
@@ -118,7 +114,7 @@ class Receiving:
     def _due_s(self, agent: str | EntityRef | None) -> float:
         """Return the time until a lease or delay ends, or a look is due in any case."""
         own, of_type = self._boxes(self._receiver(self._acting(agent)))
-        now, most = self._engine.clock.now_us(), self._knobs.lease_ms * 1_000
+        now, most = self._engine.clock.now_us(), self._knobs.lease_ms * MS_US
         with self._engine.store.read() as session:
             next_us = session.run(self._engine.store.statements["message.next"], (own.bytes, of_type.bytes, now))[0][0]
         return (most if next_us is None else min(next_us - now, most)) / 1_000_000
@@ -163,7 +159,7 @@ class Receiving:
 
         Raises: as ``ack``.
         """
-        delay_us = delay_of(delay_ms) * 1_000
+        delay_us = delay_of(delay_ms) * MS_US
 
         def work(uow: UnitOfWork, held: Sequence[AgentMessage]) -> int:
             self._wakeups.notify(uow, [each.mailbox for each in held])
@@ -207,13 +203,8 @@ class Receiving:
         return acting_agent(self._engine, self._principal, agent, "exchange messages as")
 
     def _receiver(self, acting: ActingAgent) -> Agent:
-        """Return the agent that receives; registered by its first act, and alive. Raises: NotRegistered."""
-        found = find_agent(self._engine, acting.ref)
-        if found is not None and found.status is not AgentStatus.FAILED:
-            silent_us = self._engine.clock.now_us() - to_us(found.last_heartbeat)
-            if silent_us <= self._engine.config.agents.heartbeat_timeout_ms * 1_000 // _SIGNS:
-                return found
-        return self._engine.write(lambda uow: registered(uow, self._engine.config, acting))
+        """Return the agent that receives. Raises: as ``admitted``."""
+        return admitted(self._engine, acting)
 
     def _boxes(self, agent: Agent) -> tuple[uuid.UUID, uuid.UUID]:
         return agent.agent_id, mailbox_of_type(agent.agent_type)
@@ -228,4 +219,4 @@ class Receiving:
         return ranks
 
     def _lease_us(self, lease_ms: int | None) -> int:
-        return arguments.as_duration_ms(self._knobs.lease_ms if lease_ms is None else lease_ms, "lease_ms") * 1_000
+        return arguments.as_duration_ms(self._knobs.lease_ms if lease_ms is None else lease_ms, "lease_ms") * MS_US

@@ -98,8 +98,8 @@ def case(
 def acted(config: CaliberConfig, place: Place) -> str:
     """Return the outcome of an act of an agent that was never registered."""
     engine = inspect(place.open(config)).engine
-    acting = acting_agent(engine, Principal.agent("planner"))
     try:
+        acting = acting_agent(engine, Principal.agent("planner"))
         return engine.write(lambda uow: registered(uow, engine.config, acting)).name
     except NotRegistered:
         return "refused"
