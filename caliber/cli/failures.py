@@ -18,6 +18,7 @@ from caliber.model.errors import (
     InternalError,
     LockAcquisitionFailed,
     NotFound,
+    NotRegistered,
     PermissionDenied,
     SchemaMismatch,
     Unavailable,
@@ -52,7 +53,7 @@ class PipeClosed(Exception):
     """Raised when the reader of our output closed the pipe; nothing went wrong."""
 
 
-_USERS: Final = (ConfigError, ValidationError, NotFound, Conflict, SchemaMismatch, PermissionDenied)
+_USERS: Final = (ConfigError, ValidationError, NotFound, NotRegistered, Conflict, SchemaMismatch, PermissionDenied)
 
 
 class Asked(Protocol):
@@ -149,7 +150,12 @@ LISTED: Final = {
     "context_windows": "windows", "events": "events",
 }  # fmt: skip
 """Kinds of tables that ``caliber db list`` shows."""
-_SHOWN_BY: Final = {"embedding_spaces": "db spaces"}
+_SHOWN_BY: Final = {
+    "embedding_spaces": "db spaces",
+    "agents": "agents list",
+    "agent_messages": "messages list",
+    "tasks": "tasks list",
+}
 
 
 def advice(error: CaliberError) -> str:
@@ -162,6 +168,8 @@ def advice(error: CaliberError) -> str:
             return f"`caliber db list {LISTED[relation.plural]}` shows what there is"
         if relation is not None and relation.plural in _SHOWN_BY:
             return f"`caliber {_SHOWN_BY[relation.plural]}` shows what there is"
+    if isinstance(error, NotRegistered):
+        return "`caliber agents list` shows those that are"
     if isinstance(error, PermissionDenied):
         return "an administrator may: add --as admin"
     if isinstance(error, LockAcquisitionFailed):

@@ -8,6 +8,7 @@ import click
 
 from caliber.cli.output import Output, bytes_text
 from caliber.cli.settings import Settings, with_store
+from caliber.cli.team.figures import team_figures, team_lines
 
 
 @click.command()
@@ -16,6 +17,9 @@ def stats(settings: Settings) -> None:
     """Show the contents of the store, on disk and in memory."""
     with settings.memory() as memory:
         found = memory.admin.stats()
+        team = team_figures(memory)
+    if team is not None:
+        found["team"] = team
     settings.out.result(found, lambda: print_stats(settings.out, found))
 
 
@@ -23,6 +27,8 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     """Print the figures of a tenant, as far as the principal may know them."""
     if "store" in found:
         _print_store(out, found)
+    for line in team_lines(found["team"]) if "team" in found else ():
+        out.print(line)
     out.print("records")
     for name, count in found["records"].items():
         if count:

@@ -14,6 +14,7 @@ import click
 from caliber.cli.observing.trace import took_text
 from caliber.cli.output import bytes_text
 from caliber.cli.settings import Settings, with_store
+from caliber.cli.team.figures import team_figures, team_lines
 from caliber.storage.waiting import Event
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _QUIT: Final = ("q", "Q", "\x03", "\x04", "")
 )
 @with_store
 def top(settings: Settings, once: bool, interval: float, window: float) -> None:
-    """Show operations, latencies, resident bytes and jobs as they change; q ends it.
+    """Show operations, latencies, resident bytes, jobs and agents as they change; q ends it.
 
     Operations of all processes are shown, as far as write_behind.operation_share records them.
     """
@@ -70,6 +71,7 @@ def look(memory: Caliber, window_s: float) -> dict[str, Any]:
         },
         "waiting": {"embeddings": behind["embeddings_waiting"], "jobs": behind["jobs_waiting"]},
         "jobs": states,
+        "team": team_figures(memory),
         "records": {name: count for name, count in stats["records"].items() if count},
     }
 
@@ -125,7 +127,8 @@ def _drawn(found: dict[str, Any]) -> RenderableType:
         f" of {bytes_text(resident['limit_bytes'])}   store {bytes_text(found['store']['bytes'])}",
     )
     jobs = ", ".join(f"{count} {state}" for state, count in found["jobs"].items()) or "none"
-    work = Text(f"jobs {jobs}   waiting for vectors {waiting['embeddings']:,}")
+    lines = [f"jobs {jobs}   waiting for vectors {waiting['embeddings']:,}"]
+    work = Text("\n".join(lines + (team_lines(found["team"]) if found["team"] is not None else [])))
     table = Table(box=None, pad_edge=False)
     table.add_column("operation")
     for name in ("per second", "p50", "p95", "max", "errors"):

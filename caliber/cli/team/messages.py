@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.failures import UsageError
 from caliber.cli.output import plural
 from caliber.cli.settings import Settings, with_store
+from caliber.cli.team.shared import agent_names, confirm, named, when, yes_option
 from caliber.model.agents import MessageState
 
 if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping
+
     from caliber.cli.output import Output
     from caliber.model.agents import AgentMessage
 
@@ -34,7 +36,8 @@ def list_(settings: Settings, state: str | None, agent: str | None, limit: int) 
     """List messages, the newest first, without their payloads. Dead letters are those of --state dead."""
     with settings.memory(note=False) as memory:
         listed = memory.agents.messages.list(state=state, limit=limit, agent=agent)
-        found = [_fields(each) for each in listed]
+        names = agent_names(memory)
+    found = [_fields(each, names) for each in listed]
     for each in found:
         del each["payload"]
     settings.out.result({"messages": found}, lambda: _print(settings.out, found))
@@ -46,7 +49,7 @@ def list_(settings: Settings, state: str | None, agent: str | None, limit: int) 
 def show(settings: Settings, message_id: str) -> None:
     """Show one message with its payload."""
     with settings.memory(note=False) as memory:
-        message = _fields(memory.agents.messages.get(message_id))
+        message = _fields(memory.agents.messages.get(message_id), agent_names(memory))
 
     def say() -> None:
         _print(settings.out, [message])
@@ -57,23 +60,21 @@ def show(settings: Settings, message_id: str) -> None:
 
 @messages.command()
 @click.argument("message_id")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @with_store
 def redeliver(settings: Settings, message_id: str, yes: bool) -> None:
     """Deliver a dead letter again, or a message whose receiver is lost: that receiver's claim ends."""
-    if not yes:
-        if settings.out.json or not sys.stdin.isatty():
-            raise UsageError("this ends a claim, and no terminal can confirm it", "confirm with --yes")
-        click.confirm(f"deliver message {message_id} again?", abort=True)
+    confirm(settings, yes, "this ends a claim", f"deliver message {message_id} again?")
     with settings.memory(note=False) as memory:
-        message = _fields(memory.agents.messages.redeliver(message_id))
+        message = _fields(memory.agents.messages.redeliver(message_id), agent_names(memory))
     settings.out.result({"message": message}, lambda: _print(settings.out, [message]))
 
 
-def _fields(message: AgentMessage) -> dict[str, Any]:
+def _fields(message: AgentMessage, names: Mapping[uuid.UUID, str]) -> dict[str, Any]:
     fields = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
     del fields["mailbox"], fields["rank"]
     state = fields["outcome"] or ("pending" if message.claim_id is None else "delivered")
+    fields |= {"from": named(names, message.from_agent_id), "to": named(names, message.to_agent_id)}
     return {"message_id": fields.pop("message_id"), "state": str(state), "priority": str(message.priority), **fields}
 
 
@@ -81,9 +82,8 @@ def _print(out: Output, found: list[dict[str, Any]]) -> None:
     if not found:
         out.print("there are no messages")
     for each in found:
-        receiver = each["to_agent_id"] or f"type {each['to_agent_type']}"
+        receiver = each["to"] or f"type {each['to_agent_type']}"
         out.print(f"{each['message_id']}  {each['state']:<12}  {each['priority']:<8}  {each['message_type']}")
         attempts = f", {plural(each['attempts'], 'attempt')}" if each["attempts"] else ""
         topic = "" if each["topic"] is None else f", topic {each['topic']}"
-        when = f"{each['created_at']:%Y-%m-%d %H:%M:%S}"
-        out.print(f"    {when}, from {each['from_agent_id']} to {receiver}{topic}{attempts}")
+        out.print(f"    {when(each['created_at'])}, from {each['from']} to {receiver}{topic}{attempts}")

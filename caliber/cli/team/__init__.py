@@ -1,0 +1,1 @@
+"""Commands about agents that share a store: the registry, locks, messages and shared work."""
