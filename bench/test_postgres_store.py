@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from harness.bare import for_psycopg
 from harness.contest import OURS, PEER, Contender
 from harness.notes import ME, sentence, settled
 from harness.writers import per_second
@@ -97,7 +97,7 @@ class Bare:
         self.connection.execute(f"SET search_path TO {like.schema}, public")
         insert = store.plans["turn"].insert
         statements = [store.statements[name] for name in ("append.trajectory", "append.scope")]
-        self.statements = [_for_psycopg(plan.sql) for plan in (*statements, insert, store.statements["change.insert"])]
+        self.statements = [for_psycopg(plan.sql) for plan in (*statements, insert, store.statements["change.insert"])]
         self.scope = like.scopes[at]
         like.memory.append_turn(self.scope.scope_id, role="user", content=sentence(7))
         cursor = self.connection.execute("SELECT * FROM turn WHERE scope_id = %s LIMIT 1", [self.scope.scope_id])
@@ -132,17 +132,6 @@ class Bare:
             self.connection.execute("COMMIT")
         for cursor in cursors:
             assert cursor.fetchall()
-
-
-def _for_psycopg(sql: str) -> tuple[str, list[int]]:
-    """Return a statement with the driver's placeholders, and which parameter each of them takes."""
-    order: list[int] = []
-
-    def place(found: re.Match[str]) -> str:
-        order.append(int(found[1]) - 1)
-        return "%b"
-
-    return re.sub(r"\$(\d+)", place, sql), order
 
 
 def written(schema: str, scope: Any) -> Any:

@@ -1,0 +1,235 @@
+"""Locks that no other holder wants, against the bare driver running the same statements. Goals: issue "Many agents".
+
+A call is an acquisition and a release, each in a transaction of its own. The bare driver reads what decides, writes the
+row and commits; on PostgreSQL it sends in one pipeline what waits for no answer. The goal is that of durable commits.
+A sync to disk hides what a call costs beside it, so the same stands there without a sync, and without a goal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+from harness.bare import for_psycopg
+from harness.contest import OURS, PEER, Contender
+
+import caliber
+from caliber.api.caliber import Caliber
+from caliber.localserver.server import LocalServer
+from caliber.model import LockToken
+from caliber.model.time import EPOCH
+from caliber.testing import inspect
+
+DSN = "CALIBER_BENCH_LOCKS_DSN"
+RESOURCE, HOLDER, LEASE_MS = "file", "agent:planner", 30_000
+PAIRS = 20
+KNOBS: dict[str, Any] = {"embedding_provider": None, "jobs.poll_ms": 0}
+IN_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(params=[True, False], ids=["synced", "not synced"])
+def synced(request: pytest.FixtureRequest, quick: bool) -> bool:
+    """True if commits reach the disk."""
+    if quick and not request.param:
+        pytest.skip("left out by --quick")
+    return bool(request.param)
+
+
+@pytest.fixture
+def closing_all() -> Iterator[ExitStack]:
+    """Close everything that a benchmark opened, also when it fails: an open connection fails the next benchmark."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def opened(config: Any, closing_all: ExitStack) -> Caliber:
+    caliber.create(config)
+    memory: Caliber = closing_all.enter_context(caliber.open(config, principal=caliber.Principal.admin()))
+    return memory
+
+
+def locking(memory: Caliber) -> Callable[[], None]:
+    locks = memory.agents.locks
+
+    def call() -> None:
+        lock = locks.acquire(RESOURCE, holder=HOLDER, lease_ms=LEASE_MS)
+        assert locks.release(LockToken(RESOURCE, lock.token), holder=HOLDER)
+
+    return call
+
+
+def counted(memory: Caliber, call: Callable[[], None]) -> int:
+    """Return the statements of a call, transaction control included on SQLite."""
+    before = inspect(memory).store.statement_count()
+    call()
+    return inspect(memory).store.statement_count() - before
+
+
+class Statements:
+    """The statements of a store that a lock needs, and the place of each of its columns."""
+
+    def __init__(self, memory: Caliber) -> None:
+        store: Any = inspect(memory).store
+        lock = store.plans["lock"]
+        self.reads = [lock.lists["list_by_resource"], store.plans["lock_waiter"].lists["list_by_resource"]]
+        self.serialize = store.statements.get("lock.serialize")
+        self.update = lock.update
+        self.index = lock.codec.index
+
+    def changed(self, row: Any, **columns: Any) -> list[Any]:
+        """Return the values of the update that changes columns of a row."""
+        version = row[self.index("version")]
+        columns["version"] = version + 1
+        names = self.update.binds[:-2]
+        values = [columns.get(name, row[self.index(name)]) for name in names]
+        return [*values, row[self.index("lock_id")], version]
+
+
+class BareSqlite:
+    """apsw alone."""
+
+    def __init__(self, file: str, statements: Statements, closing_all: ExitStack) -> None:
+        self.statements = statements
+        self.connection = closing_all.enter_context(closing(apsw.Connection(file)))
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            self.connection.execute(f"PRAGMA {pragma}").fetchall()
+
+    def transaction(self, changes: Callable[[int, int], dict[str, Any]]) -> None:
+        run, statements = self.connection.execute, self.statements
+        run("BEGIN IMMEDIATE")
+        locks, waiters = (run(read.sql, (RESOURCE,)).fetchall() for read in statements.reads)
+        now_us = time.time_ns() // 1_000
+        row = locks[-1]
+        assert not waiters
+        held = row[statements.index("expires_at")] > now_us
+        changed = changes(now_us, row[statements.index("token")])
+        assert held == (changed["expires_at"] == 0)
+        run(statements.update.sql, statements.changed(row, **changed)).fetchall()
+        assert self.connection.changes() == 1
+        run("COMMIT")
+
+    def call(self) -> None:
+        self.transaction(
+            lambda now, token: {"token": token + 1, "acquired_at": now, "expires_at": now + LEASE_MS * 1_000}
+        )
+        self.transaction(lambda now, token: {"expires_at": 0})
+
+
+class BarePostgres:
+    """psycopg alone, with prepared statements."""
+
+    def __init__(self, dsn: str, statements: Statements, closing_all: ExitStack) -> None:
+        self.statements = statements
+        self.connection = closing_all.enter_context(psycopg.connect(dsn, autocommit=True))
+        self.connection.prepare_threshold = 0
+        self.reads = [for_psycopg(plan.sql)[0] for plan in (statements.serialize, *statements.reads)]
+        self.update, self.order = for_psycopg(statements.update.sql)
+
+    def transaction(self, changes: Callable[[Any, int], dict[str, Any]]) -> None:
+        connection, statements = self.connection, self.statements
+        with connection.pipeline():
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            _, locks, waiters = [connection.execute(read, (RESOURCE,)) for read in self.reads]
+            now = datetime.datetime.now(datetime.UTC)
+            row = locks.fetchall()[-1]
+            assert not waiters.fetchall()
+            held = row[statements.index("expires_at")] > now
+            changed = changes(now, row[statements.index("token")])
+            assert held == (changed["expires_at"] == EPOCH)
+            values = statements.changed(row, **changed)
+            updated = connection.execute(self.update, [values[at] for at in self.order])
+            connection.execute("COMMIT")
+        assert updated.rowcount == 1
+
+    def call(self) -> None:
+        lease = datetime.timedelta(milliseconds=LEASE_MS)
+        self.transaction(lambda now, token: {"token": token + 1, "acquired_at": now, "expires_at": now + lease})
+        self.transaction(lambda now, token: {"expires_at": EPOCH})
+
+
+def ours_of(settings: str, call: Callable[[], None], synced: bool) -> Contender:
+    if synced:
+        return Contender(OURS, "caliber", call, at_most=1.5, note=f"{settings} and fsync on both sides")
+    return Contender(OURS, "caliber", call, note=f"{settings} on both sides, fsync costs nothing")
+
+
+def rows(memory: Caliber) -> list[Any]:
+    """Return the rows of locks, apart from ids and times: all are over."""
+    found = memory.storage.locks.all()
+    return [(each.resource, each.holder, each.mode, each.token, each.version, each.expires_at) for each in found]
+
+
+def test_lock_on_sqlite(
+    contest: Callable[..., None], figure: Callable[..., None], tmp_path: Path, closing_all: ExitStack, synced: bool
+) -> None:
+    folder = tmp_path
+    if not synced:
+        if not IN_MEMORY.is_dir():
+            pytest.skip("this system has no folder in memory")
+        folder = Path(closing_all.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY)))
+    ours, other = (
+        opened(caliber.profiles.reference(folder / f"{name}.db", **KNOBS), closing_all) for name in ("ours", "bare")
+    )
+    call, first = locking(ours), locking(other)
+    first()
+    bare = BareSqlite(str(folder / "bare.db"), Statements(other), closing_all)
+    call()
+    for _ in range(PAIRS):
+        call()
+        bare.call()
+    assert rows(ours) == rows(other)
+    if synced:
+        figure("statements of a lock and its release on SQLite", counted(ours, call), "")
+    contest(
+        f"acquire and release a free lock on SQLite{'' if synced else ', not synced'}",
+        [
+            ours_of("SQLite, WAL, synchronous=FULL", call, synced),
+            Contender(PEER, f"apsw {apsw.apsw_version()} alone, the same rows", bare.call),
+        ],
+    )
+
+
+def test_lock_on_postgres(
+    contest: Callable[..., None],
+    figure: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    closing_all: ExitStack,
+    synced: bool,
+) -> None:
+    server = closing_all.enter_context(LocalServer.start(fsync=synced))
+    monkeypatch.setenv(DSN, server.dsn)
+    ours, other = (
+        opened(
+            caliber.profiles.reference(
+                f"env:{DSN}", **{"storage.adapter": "postgres", "storage.schema_name": schema}, **KNOBS
+            ),
+            closing_all,
+        )
+        for schema in ("locks_ours", "locks_bare")
+    )
+    call, first = locking(ours), locking(other)
+    first()
+    bare = BarePostgres(os.environ[DSN], Statements(other), closing_all)
+    call()
+    for _ in range(PAIRS):
+        call()
+        bare.call()
+    assert rows(ours) == rows(other)
+    if synced:
+        figure("statements of a lock and its release on PostgreSQL", counted(ours, call), "")
+    contest(
+        f"acquire and release a free lock on PostgreSQL{'' if synced else ', not synced'}",
+        [
+            ours_of("PostgreSQL, synchronous_commit", call, synced),
+            Contender(PEER, f"psycopg {psycopg.__version__} alone, pipelined, the same rows", bare.call),
+        ],
+    )
