@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from caliber.access.identities import as_entity, current, entity_of
+from caliber.jobs.states import SYSTEM, new_job
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
@@ -18,17 +19,17 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import MS_US, from_us, to_us
-from caliber.schema.relations import AGENT, IDENTITY
+from caliber.schema.relations import AGENT, IDENTITY, JOB
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.engine.engine import Engine
 
+WATCH: Final = "agents.silent"
+"""The kind of the job that looks for silent agents, of which there is one while there are active agents."""
 DEFAULT_TYPE: Final = "agent"
 """The type of an agent that was registered by its first act."""
-_SIGNS: Final = 4
-"""Signs of life that acts leave within a heartbeat's timeout, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | Enti
         name = agent.name if isinstance(agent, ActingAgent) else None
         if name is None or config.agents.registration == "required":
             raise not_registered(ref)
-        uow.insert_new(AGENT, new_agent(uow, name, ref))
+        insert_agent(uow, config, new_agent(uow, name, ref))
         known = uow.find(AGENT, ref.id.bytes)
         assert known is not None  # inserted here, or by another transaction that has ended
     if _acts_unwritten(known, uow.now_us, config):
@@ -147,7 +148,7 @@ def _acts_unwritten(agent: Agent, now_us: int, config: CaliberConfig) -> bool:
     """Return whether an agent acts without a write: it may act, and no sign of life is due."""
     if agent.lifecycle is not AgentLifecycle.ACTIVE or agent.status is AgentStatus.FAILED:
         return False
-    return now_us - to_us(agent.last_heartbeat) <= config.agents.heartbeat_timeout_ms * MS_US // _SIGNS
+    return now_us - to_us(agent.last_heartbeat) <= config.agents.sign_every_ms * MS_US
 
 
 def requires_registration(engine: Engine, principal: Principal) -> bool:
@@ -171,6 +172,20 @@ def not_registered(ref: EntityRef) -> NotRegistered:
     return NotRegistered(
         f"agent {ref.id} is not registered: register it with memory.agents.register(...)", agent_id=str(ref.id)
     )
+
+
+def insert_agent(uow: UnitOfWork, config: CaliberConfig, agent: Agent) -> bool:
+    """Insert an agent unless there is one of its id, and see to it that its silence will be noticed."""
+    inserted = uow.insert_new(AGENT, agent)
+    if inserted:
+        watch(uow, uow.now_us + config.agents.heartbeat_timeout_ms * MS_US)
+    return inserted
+
+
+def watch(uow: UnitOfWork, due_us: int) -> None:
+    """Add the job that looks for silent agents, unless one waits already."""
+    job = new_job(WATCH, from_us(uow.now_us), from_us(due_us), SYSTEM, key=WATCH, payload={}, of=(None, None))
+    uow.insert_new(JOB, job)
 
 
 def new_agent(uow: UnitOfWork, name: str, ref: EntityRef) -> Agent:

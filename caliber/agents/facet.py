@@ -200,7 +200,7 @@ class Agents:
         """Set agents that were silent for longer than ``agents.heartbeat_timeout_ms`` to failed, and return them.
 
         Their locks are released in the same transaction, their requests for locks withdrawn, and those who wait behind
-        them woken. Run it at intervals from one place of the application.
+        them woken. A job does so by itself, where jobs run in the background.
 
         Raises: PermissionDenied unless the principal is the application or an admin.
         """

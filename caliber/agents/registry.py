@@ -11,27 +11,27 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from caliber.agents import lock_queue
 from caliber.agents.acting import (
     ActingAgent,
     acting_agent,
     agent_named,
+    insert_agent,
     new_agent,
     not_registered,
     require_registered,
+    watch,
 )
-from caliber.agents.lock_waiting import waiters_of
+from caliber.agents.liveness import fail_silent, log_change, renew
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.model import arguments, states
 from caliber.model.access import AgentRole, Principal
 from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
 from caliber.model.deadline import bounded
 from caliber.model.errors import CircularReference, PermissionDenied
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
-from caliber.model.time import MS_US, from_us, to_us
+from caliber.model.time import MS_US, from_us
 from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -77,7 +77,7 @@ class Registry:
         key, now = acting.ref.id.bytes, from_us(uow.now_us)
         if acting.name is not None and uow.find(AGENT, key) is None:
             fresh = dataclasses.replace(new_agent(uow, acting.name, acting.ref), **changes)
-            if uow.insert_new(AGENT, fresh):
+            if insert_agent(uow, self._engine.config, fresh):
                 self._audit(uow, EventType.AGENT_REGISTER, fresh, changes)
                 return fresh
         uow.lock(AGENT, key)
@@ -132,16 +132,10 @@ class Registry:
         with bounded(deadline_ms):
             self._engine.check_open()
             acting = acting_agent(self._engine, self._principal, agent)
-
-            def work(uow: UnitOfWork) -> Agent:
-                known = self._known(uow, acting.ref)
-                status = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
-                updated: Agent = uow.update(
-                    AGENT, dataclasses.replace(known, status=status, last_heartbeat=from_us(uow.now_us))
-                )
-                return updated
-
-            return self._engine.write(work)
+            renewed = self._engine.write(lambda uow: renew(uow, [acting.ref.id.bytes]))
+            if not renewed:
+                raise not_registered(acting.ref)
+            return renewed[0]
 
     def set_status(self, status: AgentStatus | str, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
         """Change the state of an agent at run time."""
@@ -166,19 +160,8 @@ class Registry:
         with bounded(deadline_ms):
             self._engine.check_open()
             named = arguments.as_items(agents, "agents", "a sequence of agents")
-            keys = sorted({acting_agent(self._engine, self._principal, each).ref.id.bytes for each in named})
-
-            def work(uow: UnitOfWork) -> int:
-                now, renewed = from_us(uow.now_us), 0
-                for key in keys:
-                    known: Agent | None = uow.find(AGENT, key)
-                    if known is not None:
-                        status = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
-                        uow.update(AGENT, dataclasses.replace(known, status=status, last_heartbeat=now))
-                        renewed += 1
-                return renewed
-
-            return self._engine.write(work)
+            keys = {acting_agent(self._engine, self._principal, each).ref.id.bytes for each in named}
+            return len(self._engine.write(lambda uow: renew(uow, keys))) if keys else 0
 
     def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef, deadline_ms: int | None) -> Agent:
         """Change the stage of an agent's life; only active agents act."""
@@ -196,6 +179,8 @@ class Registry:
                 changed: Agent = uow.update(
                     AGENT, dataclasses.replace(known, lifecycle=target, updated_at=now, last_heartbeat=now)
                 )
+                if target is AgentLifecycle.ACTIVE:
+                    watch(uow, uow.now_us + self._engine.config.agents.heartbeat_timeout_ms * MS_US)
                 self._audit(uow, EventType.AGENT_LIFECYCLE, changed, {"lifecycle": target})
                 return changed
 
@@ -206,31 +191,7 @@ class Registry:
         with bounded(deadline_ms):
             self._engine.check_open()
             self._require_service("fail", "silent agents")
-            timeout_us = self._engine.config.agents.heartbeat_timeout_ms * MS_US
-            watched = [each for each in self.list(None, None, None, None) if _watched(each)]
-
-            def work(uow: UnitOfWork) -> builtins.list[Agent]:
-                failed: builtins.list[Agent] = []
-                for agent_id in sorted(each.agent_id for each in watched):
-                    uow.lock(AGENT, agent_id.bytes)
-                    known: Agent | None = uow.find(AGENT, agent_id.bytes)
-                    if known is None or not _watched(known) or uow.now_us - to_us(known.last_heartbeat) <= timeout_us:
-                        continue
-                    now = from_us(uow.now_us)
-                    known = uow.update(AGENT, dataclasses.replace(known, status=AgentStatus.FAILED, updated_at=now))
-                    assert known is not None
-                    self._audit(uow, EventType.AGENT_FAIL, known, {"status": known.status})
-                    failed.append(known)
-                if failed:
-                    lock_queue.forfeit(uow, [ActingAgent(each.name, each.ref).label for each in failed], self._wake)
-                return failed
-
-            limit_us = self._engine.clock.now_us() - timeout_us
-            watched = [each for each in watched if to_us(each.last_heartbeat) < limit_us]
-            return self._engine.write(work) if watched else []
-
-    def _wake(self, resource: str, ended: uuid.UUID) -> None:
-        waiters_of(self._engine).wake(resource, ended)
+            return fail_silent(self._engine, self._principal.label)
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -287,16 +248,4 @@ class Registry:
 
     def _audit(self, uow: UnitOfWork, kind: EventType, agent: Agent, changes: dict[str, Any]) -> None:
         """Log a change of what an agent is, or may do, in its transaction; names and texts stay out of the log."""
-        event = self._engine.event(
-            kind,
-            principal=self._principal.label,
-            subject=(EntityType.AGENT, agent.agent_id),
-            payload={"changed": sorted(changes), "status": agent.status.value, "lifecycle": agent.lifecycle.value},
-            family=EventFamily.AUDIT,
-        )
-        event_log.audit(uow, event)
-
-
-def _watched(agent: Agent) -> bool:
-    """Return whether an agent would be missed: it is active, and has not failed yet."""
-    return agent.lifecycle is AgentLifecycle.ACTIVE and agent.status is not AgentStatus.FAILED
+        log_change(self._engine, uow, self._principal.label, kind, agent, changes)

@@ -183,6 +183,7 @@ def add_parts(engine: Engine) -> None:
     _end_delegations(engine, jobs, retaining)
     register_full_text(engine, jobs)
     jobs.register(Handler("workspace.reminder", functools.partial(_remind, engine)))
+    jobs.register(Handler("agents.silent", functools.partial(_fail_silent_agents, engine)))
     jobs.register(Handler("agents.messages", functools.partial(_sweep_messages, engine), priority=IDLE))
 
 
@@ -202,6 +203,12 @@ def _sweep_messages(engine: Engine, claim: Claim) -> int:
     from caliber.agents.mail.messages import sweep  # most stores have no messages
 
     return sweep(engine, claim)
+
+
+def _fail_silent_agents(engine: Engine, claim: Claim) -> int:
+    from caliber.agents.liveness import run  # most stores have no agents
+
+    return run(engine, claim)
 
 
 def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> None:

@@ -325,6 +325,69 @@ def test_silent_agents_fail_by_the_databases_clock(open_store: Opened) -> None:
     assert memory.agents.fail_silent() == [], "a clock that goes back fails no agent"
 
 
+def test_a_job_fails_silent_agents_and_frees_their_locks(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=40_000)
+    memory.jobs.run_due()
+    for name in ("silent", "heard"):
+        memory.agents.register(name)
+    memory.agents.locks.acquire("file", holder="agent:silent", lease_ms=3_600_000)
+    for _ in range(6):
+        clock.advance(ms=9_000)
+        memory.agents.heartbeat("heard")
+        memory.jobs.run_due()
+    assert memory.agents.get("silent").status is AgentStatus.FAILED
+    assert memory.agents.get("heard").status is AgentStatus.IDLE
+    assert memory.agents.locks.list() == []
+    audit = memory.acting_as(Principal.admin()).storage.events.list_by_subject(memory.agents.get("silent").agent_id)
+    assert [each.principal for each in audit if each.event_type == "agent_fail"] == ["system:agents"]
+
+
+def test_one_job_watches_while_any_agent_is_active(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=40_000)
+    admin = memory.acting_as(Principal.admin())
+
+    def waiting() -> list[Any]:
+        return [job for job in admin.jobs.list() if job.kind == "agents.silent" and job.state == "waiting"]
+
+    assert waiting() == []
+    for name in "ab":
+        memory.agents.register(name)
+    for _ in range(3):
+        assert len(waiting()) == 1
+        clock.advance(ms=41_000)
+        memory.jobs.run_due()
+        assert {each.status for each in memory.agents.list()} == {AgentStatus.FAILED}
+        memory.agents.heartbeat("a")
+        memory.agents.heartbeat("b")
+    memory.agents.set_lifecycle("archived", "a")
+    memory.agents.set_lifecycle("hibernated", "b")
+    clock.advance(ms=41_000)
+    memory.jobs.run_due()
+    assert waiting() == [], "nothing is left to look for"
+    memory.agents.set_lifecycle("active", "b")
+    assert len(waiting()) == 1
+
+
+def test_heartbeats_of_many_renew_each_once(open_store: Opened) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock)
+    names = [f"worker {number}" for number in range(40)]
+    for name in names:
+        memory.agents.register(name)
+    memory.agents.set_status("active", names[0])
+    memory.agents.set_status("failed", names[1])
+    before = memory.agents.get(names[1])
+    clock.advance(ms=60_000)
+    assert memory.agents.heartbeat_many([*names[:30], names[3], "nowhere"]) == 30
+    assert memory.agents.heartbeat_many([]) == 0
+    after = {each.name: each for each in memory.agents.list()}
+    assert {name for name in names if after[name].last_heartbeat > before.last_heartbeat} == set(names[:30])
+    assert after[names[0]].status is AgentStatus.ACTIVE
+    assert (after[names[1]].status, after[names[1]].version) == (AgentStatus.IDLE, before.version + 1)
+
+
 def test_requests_of_silent_agents_are_withdrawn_and_those_behind_wake(open_store: Opened) -> None:
     clock = FixedClock()
     memory = open_store(clock=clock, agents__heartbeat_timeout_ms=10_000, agents__lock_place_ms=3_600_000)

@@ -8,6 +8,7 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR
+from caliber.storage.sql.agent_statements import agent_statements
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
 from caliber.storage.sql.message_statements import message_statements
@@ -132,6 +133,7 @@ _TEXTS = {
         " ON older.trajectory_id = ?1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal"
         " WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal)"
     ),
+    **agent_statements(DIALECT),
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),
     **message_statements(DIALECT),

@@ -72,8 +72,8 @@ class AgentsConfig(Section):
         source_value="required",
     )
     heartbeat_timeout_ms: Duration = knob(
-        "Silence of an agent after which memory.agents.fail_silent sets it to failed and releases its locks. Acts renew"
-        " a heartbeat that is older than a quarter of it.",
+        "Silence of an agent after which a job sets it to failed and releases its locks. Acts renew a heartbeat that"
+        " is older than a quarter of it.",
         "C-421",
         unit="ms",
         gt=0,
@@ -93,6 +93,11 @@ class AgentsConfig(Section):
         gt=0,
     )
     messages: MessagesConfig = knob("Messages between agents.", "ours")
+
+    @property
+    def sign_every_ms(self) -> int:
+        """The age at which an agent that acts renews its heartbeat, and the least time between two looks."""
+        return self.heartbeat_timeout_ms // 4
 
 
 class AccessConfig(Section):

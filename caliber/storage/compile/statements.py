@@ -70,6 +70,7 @@ IRREGULAR: dict[str, Irregular] = {
     "job.list_open": Irregular(("kind", "state", "limit"), rows_of="job"),
     "job.list_ended": Irregular(("outcome", "kind", "limit"), rows_of="job"),
     "job.counts": Irregular((), results=("kind", "jobs")),
+    "agent.renew": Irregular(("agent_ids", "now"), rows_of="agent"),
     "workspace_value.by_prefix": Irregular(("prefix",), rows_of="workspace_value"),
     "message.ready": Irregular(("mailbox", "mailbox_of_type", "now", "ahead"), results=("rank", "rank_of_type")),
     "message.claim": Irregular(
