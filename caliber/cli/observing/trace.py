@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,6 +13,7 @@ import click
 from caliber.cli.memory.query import trajectory_id_of
 from caliber.cli.output import jsonable, plural
 from caliber.cli.settings import Settings, with_store
+from caliber.cli.team.shared import agent_names
 from caliber.model.errors import NotFound
 from caliber.model.events import Event, EventType
 
@@ -36,6 +39,18 @@ _LABELS: Final = {
     EventType.CONFLICT_DETECT: "a conflict is found",
     EventType.CONFLICT_RESOLVE: "a conflict is resolved",
     EventType.LEARN: "facts are learnt",
+    EventType.NOTE_CREATE: "a note is kept",
+    EventType.MESSAGE_SEND: "a message is sent",
+    EventType.DELEGATION_CREATE: "work is delegated",
+    EventType.DELEGATION_ACCEPT: "delegated work is accepted",
+    EventType.DELEGATION_START: "delegated work begins",
+    EventType.DELEGATION_COMPLETE: "delegated work is completed",
+    EventType.DELEGATION_REJECT: "delegated work is rejected",
+    EventType.DELEGATION_FAIL: "delegated work fails",
+    EventType.HANDOFF_INITIATE: "the task is handed off",
+    EventType.HANDOFF_ACCEPT: "a handoff is accepted",
+    EventType.HANDOFF_COMPLETE: "a handoff is completed",
+    EventType.HANDOFF_REJECT: "a handoff is rejected",
     EventType.ERROR: "an error",
 }
 
@@ -62,6 +77,7 @@ def trace(settings: Settings, task: str, limit: int) -> None:
             return
         summary = memory.pcp.trace_summary(key)
         steps = [_of_event(event) for event in memory.trace(key, limit=limit)]
+        agents = {str(key): name for key, name in agent_names(memory).items()}
         steps += _turns(memory, [scope.scope_id for scope in state.scopes]) + _jobs(memory, key)
     steps.sort(key=lambda step: step["at"])  # stable: events of one instant stay in their order
     found = {
@@ -77,7 +93,7 @@ def trace(settings: Settings, task: str, limit: int) -> None:
         },
         "steps": steps,
     }
-    settings.out.result(found, lambda: _print(settings.out, found))
+    settings.out.result(found, lambda: _print(settings.out, found, agents))
 
 
 def _origin(memory: Caliber, key: uuid.UUID) -> dict[str, Any] | None:
@@ -159,7 +175,7 @@ def _jobs(memory: Caliber, task: uuid.UUID) -> list[dict[str, Any]]:
     ]
 
 
-def _print(out: Output, found: dict[str, Any]) -> None:
+def _print(out: Output, found: dict[str, Any], agents: Mapping[str, str]) -> None:
     summary, state = found["summary"], found["state"]
     out.print(f"task {found['trajectory_id']}, {found['status'].value}")
     out.print(
@@ -178,11 +194,13 @@ def _print(out: Output, found: dict[str, Any]) -> None:
             day = at.date()
             out.print(f"{day}  UTC")
         took = step.get("duration_us")
-        out.print(f"  {at:%H:%M:%S.%f}"[:-3] + f"  {'' if took is None else took_text(took):>9}  {step_text(step)}")
+        out.print(
+            f"  {at:%H:%M:%S.%f}"[:-3] + f"  {'' if took is None else took_text(took):>9}  {step_text(step, agents)}"
+        )
 
 
-def step_text(step: dict[str, Any]) -> str:
-    """Return a step of a trace for people, without its time."""
+def step_text(step: dict[str, Any], agents: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a step of a trace for people, without its time; ``agents`` has the names of agents by their ids."""
     details = dict(step["details"])
     if "role" in details:  # a turn
         undone = ", rolled back" if details.get("rolled_back") else ""
@@ -198,7 +216,8 @@ def step_text(step: dict[str, Any]) -> str:
         return f"a window of {details['used_tokens']:,} of {details['max_tokens']:,} tokens{decisions}"
     label = _LABELS.get(step["what"], str(step["what"]))
     shown = {name: value for name, value in details.items() if isinstance(value, str | int | float) and name != "id"}
-    return label + (f" ({', '.join(f'{name} {value}' for name, value in shown.items())})" if shown else "")
+    parts = ", ".join(f"{name} {agents.get(str(value), value)}" for name, value in shown.items())
+    return f"{label} ({parts})" if parts else label
 
 
 def took_text(us: int) -> str:
