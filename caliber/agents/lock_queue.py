@@ -29,6 +29,8 @@ _RENEWED_AT: Final = 2 / 3
 """The share of its time that a place in the queue has left when a waiter renews it."""
 _PAGE: Final = 1_000
 """The most locks of a holder that one statement reads."""
+_LISTS: Final = ((LOCK, "list_by_resource"), (LOCK_WAITER, "list_by_resource"))
+"""The access paths to the locks of a resource and to the requests that wait for it, in their order."""
 _TOO_FAR: Final = 1.5
 """A place with more of its time left than this is of a clock that was put back since."""
 
@@ -78,10 +80,8 @@ Wake = Callable[[str, uuid.UUID], None]
 
 def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     """Grant a request, or keep its place in the queue and return what it waits for."""
-    uow.serialize(request.resource)
+    locks, queue = uow.serialize_and_list(request.resource, *_LISTS)
     now = uow.now_us
-    locks = uow.select_path(LOCK, "list_by_resource", request.resource)
-    queue = uow.select_path(LOCK_WAITER, "list_by_resource", request.resource)
     own_place = next((each for each in queue if each.waiter_id == request.waiter_id), None)
     ticket = None if own_place is None else own_place.ticket
     in_the_way, ahead = _obstacles(locks, queue, request.holder, request.mode, ticket, now)
@@ -234,8 +234,8 @@ def _awaited_holders(uow: UnitOfWork, waiter: LockWaiter) -> list[str]:
 
 def renew(uow: UnitOfWork, token: LockToken, holder: str, lease_ms: int) -> Lock:
     """Extend a lease. Raises: LockExpired; PermissionDenied when another holds it."""
-    uow.serialize(token.resource)
-    lock = _held(uow, token, holder, "renew")
+    (locks,) = uow.serialize_and_list(token.resource, *_LISTS[:1])
+    lock = _held(uow, locks, token, holder, "renew")
     if lock is None:
         raise LockExpired(resource=token.resource)
     expires = from_us(uow.now_us + lease_ms * MS_US)
@@ -245,20 +245,25 @@ def renew(uow: UnitOfWork, token: LockToken, holder: str, lease_ms: int) -> Lock
 
 def release(uow: UnitOfWork, token: LockToken, holder: str, wake: Wake) -> bool:
     """End a lease; return whether it was held. Raises: PermissionDenied when another holds it."""
-    uow.serialize(token.resource)
-    lock = _held(uow, token, holder, "release")
+    locks, queue = uow.serialize_and_list(token.resource, *_LISTS)
+    lock = _held(uow, locks, token, holder, "release")
     if lock is not None:
-        end(uow, lock, wake)
+        _end(uow, lock, wake if queue else None)
     return lock is not None
 
 
 def end(uow: UnitOfWork, lock: Lock, wake: Wake) -> None:
-    """End a lease, and wake those who wait for it.
+    """End a lease, as ``release`` of a lock that was read in this transaction."""
+    _end(uow, lock, wake if uow.path_rows(LOCK_WAITER, "list_by_resource", lock.resource) else None)
+
+
+def _end(uow: UnitOfWork, lock: Lock, wake: Wake | None) -> None:
+    """End a lease; ``wake`` is for those who wait for it.
 
     The row stays as the newest token of its resource, so that tokens keep rising. The lease is over for good, also
     when the clock is put back.
     """
-    if uow.path_rows(LOCK_WAITER, "list_by_resource", lock.resource):
+    if wake is not None:
         _announce(uow, LOCK, lock, lock.lock_id, wake)
     uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
 
@@ -302,11 +307,10 @@ def reap(uow: UnitOfWork) -> int:
     return uow.execute("lock.delete_expired", uow.now_us) + uow.execute("lock_waiter.delete_expired", uow.now_us)
 
 
-def _held(uow: UnitOfWork, token: LockToken, holder: str, action: str) -> Lock | None:
-    for lock in uow.select_path(LOCK, "list_by_resource", token.resource):
+def _held(uow: UnitOfWork, locks: Sequence[Lock], token: LockToken, holder: str, action: str) -> Lock | None:
+    for lock in locks:
         if lock.token == token.token and to_us(lock.expires_at) > uow.now_us:
             if lock.holder != holder:
                 raise PermissionDenied(agent_id=holder, action=action, resource="a lock of another holder")
-            held: Lock = lock
-            return held
+            return lock
     return None

@@ -31,6 +31,9 @@ class Session:
     def run(self, plan: Any, parameters: Sequence[Any]) -> Any:
         return self.do(self._inner.run, plan, parameters)
 
+    def run_all(self, asked: Sequence[tuple[Any, Sequence[Any]]]) -> Any:
+        return [self.run(plan, parameters) for plan, parameters in asked]
+
     def insert(self, plan: Any, row: Sequence[Any]) -> Any:
         return self.do(self._inner.insert, plan, row)
 

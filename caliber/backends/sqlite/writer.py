@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import apsw
 
@@ -33,6 +33,8 @@ from caliber.storage.write.pipelined import finish
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
+_NEWEST: Final = Plan("change.newest", "SELECT coalesce(max(sequence), 0) FROM change", (), ("sequence",))
+"""The number of the newest change record; asked alone, SQLite looks it up at the end of the key."""
 
 
 class SqliteWriter(GroupWriter):
@@ -119,7 +121,7 @@ class SqliteWriter(GroupWriter):
         connection = self._connection
         limited = deadline is not None
         begun = False
-        sequence = 0
+        sequence, others = 0, True
         changes: list[RowChange] = []
         try:
             if limited:
@@ -132,8 +134,8 @@ class SqliteWriter(GroupWriter):
             succeeded = [request for request in batch.requests if request.error is None and not request.alone]
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
-            if self.follower is None or sequence != self.follower.sequence + 1:
-                # Another process wrote, and may have migrated the store.
+            others = self._others_wrote(sequence)
+            if others:  # and may have migrated the store
                 check_allowed(self._connection, self._store, "min_writer_version")
             if sequence:
                 self.full_text.written(connection, sequence, changes)
@@ -154,7 +156,7 @@ class SqliteWriter(GroupWriter):
         self.commits += 1
         if self.follower is not None:
             with unbounded():
-                self._tell(self.follower, sequence, changes)
+                self._tell(self.follower, sequence, changes, others)
 
     def _stands(self, error: BaseException) -> bool:
         """Return whether a transaction was committed although its COMMIT ended with ``error``."""
@@ -178,10 +180,19 @@ class SqliteWriter(GroupWriter):
                 request.done = True
         self._after_conflicts(failed)
 
-    def _tell(self, follower: Follower, sequence: int, changes: list[RowChange]) -> None:
+    def _others_wrote(self, sequence: int) -> bool:
+        """Return whether others have recorded changes that the follower has not; inside our transaction.
+
+        They show as a gap before the number of our record, or as a newer one than ours where we recorded nothing.
+        """
+        if self.follower is None:
+            return True
+        newest = sequence - 1 if sequence else self._connection.run(_NEWEST, ())[0][0]
+        return bool(newest != self.follower.sequence)
+
+    def _tell(self, follower: Follower, sequence: int, changes: list[RowChange], others: bool) -> None:
         """Pass a commit of ours to the follower, after the earlier commits of others."""
-        # A gap before our number, or no number at all: others may have committed, and a write sees their news.
-        if sequence != follower.sequence + 1:
+        if others or (sequence and sequence != follower.sequence + 1):
             self._catch_up(follower)
         if sequence:
             follower.committed(sequence, changes)

@@ -22,6 +22,10 @@ class StatementSession(Protocol):
         """Run a plan and return all its rows."""
         ...
 
+    def run_all(self, asked: Sequence[tuple[Plan, Sequence[Any]]]) -> list[list[Row]]:
+        """Run plans one after the other and return the rows of each; a server gets all of them in one go."""
+        ...
+
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         """Run a plan that inserts one row and return the row's ordinal, where it has one.
 

@@ -402,6 +402,17 @@ class UnitOfWork:
         """
         self.select("lock.serialize", resource)
 
+    def serialize_and_list(self, resource: str, *paths: tuple[Relation, str]) -> list[list[Any]]:
+        """As ``serialize``, and return the entities of access paths under ``resource`` as they are from then on.
+
+        A server gets all of these statements in one go.
+        """
+        plans = [(self._plans[relation.name], path) for relation, path in paths]
+        asked = [(self._statements["lock.serialize"], (resource,))]
+        asked += [(each.lists[path], (resource,)) for each, path in plans]
+        _, *lists = self._session.run_all(asked)
+        return [[self._hold(each, row) for row in rows] for (each, _), rows in zip(plans, lists, strict=True)]
+
     def record_change(self, relation: Relation, entity: Any, ordinal: int | None) -> None:
         """Name a row in the change record that followers do not hold: its use is up to them."""
         plans = self._plans[relation.name]

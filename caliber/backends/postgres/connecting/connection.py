@@ -148,6 +148,18 @@ class PgConnection:
         result = self.exchange(*self._commands(plan, parameters, binding))[-1]
         return binding.decode(result.get_value, result.ntuples)
 
+    def run_all(self, asked: Sequence[tuple[Plan, Sequence[Any]]]) -> list[list[Row]]:
+        """Run plans one after the other, in one round trip, and return the rows of each."""
+        self.know(*(plan for plan, _ in asked))
+        commands: list[Command] = []
+        ends = []
+        for plan, parameters in asked:
+            self.shared.counter.add()
+            commands += self.commands(plan, parameters)
+            ends.append(len(commands) - 1)
+        results = self.exchange(*commands)
+        return [self.rows(plan, results[end]) for (plan, _), end in zip(asked, ends, strict=True)]
+
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         """Insert a row with the next statement, under an ordinal that was reserved for it."""
         self._know(plan)

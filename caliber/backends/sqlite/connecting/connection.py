@@ -145,6 +145,9 @@ class SqliteConnection(Calls):
         except FAILURES as error:
             raise self._translated(error, plan.name) from _cause(error)
 
+    def run_all(self, asked: Sequence[tuple[Plan, Sequence[Any]]]) -> list[list[Row]]:
+        return [self.run(plan, parameters) for plan, parameters in asked]
+
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         return self.run(plan, row)
 
