@@ -13,7 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from caliber.agents.acting import not_registered
 from caliber.config import CaliberConfig
@@ -45,6 +45,8 @@ PUT_BACK_US: Final = 86_400_000_000
 
 Less would take live leases: from a receiver whose clock is ahead, or by one that was stopped after it read the clock.
 """
+Ranks: TypeAlias = tuple[int | None, int | None]
+"""The ranks of the most urgent messages to an agent and to its type; None where none is due."""
 _LOST: Final = (
     "its lease is over, and others may process it: undo the effect, or give claim() a longer lease_ms, or call extend()"
 )
@@ -175,16 +177,20 @@ def _check_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID) -> N
 # --- receiving -------------------------------------------------------------------------------------
 
 
-def claim(uow: UnitOfWork, config: CaliberConfig, agent: Agent, limit: int, lease_us: int) -> list[AgentMessage]:
+def claim(
+    uow: UnitOfWork, config: CaliberConfig, agent: Agent, limit: int, lease_us: int, seen: Ranks | None = None
+) -> list[AgentMessage]:
     """Claim the most urgent messages to an agent and to its type, in the order of delivery.
 
-    A message that was delivered as often as it may be ends as dead instead.
+    ``seen``: the ranks of the most urgent ones, as read just before this transaction. A message that was delivered as
+    often as it may be ends as dead instead.
     """
     boxes = (agent.agent_id, mailbox_of_type(agent.agent_type))
     claim_id = uuid7()
     found: list[AgentMessage] = []
     while len(found) < limit:
-        ranks = uow.select("message.ready", boxes[0].bytes, boxes[1].bytes, uow.now_us, uow.now_us + PUT_BACK_US)[0]
+        before, seen = seen, None
+        ranks = before or uow.select("message.ready", *(each.bytes for each in boxes), *ready_at(uow.now_us))[0]
         ready = [box for box, rank in zip(boxes, ranks, strict=True) if rank is not None]
         if not ready:
             break
@@ -195,10 +201,20 @@ def claim(uow: UnitOfWork, config: CaliberConfig, agent: Agent, limit: int, leas
             if left > 0:
                 values = (most, uow.now_us, uow.now_us + lease_us, uow.now_us + PUT_BACK_US, claim_id.bytes)
                 rows += uow.select("message.claim", box.bytes, *values, agent.agent_id.bytes, left)
-        if not rows:  # others have just locked them
-            break
-        found += _fit(uow, config, rows)
+        if not rows:
+            if before is not None:  # others took them since
+                continue
+            break  # others have just locked them
+        fit = _fit(uow, config, rows)
+        found += fit
+        if len(ready) == 1 and len(fit) == len(rows):
+            break  # its only mailbox gave all that it may: an end of one as dead could let another follow
     return found
+
+
+def ready_at(now_us: int) -> tuple[int, int]:
+    """Return the instants between which a lease is not over: now, and where that of a clock put back begins."""
+    return now_us, now_us + PUT_BACK_US
 
 
 def _fit(uow: UnitOfWork, config: CaliberConfig, rows: Sequence[Any]) -> list[AgentMessage]:

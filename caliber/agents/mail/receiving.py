@@ -51,12 +51,14 @@ class Receiving:
         with bounded(deadline_ms):
             acting = self._acting(agent)
             receiver = self._receiver(acting)
-            if self._ranks(receiver) == (None, None):
+            ranks = self._ranks(receiver)
+            if ranks == (None, None):
                 return []
 
             def work(uow: UnitOfWork) -> list[AgentMessage]:
                 found = registered(uow, self._engine.config, acting)
-                return delivery.claim(uow, self._engine.config, found, most, lease_us)
+                seen = ranks if found.agent_type == receiver.agent_type else None
+                return delivery.claim(uow, self._engine.config, found, most, lease_us, seen)
 
             return self._engine.write(work)
 
@@ -209,13 +211,13 @@ class Receiving:
     def _boxes(self, agent: Agent) -> tuple[uuid.UUID, uuid.UUID]:
         return agent.agent_id, mailbox_of_type(agent.agent_type)
 
-    def _ranks(self, agent: Agent) -> tuple[Any, ...]:
+    def _ranks(self, agent: Agent) -> delivery.Ranks:
         """Return the ranks of the most urgent messages to an agent and to its type; None where none is due."""
         own, of_type = self._boxes(agent)
         now = self._engine.clock.now_us()
         with self._engine.store.read() as session:
-            values = (own.bytes, of_type.bytes, now, now + delivery.PUT_BACK_US)
-            ranks: tuple[Any, ...] = session.run(self._engine.store.statements["message.ready"], values)[0]
+            values = (own.bytes, of_type.bytes, *delivery.ready_at(now))
+            ranks: delivery.Ranks = session.run(self._engine.store.statements["message.ready"], values)[0]
         return ranks
 
     def _lease_us(self, lease_ms: int | None) -> int:
