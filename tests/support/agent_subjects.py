@@ -56,7 +56,7 @@ _IN_LOCKS = {
     "a token is given again": ("locks", "", "_grant", "locks[-1].token + 1", "locks[-1].token + 1 - now // 1000 % 2"),
     "any holder may release": ("locks", "", "_held", "if lock.holder != holder:", "if False:"),
     "an old token holds beside the new one": ("locks", "", "_grant", "lock not in lasting]", "lock in ()]"),
-    "a released lock holds": ("locks", "", "end", "dataclasses.replace(lock, expires_at=EPOCH)", "lock"),
+    "a released lock holds": ("locks", "", "_end", "dataclasses.replace(lock, expires_at=EPOCH)", "lock"),
 }
 _IN_TWO = (
     "return (lambda seen: self._engine.write(lambda uow: take(uow, wanted) if seen.assigned_to is not None else"
