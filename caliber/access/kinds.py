@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,10 @@ from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
-from caliber.schema.relations import BY_NAME, TRAJECTORY
+from caliber.schema.relations import AGENT, BY_NAME, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of
+
+_ACCESS: Final = codec_of(AGENT).index("memory_access")
 
 
 class KindLimits:
@@ -34,19 +36,26 @@ class KindLimits:
         self._owners = owners
         self._rules = rules
         self._principal = principal
+        # As one, so that threads may share it: rights, and what they were made of.
+        self._known: tuple[tuple[Any, ...], Rights | None] = ((), None)
         self._own: dict[str, tuple[tuple[Generation, Rights, int], NDArray[np.bool_]]] = {}
 
     @classmethod
     def of(cls, owners: TaskOwners, principal: Principal) -> KindLimits | None:
         """Return the limits of a principal; None for one that no rule is about."""
-        if owners.rules is None or principal.is_admin or principal.kind is not PrincipalKind.AGENT:
-            return None
-        return cls(owners, owners.rules, principal)
+        rules = None if principal.is_admin or principal.kind is not PrincipalKind.AGENT else owners.rules()
+        return None if rules is None else cls(owners, rules, principal)
 
-    def now(self, identities: RelationSnapshot) -> Rights | None:
-        """Return the rights that the agent has by its names of now."""
+    def now(self, identities: RelationSnapshot, agents: RelationSnapshot) -> Rights | None:
+        """Return the rights that the agent has by its names and its rows in the registry of now."""
         ids, names = names_of_reader(identities, self._principal, None)
-        return self._rules.of(names, ids)
+        rows = [agents.packed(number) for key in sorted(ids) if (number := agents.find(key)) >= 0]
+        made_of = (ids, names, tuple(row[_ACCESS] for row in rows))
+        known = self._known
+        if made_of != known[0]:  # most changes of an agent's row are signs of life
+            stated = [agent.memory_access for agent in map(codec_of(AGENT).decode, rows) if agent.memory_access]
+            known = self._known = made_of, self._rules.of(names, ids, stated)
+        return known[1]
 
     # --- reading ---------------------------------------------------------------------------------
 

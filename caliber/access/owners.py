@@ -170,12 +170,14 @@ def _stands_for(identities: RelationSnapshot, reference: EntityRef) -> EntityRef
 class TaskOwners:
     """The ids of the entities that may see each task of a user: a part of an open tenant, which follows its commits."""
 
-    def __init__(self, memory: ResidentMemory, clock_us: Callable[[], int], rules: RightRules | None = None) -> None:
+    def __init__(
+        self, memory: ResidentMemory, clock_us: Callable[[], int], make_rules: Callable[[], RightRules] | None = None
+    ) -> None:
         self.memory = memory
-        self.rules = rules or None
-        """The rules of agents' rights by kind of record; None without any."""
+        self._make_rules = make_rules
+        self._rules: RightRules | None = None
         self.workers: dict[bytes, tuple[bytes, ...]] = {}
-        """By task: the agents that started it or work on it, where there are rules."""
+        """By task: the agents that started it or work on it, once the rights of an agent were asked for."""
         self.on_ended: Callable[[Sequence[tuple[bytes, int]]], object] = lambda _: None
         """Called with the grants that were seen to have ended by themselves: id, and when."""
         self._clock_us = clock_us
@@ -194,11 +196,21 @@ class TaskOwners:
         cls, memory: ResidentMemory, clock_us: Callable[[], int], access: AccessConfig, catalog: Catalog
     ) -> TaskOwners:
         """Return the owners of a store's tasks, with the rules of its configuration."""
-        if not access.rights:
-            return cls(memory, clock_us)
-        from caliber.access.rights import RightRules  # few stores have some
 
-        return cls(memory, clock_us, RightRules(access, catalog))
+        def make_rules() -> RightRules:
+            from caliber.access.rights import RightRules  # most processes act for no agent
+
+            return RightRules(access, catalog)
+
+        return cls(memory, clock_us, make_rules)
+
+    def rules(self) -> RightRules | None:
+        """Return the rules of agents' rights by kind of record; from now on the agents of each task are known."""
+        with self._lock:
+            if self._rules is None and self._make_rules is not None:
+                self._rules = self._make_rules()
+                self.generation, self.read = None, 0  # the tasks are read again, for their agents
+            return self._rules
 
     def now_us(self) -> int:
         """Return the present instant in microseconds, or the latest one asked for: what has ended stays ended."""
@@ -215,7 +227,7 @@ class TaskOwners:
                 if self.of.get(key, owners) != owners:
                     self.changes += 1
                 self.of[key] = owners
-            for key, workers in self._workers(tasks, self.read) if self.rules else ():
+            for key, workers in self._workers(tasks, self.read) if self._rules else ():
                 if self.workers.get(key, workers) != workers:
                     self.changes += 1
                 self.workers[key] = workers

@@ -1,16 +1,18 @@
 """Rights of agents per kind of record: which kinds one may read and write, all records of a kind or its own.
 
-The configuration declares them by agent or by role. An agent with a rule has no right on a kind that the rule does not
-name; an agent without one has every right. Source: C-417, C-422.
+The configuration declares them by agent or by role, and the registry narrows them by agent (``memory_access``). An
+agent with a rule has no right on a kind that the rule does not name; an agent without one has every right. Source:
+C-417, C-422.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from caliber.config.access.rights import AccessConfig
+from caliber.config.access.rights import AccessConfig, RightsConfig
 from caliber.model.access import AgentRole
+from caliber.model.agents.registry import MemoryAccess
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN
@@ -60,29 +62,27 @@ class RightRules:
     """The rules of a configuration, by the relations of one store."""
 
     def __init__(self, access: AccessConfig, catalog: Catalog) -> None:
-        kinds = {binding.relation.name: binding.relation.name for binding in BUILT_IN.values()}
-        kinds |= {name: memory.relation.name for name, memory in catalog.memories.items()}
+        self._kinds = kinds = kinds_of(catalog)
         self._texts = {name: _text_sources(catalog.by_name[name]) for name in kinds.values()}
-        self._rules = {
-            _plain(name): tuple(
-                {relation: str(scopes.get(kind, NONE)) for kind, relation in kinds.items()}
-                for scopes in (rule.read, rule.write)
-            )
-            for name, rule in access.rights.items()
-        }
+        self._rules = {_plain(name): self._by_relation(rule) for name, rule in access.rights.items()}
 
-    def __bool__(self) -> bool:
-        return bool(self._rules)
+    def _by_relation(self, rule: RightsConfig | MemoryAccess) -> tuple[dict[str, str], dict[str, str]]:
+        read, write = (
+            {relation: str(scopes.get(kind, NONE)) for kind, relation in self._kinds.items()}
+            for scopes in (rule.read, rule.write)
+        )
+        return read, write
 
-    def of(self, names: Iterable[str], ids: frozenset[bytes]) -> Rights | None:
+    def of(self, names: Iterable[str], ids: frozenset[bytes], stated: Sequence[MemoryAccess] = ()) -> Rights | None:
         """Return the rights of an agent by its names and role; None for one without a rule.
 
-        The rules of its names go before that of its role; of several names the narrowest right counts.
+        The rules of its names go before that of its role; of several names the narrowest right counts. The rights
+        ``stated`` in the registry narrow all of these.
         """
         names = frozenset(map(_plain, names))
         found = [self._rules[name] for name in sorted(names) if name in self._rules]
         own = [self._rules[name] for name in sorted(names) if name in self._rules and name.startswith(_AGENT)]
-        found = own or found
+        found = (own or found) + [self._by_relation(each) for each in stated]
         if not found:
             return None
         read, write = (
@@ -94,6 +94,12 @@ class RightRules:
             for kind, scope in read.items()
         }
         return Rights(read, write, frozenset(name for name in names if name.startswith(_AGENT)), ids, texts)
+
+
+def kinds_of(catalog: Catalog) -> dict[str, str]:
+    """Return the kinds of records that rights may name, each with its relation."""
+    kinds = {binding.relation.name: binding.relation.name for binding in BUILT_IN.values()}
+    return kinds | {name: memory.relation.name for name, memory in catalog.memories.items()}
 
 
 def _text_sources(relation: Relation) -> tuple[str, ...]:

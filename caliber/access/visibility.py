@@ -24,7 +24,7 @@ from caliber.access.owners import Sight, TaskOwners, names_of_reader, person
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
-from caliber.model.access import Principal
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
@@ -32,7 +32,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import GRANT, IDENTITY, SESSION, TRAJECTORY
+from caliber.schema.relations import AGENT, GRANT, IDENTITY, SESSION, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ class Readers:
         self.everything = principal.is_admin and user is None
         self.serves_tasks = principal.serves and user is None
         """True where a call about a task may name any task: it acts for the task's user then."""
-        self._kinds = None if owners.rules is None else _limits(owners, principal)
+        self._kinds = _limits(owners, principal) if principal.kind is PrincipalKind.AGENT else None
         self.limited = self._kinds is not None
         """True where rights by kind may hide values of a record."""
         self._writing: Readers | None = self if only_writable else None
         # As one, so that threads may share it: a sight, and what it was made of.
-        self._seen = _Seen(None, None, -1, NEVER, Sight(frozenset(), frozenset(), principal.serves))
+        self._seen = _Seen(None, None, None, -1, NEVER, Sight(frozenset(), frozenset(), principal.serves))
         self._acting: dict[EntityRef | str, Readers] = {}
         self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed | None]] = {}
         # By relation and column: replaced as one, so that threads may share it.
@@ -146,8 +146,10 @@ class Readers:
         if tasks.generation is not owners.generation or tasks.length > owners.read:
             owners.follow()
         identities, grants, seen = relations[IDENTITY.name], relations[GRANT.name], self._seen
+        agents = None if self._kinds is None else relations[AGENT.name]
         if (
             identities is not seen.identities
+            or agents is not seen.agents
             or grants is not seen.grants
             or seen.tasks not in (-1, owners.read)
             or (seen.until_us < NEVER and owners.now_us() >= seen.until_us)
@@ -160,10 +162,10 @@ class Readers:
                 if granted.ended:
                     owners.on_ended(granted.ended)
             sight = seen.sight
-            rights = None if self._kinds is None else self._kinds.now(identities)
+            rights = None if self._kinds is None or agents is None else self._kinds.now(identities, agents)
             if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):
                 sight = Sight(ids, names, self._principal.serves, granted.keys, rights)
-            seen = _Seen(identities, grants, read if granted.keys else -1, granted.until_us, sight)
+            seen = _Seen(identities, agents, grants, read if granted.keys else -1, granted.until_us, sight)
             self._seen = seen
         return seen.sight
 
@@ -435,7 +437,7 @@ class Readers:
 
 
 def _limits(owners: TaskOwners, principal: Principal) -> KindLimits | None:
-    from caliber.access.kinds import KindLimits  # few stores have rules of rights
+    from caliber.access.kinds import KindLimits  # most processes act for no agent
 
     return KindLimits.of(owners, principal)
 
@@ -474,6 +476,7 @@ class _Seen(NamedTuple):
     """A sight, and what it depends on: ``tasks`` is the number of tasks read, or -1 where none matters."""
 
     identities: RelationSnapshot | None
+    agents: RelationSnapshot | None
     grants: RelationSnapshot | None
     tasks: int
     until_us: int

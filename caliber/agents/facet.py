@@ -10,7 +10,15 @@ from caliber.agents.views import AgentMemoryView
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import AgentRole, Principal
-from caliber.model.agents.registry import Agent, AgentGroup, AgentLifecycle, AgentStatus, GroupMember, GroupPattern
+from caliber.model.agents.registry import (
+    Agent,
+    AgentGroup,
+    AgentLifecycle,
+    AgentStatus,
+    GroupMember,
+    GroupPattern,
+    MemoryAccess,
+)
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.search.service import Searching
@@ -130,6 +138,7 @@ class Agents:
         role: AgentRole | str | None = None,
         can_delegate_to: Sequence[str] | None = None,
         reports_to: str | EntityRef | None = None,
+        memory_access: MemoryAccess | Mapping[str, Mapping[str, str]] | None = None,
         description: str | None = None,
         deadline_ms: int | None = None,
     ) -> Agent:
@@ -137,12 +146,15 @@ class Agents:
 
         ``agent`` left out is the principal itself. Registering is a sign of life: a failed agent becomes idle.
         ``can_delegate_to`` are the types of agents that it may give work to, ``reports_to`` is the agent above it.
+        ``memory_access`` narrows what it may read and write: ``{"read": {"note": "all"}, "write": {"note": "own"}}``;
+        a kind that is not named, it may not. ``{}`` is every right.
 
         Raises: InputError kinds; NotRegistered for an unknown ``reports_to``; CircularReference for one that reports to
             the agent itself; PermissionDenied for a user, another agent, and for an agent that sets its own ``role``,
-            ``can_delegate_to`` or ``reports_to``: these are the application's and an admin's to set.
+            ``can_delegate_to``, ``reports_to`` or ``memory_access``: these are the application's and an admin's to set.
         """
-        rights = {"role": role, "can_delegate_to": can_delegate_to, "reports_to": reports_to}
+        rights: dict[str, Any] = {"role": role, "can_delegate_to": can_delegate_to, "reports_to": reports_to}
+        rights["memory_access"] = memory_access
         return self._registry.register(agent, type, capabilities, rights, description, deadline_ms)
 
     def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:

@@ -25,9 +25,9 @@ from caliber.agents.liveness import fail_silent, log_change, renew
 from caliber.engine.engine import Engine
 from caliber.model import arguments, states
 from caliber.model.access import AgentRole, Principal
-from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
+from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus, MemoryAccess
 from caliber.model.deadline import bounded
-from caliber.model.errors import CircularReference, PermissionDenied
+from caliber.model.errors import CircularReference, InvalidValue, PermissionDenied
 from caliber.model.events import EventType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
@@ -62,7 +62,7 @@ class Registry:
             changes = self._checked(agent_type, capabilities, rights, description)
             boss = changes.pop("reports_to", None)
             boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
-            if changes.keys() & {"role", "can_delegate_to"} or boss_ref is not None:
+            if changes.keys() & {"role", "can_delegate_to", "memory_access"} or boss_ref is not None:
                 self._require_service("set the rights of", "an agent")
 
             def work(uow: UnitOfWork) -> Agent:
@@ -230,11 +230,37 @@ class Registry:
             changes["description"] = arguments.as_text(description, "description", allow_empty=True)
         if rights["can_delegate_to"] is not None:
             changes["can_delegate_to"] = arguments.as_names(rights["can_delegate_to"], "can_delegate_to")
+        if rights["memory_access"] is not None:
+            changes["memory_access"] = self._access(rights["memory_access"])
         if rights["role"] is not None:
             changes["role"] = arguments.as_enum(rights["role"], AgentRole, "role")
         if rights["reports_to"] is not None:
             changes["reports_to"] = rights["reports_to"]
         return changes
+
+    def _access(self, value: Any) -> MemoryAccess | None:
+        """Return rights by kind as they are stored; None for ``{}``, every right. Raises: InputError kinds."""
+        from caliber.access.rights import ALL, OWN, kinds_of  # few agents have rights of their own
+
+        given = {"read": value.read, "write": value.write} if isinstance(value, MemoryAccess) else value
+        parts = dict(arguments.as_mapping(given, "memory_access"))
+        if not parts:
+            return None
+        kinds, scopes = kinds_of(self._engine.store.catalog), (ALL, OWN)
+        for part in parts:
+            if part not in ("read", "write"):
+                raise InvalidValue(field="memory_access", reason="has the keys read and write")
+        checked: dict[str, dict[str, str]] = {}
+        for part in ("read", "write"):
+            field = f"memory_access.{part}"
+            checked[part] = dict(arguments.as_mapping(parts.get(part), field))
+            for kind, scope in checked[part].items():
+                if kind not in kinds:
+                    known = ", ".join(sorted(kinds))
+                    raise InvalidValue(field=field, reason=f"names a kind that there is not; there are {known}")
+                if scope not in scopes:
+                    raise InvalidValue(field=field, reason="gives each kind one of: " + ", ".join(scopes))
+        return MemoryAccess(checked["read"], checked["write"])
 
     def _require_service(self, action: str, resource: str) -> None:
         if not self._principal.serves:

@@ -13,7 +13,7 @@ from support.memories import FACT
 
 import caliber
 from caliber.model import AgentRole, EntityRef, Principal, TrustLabel
-from caliber.model.errors import ConfigError, NotFound, PermissionDenied
+from caliber.model.errors import ConfigError, DTypeError, InvalidValue, NotFound, PermissionDenied
 
 pytestmark = pytest.mark.databases("all")
 MODES = pytest.mark.parametrize("mode", ["resident", "backend"])
@@ -120,6 +120,63 @@ def test_a_kind_that_a_rule_does_not_name_is_hidden(
     counts = worker.admin.stats()["records"]
     assert counts.get("turn", 0) == 0
     assert counts["note"] == 2 if mode == "resident" else "note" not in counts
+
+
+@MODES
+def test_the_registry_narrows_what_an_agent_reads_and_writes(
+    open_store: Callable[..., caliber.Caliber], mode: str
+) -> None:
+    world = World(open_store({}, search__mode=mode))
+    worker, made, agents = world.worker, world.made["other"], world.memory.agents
+    both = world.found()
+    agents.register("worker", memory_access={"read": {**TASKS, "note": "own"}, "write": {"note": "own"}})
+    assert world.found() == {"note worker"}, "at once, also for a handle of before"
+    for kind in ("turn", "fact", "note", "artifact"):
+        with pytest.raises(NotFound):
+            worker.get(made[kind])
+    assert worker.records("fact").count() == 0
+    assert "lantern of other" not in worker.assemble_context(made["trajectory"], query="lantern").text
+    assert not {"turn", "note"} & {str(each.subject_type) for each in worker.trace(made["trajectory"], limit=500)}
+    with pytest.raises(PermissionDenied, match="write"):
+        worker.append_turn(made["scope"], role="user", content="a turn of the worker")
+    with pytest.raises(PermissionDenied):
+        worker.agents.register(memory_access={})
+    agents.heartbeat("worker")
+    assert world.found() == {"note worker"}
+    assert agents.register("worker", memory_access={}).memory_access is None
+    assert world.found() == both
+    worker.append_turn(made["scope"], role="user", content="a turn of the worker")
+
+
+def test_the_registry_narrows_a_rule_and_widens_none(open_store: Callable[..., caliber.Caliber]) -> None:
+    world = World(open_store({"agent:worker": rule({**TASKS, "note": "own", "turn": "all"})}))
+    every = world.memory.agents.register("worker", memory_access={"read": EVERY, "write": EVERY}).memory_access
+    assert every is not None
+    assert dict(every.read) == EVERY
+    assert world.found() == {"note worker", "turn worker", "turn other"}
+    world.memory.agents.register("worker", memory_access={"read": {**TASKS, "note": "all"}})
+    assert world.found() == {"note worker"}
+    world.memory.agents.register("other", memory_access={"read": {}, "write": {}})
+    assert world.found() == {"note worker"}, "the rights of another agent are its own"
+
+
+@pytest.mark.parametrize(
+    ("access", "message"),
+    [
+        ({"read": {"nothing": "all"}}, "names a kind that there is not"),
+        ({"read": {"note": "team"}}, "one of: all, own"),
+        ({"reads": {}}, "the keys read and write"),
+    ],
+)
+def test_rights_in_the_registry_are_checked(
+    open_store: Callable[..., caliber.Caliber], access: Any, message: str
+) -> None:
+    memory = open_store({})
+    with pytest.raises(InvalidValue, match=message):
+        memory.agents.register("worker", memory_access=access)
+    with pytest.raises(DTypeError):
+        memory.agents.register("worker", memory_access={"read": ["note"]})  # type: ignore[dict-item]
+    assert memory.agents.list() == []
 
 
 @MODES

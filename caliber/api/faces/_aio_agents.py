@@ -18,7 +18,15 @@ from caliber.api.faces._aio_agents_locks import AsyncLockService
 from caliber.api.faces._aio_agents_messages import AsyncMessages
 from caliber.api.faces._aio_agents_views import AsyncAgentMemoryView
 from caliber.model.access import AgentRole
-from caliber.model.agents.registry import Agent, AgentGroup, AgentLifecycle, AgentStatus, GroupMember, GroupPattern
+from caliber.model.agents.registry import (
+    Agent,
+    AgentGroup,
+    AgentLifecycle,
+    AgentStatus,
+    GroupMember,
+    GroupPattern,
+    MemoryAccess,
+)
 from caliber.model.references import EntityRef
 
 
@@ -36,6 +44,7 @@ class AsyncAgents(AsyncFace, of=Agents):
         role: AgentRole | str | None = None,
         can_delegate_to: Sequence[str] | None = None,
         reports_to: str | EntityRef | None = None,
+        memory_access: MemoryAccess | Mapping[str, Mapping[str, str]] | None = None,
         description: str | None = None,
         deadline_ms: int | None = None,
     ) -> Agent:
@@ -51,6 +60,7 @@ class AsyncAgents(AsyncFace, of=Agents):
             role=role,
             can_delegate_to=can_delegate_to,
             reports_to=reports_to,
+            memory_access=memory_access,
             description=description,
             deadline_ms=deadline_ms,
         )
