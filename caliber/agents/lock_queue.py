@@ -84,7 +84,9 @@ def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     now = uow.now_us
     own_place = next((each for each in queue if each.waiter_id == request.waiter_id), None)
     ticket = None if own_place is None else own_place.ticket
-    in_the_way, ahead = _obstacles(locks, queue, request.holder, request.mode, ticket, now)
+    live = [lock for lock in locks if to_us(lock.expires_at) > now]
+    waiting = [each for each in queue if waits(each, now)]
+    in_the_way, ahead = _obstacles(live, waiting, request.holder, request.mode, ticket)
     if in_the_way or ahead:
         return _wait(uow, request, in_the_way, ahead, queue, own_place)
     if own_place is not None:
@@ -93,19 +95,13 @@ def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
 
 
 def _obstacles(
-    locks: Sequence[Lock],
-    queue: Sequence[LockWaiter],
-    holder: str,
-    mode: LockMode,
-    ticket: int | None,
-    now: int,
+    live: Sequence[Lock], waiting: Sequence[LockWaiter], holder: str, mode: LockMode, ticket: int | None
 ) -> tuple[list[Lock], list[LockWaiter]]:
     """Return the locks of others, and the requests of others ahead, that a request has to wait for."""
-    live = [lock for lock in locks if to_us(lock.expires_at) > now]
     in_the_way = _conflicting(live, holder, mode)
     if any(lock.holder == holder for lock in live):
         return in_the_way, []
-    ahead = [each for each in queue if (ticket is None or each.ticket < ticket) and waits(each, now)]
+    ahead = [each for each in waiting if ticket is None or each.ticket < ticket]
     return in_the_way, _conflicting(ahead, holder, mode)
 
 
@@ -129,7 +125,8 @@ def _grant(uow: UnitOfWork, request: Request, locks: Sequence[Lock], wake: Wake 
     now = uow.now_us
     lasting = [lock for lock in locks if lock.holder != request.holder and to_us(lock.expires_at) > now]
     free = [lock for lock in locks if lock not in lasting]
-    token = locks[-1].token + 1 if locks else 1
+    # A resource without a row may have lost it with an erased name: its tokens must not begin anew.
+    token = locks[-1].token + 1 if locks else now
     fresh = Lock(
         lock_id=LockId(uuid7()),
         resource=request.resource,
@@ -201,32 +198,50 @@ def _wait(
 
 
 def _cycle(uow: UnitOfWork, request: Request, first: Sequence[str]) -> tuple[str, ...]:
-    """Return the holders of a circle that a request closes, if it is the one of them to give way: the newest."""
+    """Return the holders of a circle that a request closes, if it is the one of them to give way: the newest.
+
+    Newer requests are not followed: a circle through one of them is that one's to end. Each queue is read once.
+    """
     assert request.waiter_id is not None
-    known: set[str] = {request.holder}
-    paths: list[tuple[tuple[str, ...], uuid.UUID]] = [((holder,), request.waiter_id) for holder in reversed(first)]
-    while paths:
-        path, newest = paths.pop()
-        if path[-1] in known:
-            continue
-        known.add(path[-1])
+    queues: dict[str, _Queue] = {}
+    known = {request.holder, *first}
+    paths: list[tuple[str, ...]] = [(holder,) for holder in first]
+    for path in paths:
         for waiter in uow.select_path(LOCK_WAITER, "list_by_holder", path[-1]):
-            if not waits(waiter, uow.now_us):
+            if waiter.waiter_id > request.waiter_id or not waits(waiter, uow.now_us):
                 continue
-            later = max(newest, waiter.waiter_id)
-            for holder in _awaited_holders(uow, waiter):
-                if holder != request.holder:
-                    paths.append(((*path, holder), later))
-                elif later == request.waiter_id:
-                    return (request.holder, *path)
+            queue = queues.get(waiter.resource)
+            if queue is None:
+                queue = queues[waiter.resource] = _Queue.of(uow, waiter.resource)
+            awaited = queue.holders_before(waiter)
+            if request.holder in awaited:
+                return (request.holder, *path)
+            paths.extend((*path, holder) for holder in awaited if holder not in known)
+            known.update(awaited)
     return ()
 
 
-def _awaited_holders(uow: UnitOfWork, waiter: LockWaiter) -> list[str]:
-    locks = uow.select_path(LOCK, "list_by_resource", waiter.resource)
-    queue = uow.select_path(LOCK_WAITER, "list_by_resource", waiter.resource)
-    obstacles = _obstacles(locks, queue, waiter.holder, waiter.mode, waiter.ticket, uow.now_us)
-    return list(dict.fromkeys([lock.holder for lock in obstacles[0]] + [each.holder for each in obstacles[1]]))
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The live locks of a resource and the live requests for it, in order."""
+
+    locks: Sequence[Lock]
+    waiters: Sequence[LockWaiter]
+
+    @classmethod
+    def of(cls, uow: UnitOfWork, resource: str) -> _Queue:
+        """Read both."""
+        now = uow.now_us
+        locks = uow.select_path(LOCK, "list_by_resource", resource)
+        waiters = uow.select_path(LOCK_WAITER, "list_by_resource", resource)
+        return cls(
+            [lock for lock in locks if to_us(lock.expires_at) > now], [each for each in waiters if waits(each, now)]
+        )
+
+    def holders_before(self, waiter: LockWaiter) -> dict[str, None]:
+        """Return the holders that a request of the queue waits for."""
+        in_the_way, ahead = _obstacles(self.locks, self.waiters, waiter.holder, waiter.mode, waiter.ticket)
+        return dict.fromkeys([each.holder for each in (*in_the_way, *ahead)])
 
 
 # --- the end of locks and requests ---------------------------------------------------------------

@@ -102,6 +102,7 @@ class Walk:
         self._touched = self._redactor.lost.touched
         self._gone = self._redactor.gone
         self._drawn = Drawn(uow, wanted.subject, earlier, of_person=wanted.of_person)
+        self._hung: dict[str, dict[tuple[Any, ...], list[Any]]] = {}
         self._relations = sorted(
             (relation for relation in uow.catalog.relations if relation.erase is not None), key=self._turn_of
         )
@@ -138,10 +139,22 @@ class Walk:
                 self._refuse_declared(relation, refused)
         self._drawn.collect()
         for relation in self._relations:
+            self._hung[relation.name] = self._hanging(relation, trait_of(relation))
+        for relation in self._relations:
             self._walk(relation, trait_of(relation))
         self.outcome.windows_closed = self._redactor.closed
         self.outcome.unclear, self.outcome.earlier = self._drawn.unclear, self._drawn.earlier
         return self.outcome
+
+    def _hanging(self, relation: Relation, erase: Erase) -> dict[tuple[Any, ...], list[Any]]:
+        """Return the ids that records hang on, by key, of columns that the deletion of their target empties."""
+        codec = codec_of(relation)
+        emptied = [key.column for key in relation.foreign_keys if key.on_delete == "set null"]
+        places = [codec.index(column) for column in erase.hangs_on if column in emptied]
+        pages = self._uow.pages(relation) if places else ()
+        return {
+            codec.key_of(row): ids for page in pages for row in page if any(ids := [row[place] for place in places])
+        }
 
     def _refuse_declared(self, relation: Relation, reason: str) -> None:
         """Refuse a word of a declaration: it belongs to no record, and occurs in everybody's."""
@@ -233,6 +246,7 @@ class Walk:
         needed += [place(name) for name in erase.owned]
         readers = None if relation.readers is None else place(relation.readers)
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
+        hung, key_of = self._hung[relation.name], codec_of(relation).key_of
         is_named = {place(name): self._names(relation.column(name)) for name in erase.names}
         made_from = [made for made in erase.made_from if made.empties is None]
         is_authored = has_author(relation)
@@ -252,6 +266,7 @@ class Walk:
             return (
                 any(row[at] in ids for at in needed)
                 or any(row[at] in ids or row[at] in lost for at in hangs)
+                or (bool(hung) and any(each in ids or each in lost for each in hung.get(key_of(row), ())))
                 or any(row[at] is not None and named(row[at]) for at, named in is_named.items())
                 or (is_authored and is_author(self._subject, relation, row))
                 or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))

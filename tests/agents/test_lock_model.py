@@ -132,8 +132,8 @@ class LockMachine(RuleBasedStateMachine):
         now, resource = self.clock.now_us(), request.resource
         if isinstance(outcome, Lock):
             assert expected == []
-            self.tokens[resource] = self.tokens.get(resource, 0) + 1
-            assert outcome.token == self.tokens[resource], "tokens rise by one"
+            self.tokens[resource] = self.tokens.get(resource, now - 1) + 1
+            assert outcome.token == self.tokens[resource], "tokens begin at the clock, and rise by one"
             others = [each for each in self.live(resource) if each.holder != request.holder]
             ends = now + request.lease_ms * MS
             self.held[resource] = [*others, Held(request.holder, request.mode, outcome.token, ends)]

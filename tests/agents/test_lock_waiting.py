@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from support.drawn import needs
 from support.waits import until
 
 import caliber
+from caliber.agents import lock_queue
+from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken, Principal
+from caliber.model.agents import LockWaiter
 from caliber.model.errors import (
     InputError,
     LockAcquisitionFailed,
@@ -25,6 +29,8 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.model.events import EventFamily, EventType
+from caliber.model.ids import LockWaiterId
+from caliber.testing import inspect
 
 LONG_MS = 60_000
 ADMIN = Principal.admin()
@@ -44,6 +50,20 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def token_of(lock: Any) -> LockToken:
     return LockToken(lock.resource, lock.token)
+
+
+@contextmanager
+def counted_rows(entity: type[Any]) -> Iterator[list[int]]:
+    """Count the entities of a type that are made."""
+    made, begin = [0], entity.__init__
+
+    def counting(self: Any, *given: Any, **named: Any) -> None:
+        made[0] += 1
+        begin(self, *given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entity, "__init__", counting)
+        yield made
 
 
 Ask = Callable[..., Future[Any]]
@@ -117,9 +137,9 @@ def test_a_shared_lock_made_of_an_exclusive_one_lets_others_in(memory: caliber.C
 
 
 def test_a_lease_that_runs_out_lets_the_next_one_on(memory: caliber.Caliber, ask: Ask) -> None:
-    memory.agents.locks.acquire("file", holder="a", lease_ms=150)
+    first = memory.agents.locks.acquire("file", holder="a", lease_ms=150)
     began = time.monotonic()
-    assert ask("file", "b").result(30).token == 2
+    assert ask("file", "b").result(30).token == first.token + 1
     assert time.monotonic() - began < 1.5, "it waits for the lease, not for its own next look"
 
 
@@ -157,7 +177,7 @@ def test_of_two_that_widen_their_shared_locks_one_gives_way(memory: caliber.Cali
 def test_a_circle_names_only_those_whom_the_asker_may_know(memory: caliber.Caliber, ask: Ask) -> None:
     planner, other = (memory.acting_as(Principal.agent(name)) for name in ("planner", "other"))
     planner.agents.locks.acquire("one")
-    other.agents.locks.acquire("two")
+    held = other.agents.locks.acquire("two")
     waiting = ask("two", "agent:planner", by=planner, wait_ms=5_000)
     with pytest.raises(LockDeadlock) as caught:
         other.agents.locks.acquire("one", wait_ms=LONG_MS)
@@ -167,8 +187,33 @@ def test_a_circle_names_only_those_whom_the_asker_may_know(memory: caliber.Calib
     assert [each.holder for each in other.agents.locks.waiting()] == []
     assert [each.holder for each in planner.agents.locks.waiting()] == ["agent:planner"]
     assert [each.resource for each in other.agents.locks.list()] == ["two"]
-    other.agents.locks.release(LockToken("two", 1))
+    other.agents.locks.release(token_of(held))
     waiting.result(30)
+
+
+def test_the_search_for_a_circle_grows_with_the_queue_and_not_with_its_square(memory: caliber.Caliber) -> None:
+    store, asked = inspect(memory).store, {}
+    memory.agents.locks.acquire("file", holder="holder")
+    for at in range(61):
+        request = lock_queue.Request("file", f"h{at}", LockMode.EXCLUSIVE, LONG_MS, LONG_MS, LockWaiterId(uuid7()))
+        with counted_rows(LockWaiter) as rows:
+            outcome = store.write(lambda uow, request=request: lock_queue.attempt(uow, request, lambda *_: None))
+        assert isinstance(outcome, lock_queue.Blocked)
+        assert not outcome.cycle
+        asked[at] = rows[0]
+    assert asked[60] <= 2.5 * asked[30], "rows of requests read"
+
+
+def test_tokens_of_a_lock_rise_although_its_name_was_erased(memory: caliber.Caliber) -> None:
+    before = memory.agents.locks.acquire("file of zorblatt", holder="a", lease_ms=3_600_000)
+    memory.forget(user="zorblatt", texts=["zorblatt"])
+    assert memory.agents.locks.list() == []
+    with pytest.raises(LockExpired):
+        memory.workspace.values.set("key", 1, guard=token_of(before))
+    after = memory.agents.locks.acquire("file of zorblatt", holder="b")
+    assert after.token > before.token
+    with pytest.raises(LockExpired):
+        memory.workspace.values.set("key", 1, guard=token_of(before))
 
 
 def test_a_deadline_ends_a_wait_and_leaves_no_request(memory: caliber.Caliber) -> None:

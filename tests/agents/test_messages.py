@@ -477,6 +477,18 @@ def test_a_message_about_a_task_outlives_it(open_store: Opened) -> None:
     assert mail(memory, "bob").get(sent.message_id).trajectory_id is None
 
 
+def test_messages_about_a_task_go_when_its_person_is_forgotten_or_it_is_purged(open_store: Opened) -> None:
+    memory = open_store()
+    ann, bob = mail(memory, "ann"), mail(memory, "bob")
+    asked = memory.acting_as(Principal.agent("ann"))
+    tasks = [asked.start_trajectory("task", user=user).trajectory_id for user in ("zorblatt", "other", "third")]
+    sent = [ann.send(f"about {at}", to="bob", trajectory_id=task) for at, task in enumerate(tasks)]
+    assert memory.forget(user="zorblatt").erased["agent_message"] == 1
+    assert memory.admin.purge_trajectory(tasks[1]).erased["agent_message"] == 1
+    assert payloads(bob.list()) == ["about 2"]
+    assert bob.get(sent[2].message_id).trajectory_id == tasks[2]
+
+
 def test_words_of_a_person_go_from_payloads(open_store: Opened) -> None:
     memory = open_store()
     ann = mail(memory, "ann")
