@@ -424,3 +424,14 @@ def request(uow: Any, resource: str, holder: str) -> LockWaiter:
     """Return the place in a queue that an agent took which ended since."""
     now, ends = from_us(uow.now_us), from_us(uow.now_us + 3_600_000_000)
     return LockWaiter(LockWaiterId(uuid7()), resource, holder, LockMode.EXCLUSIVE, 1, now, now, ends)
+
+
+def test_a_forgotten_agent_leaves_no_lock_and_no_label(open_store: Any) -> None:
+    memory = open_store()
+    memory.agents.register("snork")
+    snork = memory.acting_as(Principal.agent("snork"))
+    snork.agents.locks.acquire("file", lease_ms=3_600_000)
+    snork.workspace.values.set("key", 1)
+    memory.acting_as(Principal.admin()).forget(entity=EntityRef.agent("snork"))
+    assert memory.agents.locks.acquire("file", holder="other").holder == "other"
+    assert "snork" not in str(memory.workspace.values.get("key"))

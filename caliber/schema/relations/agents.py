@@ -176,7 +176,7 @@ LOCK = Relation(
     ordinal=True,
     versioned=True,
     derived=None,  # a lease is as its holder asked
-    erase=Erase(),
+    erase=Erase(names=("holder",)),
     links=None,  # a lease
     trust=None,  # a lease
     exported=None,  # a lease holds in one store
@@ -207,7 +207,7 @@ LOCK_WAITER = Relation(
     ordinal=True,
     versioned=True,
     derived=None,  # a request is as its holder made it
-    erase=Erase(),
+    erase=Erase(names=("holder",)),
     links=None,  # a request
     trust=None,  # a request
     exported=None,  # requests of one store
