@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from caliber.access.identities import current, entity_of, merged_into, names_of
+from caliber.access.identities import AGENTS, current, entity_of, merged_into, names_of
 from caliber.engine.deferred_reads import ERASING
 from caliber.engine.engine import Engine
 from caliber.erasure.erasing import Outcome, Walk, Wanted
@@ -92,7 +92,7 @@ class Forgetting:
         if entity is not None:
             entity = arguments.as_reference(entity, "entity", self._engine.store.catalog.by_name)
             entity = current(self._engine, entity)
-            if entity.entity_type is EntityType.AGENT:
+            if entity.entity_type == AGENTS:
                 names |= self._labels_of_agent(entity)
         merged = [] if entity is None else merged_into(self._engine, entity)
         wanted = Wanted(Subject.of(entity, texts, merged, names), even_if_shared=even_if_shared)
