@@ -283,7 +283,8 @@ def test_an_effect_and_its_acknowledgement_stand_or_fall_together(open_store: Op
 
     def effect(message: AgentMessage) -> Callable[[Any], Any]:
         def work(uow: Any) -> None:
-            assert delivery.ack(uow, [message]) == 1
+            assert message.claimed_by is not None
+            assert len(delivery.ack(uow, message.claimed_by, [message])) == 1
             out = checked(engine, Principal.admin(), "done", ("ann", None, False), REST, None)
             delivery.send(uow, engine.config, sender, out)
 

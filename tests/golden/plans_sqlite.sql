@@ -932,9 +932,9 @@ SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_a
 SELECT count(*), coalesce(sum(version), 0) FROM memory_type;
 
 -- message.ack
---   takes: message_ids, claim_id, now
---   gives: message_id
-UPDATE "agent_message" SET ended_at = ?3, outcome = 'acknowledged', version = version + 1 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND ended_at IS NULL RETURNING message_id;
+--   takes: message_ids, claim_id, now, claimed_by
+--   gives: message_id, mailbox, topic
+UPDATE "agent_message" SET ended_at = ?3, outcome = 'acknowledged', version = version + 1 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND claimed_by = ?4 AND ended_at IS NULL RETURNING message_id, mailbox, topic;
 
 -- message.backlog
 --   takes: mailbox, now, limit
@@ -951,9 +951,9 @@ UPDATE "agent_message" SET available_at = ?4, claimed_at = ?3, claim_id = ?6, cl
 UPDATE "agent_message" SET ended_at = expires_at, outcome = 'expired', version = version + 1 WHERE ended_at IS NULL AND expires_at IS NOT NULL AND expires_at <= ?1 AND (claim_id IS NULL OR available_at <= ?1);
 
 -- message.extend
---   takes: message_ids, claim_id, now, until
---   gives: message_id
-UPDATE "agent_message" SET claimed_at = ?3, available_at = ?4 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND ended_at IS NULL RETURNING message_id;
+--   takes: message_ids, claim_id, now, until, claimed_by
+--   gives: message_id, mailbox, topic
+UPDATE "agent_message" SET claimed_at = ?3, available_at = ?4 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND claimed_by = ?5 AND ended_at IS NULL RETURNING message_id, mailbox, topic;
 
 -- message.list
 --   takes: state, now, limit
@@ -980,9 +980,9 @@ DELETE FROM "agent_message" WHERE ended_at IS NOT NULL AND ended_at < ?1;
 SELECT (SELECT m.rank FROM "agent_message" AS m WHERE m.mailbox = ?1 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?3) AND (m.available_at <= ?3 OR m.claimed_at >= ?4) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > ?3))) ORDER BY m.rank, m.ordinal LIMIT 1), (SELECT m.rank FROM "agent_message" AS m WHERE m.mailbox = ?2 AND m.ended_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > ?3) AND (m.available_at <= ?3 OR m.claimed_at >= ?4) AND (m.topic IS NULL OR NOT EXISTS (SELECT 1 FROM "agent_message" AS e WHERE e.mailbox = m.mailbox AND e.from_agent_id = m.from_agent_id AND e.topic = m.topic AND e.ordinal < m.ordinal AND e.ended_at IS NULL AND (e.expires_at IS NULL OR e.expires_at > ?3))) ORDER BY m.rank, m.ordinal LIMIT 1);
 
 -- message.release
---   takes: message_ids, claim_id, now, until
---   gives: message_id
-UPDATE "agent_message" SET claimed_at = ?3, available_at = ?4, claim_id = NULL, claimed_by = NULL, version = version + 1 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND ended_at IS NULL RETURNING message_id;
+--   takes: message_ids, claim_id, now, until, claimed_by
+--   gives: message_id, mailbox, topic
+UPDATE "agent_message" SET claimed_at = ?3, available_at = ?4, claim_id = NULL, claimed_by = NULL, version = version + 1 WHERE message_id IN (SELECT unhex(value) FROM json_each(?1)) AND claim_id = ?2 AND claimed_by = ?5 AND ended_at IS NULL RETURNING message_id, mailbox, topic;
 
 -- scope.distrust
 --   takes: trust, owner_id

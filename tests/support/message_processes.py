@@ -38,7 +38,8 @@ def consume(memory: caliber.Caliber, message: AgentMessage) -> None:
         now = from_us(uow.now_us)
         row = new_job("effect", now, now, _ME, key=None, payload={"of": message.payload["n"]}, of=(None, None))
         uow.insert(JOB, dataclasses.replace(row, ended_at=now, outcome=JobOutcome.DONE))
-        delivery.ack(uow, [message])
+        assert message.claimed_by is not None
+        delivery.ack(uow, message.claimed_by, [message])
 
     inspect(memory).engine.write(work)
 

@@ -13,7 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from caliber.agents.acting import not_registered
 from caliber.config import CaliberConfig
@@ -28,7 +28,7 @@ from caliber.model.agents import (
     mailbox_of_type,
 )
 from caliber.model.agents.registry import Agent, AgentLifecycle
-from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed
+from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed, PermissionDenied
 from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
@@ -50,6 +50,16 @@ Ranks: TypeAlias = tuple[int | None, int | None]
 _LOST: Final = (
     "its lease is over, and others may process it: undo the effect, or give claim() a longer lease_ms, or call extend()"
 )
+
+
+_UNCLAIMED: Final = "it was not claimed: pass a message as claim(), listen() or request() returned it"
+
+
+class Changed(NamedTuple):
+    """A message whose claim its agent has ended or prolonged: its queue, and whether it is one of a topic."""
+
+    mailbox: uuid.UUID
+    in_order: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,47 +243,55 @@ def _fit(uow: UnitOfWork, config: CaliberConfig, rows: Sequence[Any]) -> list[Ag
     return fit
 
 
-def ack(uow: UnitOfWork, messages: Iterable[AgentMessage]) -> int:
-    """End messages as acknowledged, in the transaction of their effect; return how many were not yet.
+def ack(uow: UnitOfWork, agent_id: uuid.UUID, messages: Iterable[AgentMessage]) -> list[Changed]:
+    """End messages as acknowledged, in the transaction of their effect; return those that were not yet.
 
-    Raises: MessageDeliveryFailed for a message whose claim was lost: nothing of the transaction may stand.
+    Raises: MessageDeliveryFailed for a message whose claim was lost: nothing of the transaction may stand;
+        PermissionDenied for one that another agent has claimed.
     """
-    return _held(uow, "message.ack", messages, ())
+    return _held(uow, "message.ack", agent_id, messages, ())
 
 
-def extend(uow: UnitOfWork, messages: Iterable[AgentMessage], lease_us: int) -> int:
-    """Let the leases of messages begin again. Raises: MessageDeliveryFailed for a lost claim."""
-    return _held(uow, "message.extend", messages, (uow.now_us + lease_us,))
+def extend(uow: UnitOfWork, agent_id: uuid.UUID, messages: Iterable[AgentMessage], lease_us: int) -> list[Changed]:
+    """Let the leases of messages begin again. Raises: as ``ack``."""
+    return _held(uow, "message.extend", agent_id, messages, (uow.now_us + lease_us,))
 
 
-def release(uow: UnitOfWork, messages: Iterable[AgentMessage], delay_us: int) -> int:
-    """Give messages back, to be delivered again after a delay. Raises: MessageDeliveryFailed for a lost claim."""
-    return _held(uow, "message.release", messages, (uow.now_us + delay_us,))
+def release(uow: UnitOfWork, agent_id: uuid.UUID, messages: Iterable[AgentMessage], delay_us: int) -> list[Changed]:
+    """Give messages back, to be delivered again after a delay. Raises: as ``ack``."""
+    return _held(uow, "message.release", agent_id, messages, (uow.now_us + delay_us,))
 
 
-def _held(uow: UnitOfWork, statement: str, messages: Iterable[AgentMessage], values: tuple[int, ...]) -> int:
+def _held(
+    uow: UnitOfWork, statement: str, agent_id: uuid.UUID, messages: Iterable[AgentMessage], values: tuple[int, ...]
+) -> list[Changed]:
+    """Change messages that an agent has claimed. Of the caller's messages only the ids count: rows have the rest."""
     claims: dict[uuid.UUID, dict[bytes, AgentMessage]] = defaultdict(dict)
     for message in messages:
         if message.claim_id is None:
-            reason = "it was not claimed: pass a message as claim(), listen() or request() returned it"
-            raise MessageDeliveryFailed(message_id=message.message_id, reason=reason)
+            _check_claimant(uow, agent_id, message)
+            raise MessageDeliveryFailed(message_id=message.message_id, reason=_UNCLAIMED)
         claims[message.claim_id][message.message_id.bytes] = message
-    changed = 0
+    changed: list[Changed] = []
     for claim_id, held in sorted(claims.items()):
         ids = json.dumps(sorted(key.hex() for key in held))
-        rows = uow.select(statement, ids, claim_id.bytes, uow.now_us, *values)
-        changed += len(rows)
+        rows = uow.select(statement, ids, claim_id.bytes, uow.now_us, *values, agent_id.bytes)
+        changed += [Changed(uuid.UUID(bytes=row[1]), row[2] is not None) for row in rows]
         for key in held.keys() - {row[0] for row in rows}:
-            _check_acknowledged(uow, held[key], statement)
+            now = _check_claimant(uow, agent_id, held[key])
+            again = now is not None and now.outcome is MessageOutcome.ACKNOWLEDGED and now.claim_id == claim_id
+            if statement != "message.ack" or not again:
+                raise MessageDeliveryFailed(message_id=held[key].message_id, reason=_LOST)
     return changed
 
 
-def _check_acknowledged(uow: UnitOfWork, message: AgentMessage, statement: str) -> None:
-    """Raise MessageDeliveryFailed unless the same claim has acknowledged a message, and does so again."""
+def _check_claimant(uow: UnitOfWork, agent_id: uuid.UUID, message: AgentMessage) -> AgentMessage | None:
+    """Return a message as it is stored. Raises: PermissionDenied where its claim is another agent's."""
     now: AgentMessage | None = uow.find(AGENT_MESSAGE, message.message_id.bytes)
-    again = now is not None and now.outcome is MessageOutcome.ACKNOWLEDGED and now.claim_id == message.claim_id
-    if statement != "message.ack" or not again:
-        raise MessageDeliveryFailed(message_id=message.message_id, reason=_LOST)
+    if now is None or message.claim_id not in (None, now.claim_id) or now.claimed_by in (None, agent_id):
+        return now
+    resource = f"message {message.message_id}, which another agent has claimed"
+    raise PermissionDenied(agent_id=str(agent_id), action="end the claim of", resource=resource)
 
 
 # --- replies ---------------------------------------------------------------------------------------
@@ -283,20 +301,22 @@ def reply(
     uow: UnitOfWork,
     config: CaliberConfig,
     sender: Agent,
-    message: AgentMessage,
+    claimed: AgentMessage,
     payload: Any,
     message_type: MessageType | str,
-) -> tuple[AgentMessage, bool]:
-    """Acknowledge a message and send the reply to its sender; return the reply, and whether it is new.
+) -> tuple[AgentMessage, AgentMessage, bool]:
+    """Acknowledge a message and send the reply to its sender; return both, and whether the reply is new.
 
     Raises: MessageDeliveryFailed for a lost claim, and a request whose deadline has passed; as ``send``.
     """
-    if not ack(uow, [message]):
+    changed = ack(uow, sender.agent_id, [claimed])
+    message: AgentMessage = uow.get(AGENT_MESSAGE, claimed.message_id.bytes)
+    if not changed:
         before: AgentMessage | None = uow.find_by(
             AGENT_MESSAGE, BY_KEY, sender.agent_id.bytes, _reply_key(message.message_id)
         )
         if before is not None:
-            return before, False
+            return message, before, False
     if message.awaits_reply and message.expires_at is not None and message.expires_at <= from_us(uow.now_us):
         reason = "its deadline has passed, and its sender no longer waits for a reply"
         raise MessageDeliveryFailed(message_id=message.message_id, reason=reason)
@@ -322,10 +342,10 @@ def reply(
         idempotency_key=_reply_key(message.message_id),
     )
     if not uow.insert_new(AGENT_MESSAGE, made):
-        return _sent_before(uow, made)[0], False
+        return message, _sent_before(uow, made)[0], False
     if not message.awaits_reply:
         _check_room(uow, config, made.mailbox)
-    return made, True
+    return message, made, True
 
 
 def _reply_key(message_id: uuid.UUID) -> str:

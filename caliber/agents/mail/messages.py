@@ -28,7 +28,7 @@ from caliber.model.agents import (
     mailbox_of_reply,
 )
 from caliber.model.deadline import bounded, earliest
-from caliber.model.errors import InvalidStateTransition, MessageDeliveryFailed, NotFound, PermissionDenied
+from caliber.model.errors import InvalidStateTransition, MessageDeliveryFailed, NotFound
 from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
@@ -116,7 +116,7 @@ class Messages(Receiving):
             messages, new = delivery.send(uow, self._engine.config, sender, out)
             if new:
                 self._announce(uow, acting, messages)
-            return messages
+            return [as_seen_by(each, sender.agent_id) for each in messages]
 
         return self._engine.write(work)
 
@@ -233,12 +233,12 @@ class Messages(Receiving):
 
             def work(uow: UnitOfWork) -> AgentMessage:
                 sender = registered(uow, self._engine.config, acting)
-                if held.claimed_by != sender.agent_id:
-                    raise PermissionDenied(agent_id=acting.label, action="reply to", resource="another's message")
-                made, new = delivery.reply(uow, self._engine.config, sender, held, body, kind)
+                answered, made, new = delivery.reply(uow, self._engine.config, sender, held, body, kind)
                 if new:
-                    self._announce(uow, acting, [made, *([held] if held.topic else [])])
-                return made
+                    self._announce(uow, acting, [made])
+                    if answered.topic is not None:  # the next one of the topic may be due now
+                        self._wakeups.notify(uow, [answered.mailbox])
+                return as_seen_by(made, sender.agent_id)
 
             return self._engine.write(work)
 
@@ -257,7 +257,7 @@ class Messages(Receiving):
             found: AgentMessage | None = plans.codec.decode(rows[0]) if rows else None
         if found is None or not (boxes is None or _is_of(found, boxes)):
             raise NotFound(entity_type=AGENT_MESSAGE.name, id=key)
-        return found
+        return as_seen_by(found, None if boxes is None else boxes[0])
 
     def list(
         self,
@@ -284,7 +284,8 @@ class Messages(Receiving):
                     rows = session.run(statements["message.list"], values)
                 else:
                     rows = session.run(statements["message.list_of"], (*values, *(each.bytes for each in boxes)))
-        return [plans.codec.decode(row) for row in rows]
+        reader = None if boxes is None else boxes[0]
+        return [as_seen_by(plans.codec.decode(row), reader) for row in rows]
 
     def redeliver(
         self, message_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
@@ -325,6 +326,13 @@ class Messages(Receiving):
 
 def _is_of(message: AgentMessage, boxes: tuple[uuid.UUID, uuid.UUID]) -> bool:
     return boxes[0] in (message.from_agent_id, message.to_agent_id, message.claimed_by) or message.mailbox == boxes[1]
+
+
+def as_seen_by(message: AgentMessage, agent_id: uuid.UUID | None) -> AgentMessage:
+    """Return a message without the id of its claim, unless the claim is the reader's: the id is what ends it."""
+    if message.claim_id is None or message.claimed_by == agent_id:
+        return message
+    return dataclasses.replace(message, claim_id=None)
 
 
 def _anew(message: AgentMessage) -> AgentMessage:

@@ -17,7 +17,6 @@ from caliber.model.access import Principal
 from caliber.model.agents import AgentMessage, mailbox_of_type
 from caliber.model.agents.registry import Agent
 from caliber.model.deadline import bounded
-from caliber.model.errors import PermissionDenied
 from caliber.model.references import EntityRef
 from caliber.model.time import MS_US
 from caliber.storage.waiting import Event
@@ -130,7 +129,8 @@ class Receiving:
     ) -> int:
         """Acknowledge claimed messages: they are never delivered again. Return how many were not acknowledged yet.
 
-        Raises: InputError kinds; MessageDeliveryFailed for a message whose lease is over and that was claimed again.
+        Raises: InputError kinds; MessageDeliveryFailed for a message whose lease is over and that was claimed again;
+            PermissionDenied for one that another agent has claimed.
         """
         return self._held(messages, agent, deadline_ms, delivery.ack)
 
@@ -147,7 +147,9 @@ class Receiving:
         Raises: as ``ack``.
         """
         lease_us = self._lease_us(lease_ms)
-        return self._held(messages, agent, deadline_ms, lambda uow, held: delivery.extend(uow, held, lease_us))
+        return self._held(
+            messages, agent, deadline_ms, lambda uow, own, held: delivery.extend(uow, own, held, lease_us)
+        )
 
     def release(
         self,
@@ -163,9 +165,10 @@ class Receiving:
         """
         delay_us = delay_of(delay_ms) * MS_US
 
-        def work(uow: UnitOfWork, held: Sequence[AgentMessage]) -> int:
-            self._wakeups.notify(uow, [each.mailbox for each in held])
-            return delivery.release(uow, held, delay_us)
+        def work(uow: UnitOfWork, agent_id: uuid.UUID, held: Sequence[AgentMessage]) -> list[delivery.Changed]:
+            released = delivery.release(uow, agent_id, held, delay_us)
+            self._wakeups.notify(uow, [each.mailbox for each in released])
+            return released
 
         return self._held(messages, agent, deadline_ms, work)
 
@@ -174,23 +177,18 @@ class Receiving:
         messages: AgentMessage | Sequence[AgentMessage],
         agent: str | EntityRef | None,
         deadline_ms: int | None,
-        work: Callable[[UnitOfWork, Sequence[AgentMessage]], int],
+        work: Callable[[UnitOfWork, uuid.UUID, Sequence[AgentMessage]], list[delivery.Changed]],
     ) -> int:
         given: Any = [messages] if isinstance(messages, AgentMessage) else messages
         held = [as_message(each) for each in arguments.as_items(given, "messages", "claimed messages")]
         with bounded(deadline_ms):
             acting = self._acting(agent)
-            for each in held:
-                if each.claimed_by is not None and each.claimed_by != acting.ref.id:
-                    raise PermissionDenied(
-                        agent_id=acting.label, action="end", resource=f"message {each.message_id} of another receiver"
-                    )
 
             def in_transaction(uow: UnitOfWork) -> int:
-                changed = work(uow, held)
+                changed = work(uow, acting.ref.id, held)
                 # Of a sender and topic the next one may be due now.
-                self._wakeups.notify(uow, [each.mailbox for each in held if each.topic is not None])
-                return changed
+                self._wakeups.notify(uow, [each.mailbox for each in changed if each.in_order])
+                return len(changed)
 
             return self._engine.write(in_transaction) if held else 0
 

@@ -73,7 +73,7 @@ def redeliver(settings: Settings, message_id: str, yes: bool) -> None:
 def _fields(message: AgentMessage, names: Mapping[uuid.UUID, str]) -> dict[str, Any]:
     fields = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
     del fields["mailbox"], fields["rank"]
-    state = fields["outcome"] or ("pending" if message.claim_id is None else "delivered")
+    state = fields["outcome"] or ("pending" if message.claimed_by is None else "delivered")
     fields |= {"from": named(names, message.from_agent_id), "to": named(names, message.to_agent_id)}
     return {"message_id": fields.pop("message_id"), "state": str(state), "priority": str(message.priority), **fields}
 

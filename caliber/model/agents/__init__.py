@@ -114,8 +114,9 @@ class AgentMessage:
     """One message to one receiver: an agent, or the first claimant of a type.
 
     ``mailbox`` is the queue it waits in. ``claim_id`` names the claim that holds it, until ``available_at``; only that
-    claim may acknowledge it. ``attempts`` is how often it was delivered. ``broadcast_id`` is common to the messages of
-    one broadcast. ``awaits_reply``: its sender waits for the reply, which goes to no other reader.
+    claim may acknowledge it, and only its agent reads the id. ``attempts`` is how often it was delivered.
+    ``broadcast_id`` is common to the messages of one broadcast. ``awaits_reply``: its sender waits for the reply, which
+    goes to no other reader.
     """
 
     message_id: MessageId
@@ -162,7 +163,7 @@ class AgentMessage:
             return MessageState(self.outcome.value)
         if self.expires_at is not None and self.expires_at <= now:
             return MessageState.EXPIRED
-        return MessageState.PENDING if self.claim_id is None else MessageState.DELIVERED
+        return MessageState.PENDING if self.claimed_by is None else MessageState.DELIVERED
 
 
 def mailbox_of_type(agent_type: str) -> uuid.UUID:

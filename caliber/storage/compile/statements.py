@@ -18,6 +18,8 @@ class Irregular:
     results: tuple[str, ...] = ()
 
 
+_HELD = ("message_id", "mailbox", "topic")
+
 IRREGULAR: dict[str, Irregular] = {
     "append.scope": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="scope"),
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
@@ -76,9 +78,9 @@ IRREGULAR: dict[str, Irregular] = {
     "message.claim": Irregular(
         ("mailbox", "rank", "now", "until", "ahead", "claim_id", "claimed_by", "limit"), rows_of="agent_message"
     ),
-    "message.ack": Irregular(("message_ids", "claim_id", "now"), results=("message_id",)),
-    "message.extend": Irregular(("message_ids", "claim_id", "now", "until"), results=("message_id",)),
-    "message.release": Irregular(("message_ids", "claim_id", "now", "until"), results=("message_id",)),
+    "message.ack": Irregular(("message_ids", "claim_id", "now", "claimed_by"), results=_HELD),
+    "message.extend": Irregular(("message_ids", "claim_id", "now", "until", "claimed_by"), results=_HELD),
+    "message.release": Irregular(("message_ids", "claim_id", "now", "until", "claimed_by"), results=_HELD),
     "message.backlog": Irregular(("mailbox", "now", "limit"), results=("messages",)),
     "message.next": Irregular(("mailbox", "mailbox_of_type", "now"), results=("available_at",)),
     "message.expire": Irregular(("now",)),

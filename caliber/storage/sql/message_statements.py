@@ -18,7 +18,11 @@ def message_statements(dialect: Dialect) -> dict[str, str]:
     one, two, three, four, five, six, seven, eight = (dialect.placeholder(at) for at in range(1, 9))
     skip = f"{dialect.row_lock} OF m SKIP LOCKED" if dialect.row_lock else ""
     ids = dialect.one_of(AGENT_MESSAGE.column("message_id"), "message_id", dialect.list_placeholder(1))
-    held = f"{ids} AND claim_id = {two} AND ended_at IS NULL"
+
+    def held(claimant: str) -> str:
+        # The stored claim decides: a caller may have made up the message that it passes.
+        mine = f"{ids} AND claim_id = {two} AND claimed_by = {claimant} AND ended_at IS NULL"
+        return f"{mine} RETURNING message_id, mailbox, topic"
 
     def alive(name: str, now: str) -> str:
         return f"{name}.ended_at IS NULL AND ({name}.expires_at IS NULL OR {name}.expires_at > {now})"
@@ -59,14 +63,12 @@ def message_statements(dialect: Dialect) -> dict[str, str]:
         "message.claim": f"UPDATE {table} SET {lease} WHERE ordinal {dialect.among(claim)} RETURNING {row}",
         "message.ack": (
             f"UPDATE {table} SET ended_at = {three}, outcome = {_ACKNOWLEDGED}, version = version + 1"
-            f" WHERE {held} RETURNING message_id"
+            f" WHERE {held(four)}"
         ),
-        "message.extend": (
-            f"UPDATE {table} SET claimed_at = {three}, available_at = {four} WHERE {held} RETURNING message_id"
-        ),
+        "message.extend": (f"UPDATE {table} SET claimed_at = {three}, available_at = {four} WHERE {held(five)}"),
         "message.release": (
             f"UPDATE {table} SET claimed_at = {three}, available_at = {four}, claim_id = NULL, claimed_by = NULL,"
-            f" version = version + 1 WHERE {held} RETURNING message_id"
+            f" version = version + 1 WHERE {held(five)}"
         ),
         "message.backlog": (
             f"SELECT count(*) FROM (SELECT 1 FROM {table} AS m WHERE m.mailbox = {one} AND {alive('m', two)}"

@@ -1,0 +1,100 @@
+"""Messages that an agent makes up: only the agent of a claim ends it, and only a receiver replies."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.databases import Backend
+
+import caliber
+from caliber.model import EntityRef, Principal
+from caliber.model.agents import AgentMessage, MessageState
+from caliber.model.errors import MessageDeliveryFailed, PermissionDenied
+from caliber.model.events import EventType
+
+pytestmark = pytest.mark.databases("all")
+
+
+@pytest.fixture
+def memory(backend: Backend) -> caliber.Caliber:
+    memory = backend.open(embedding_provider=None, policies=[], jobs__poll_ms=0)
+    memory.agents.register("ann", type="boss")
+    for name in ("bob", "eve"):
+        memory.agents.register(name, type="worker")
+    return memory
+
+
+def mail(memory: caliber.Caliber, name: str) -> Any:
+    return memory.acting_as(Principal.agent(name)).agents.messages
+
+
+def refused(call: Callable[..., Any], message: AgentMessage, *rest: Any) -> None:
+    with pytest.raises((PermissionDenied, MessageDeliveryFailed)):
+        call(message, *rest)
+
+
+def test_only_the_claimant_reads_the_id_of_its_claim(memory: caliber.Caliber) -> None:
+    sent = mail(memory, "ann").send("work", to_type="worker", idempotency_key="k")
+    (got,) = mail(memory, "bob").claim()
+    assert got.claim_id is not None
+    assert mail(memory, "bob").get(sent.message_id).claim_id == got.claim_id
+    assert mail(memory, "bob").list()[0].claim_id == got.claim_id
+    admin = memory.acting_as(Principal.admin()).agents.messages
+    for seen in (
+        mail(memory, "ann").get(sent.message_id),
+        mail(memory, "eve").get(sent.message_id),
+        *mail(memory, "eve").list(),
+        *admin.list(),
+        mail(memory, "ann").send("work", to_type="worker", idempotency_key="k"),
+    ):
+        assert (seen.claim_id, seen.claimed_by) == (None, EntityRef.agent("bob").id)
+        assert seen.state(seen.created_at) is MessageState.DELIVERED
+
+
+@pytest.mark.parametrize("name", ["ann", "eve"])
+@pytest.mark.parametrize("claimant", [None, "ann", "eve"])
+def test_no_other_agent_ends_a_claim(memory: caliber.Caliber, name: str, claimant: str | None) -> None:
+    sent = mail(memory, "ann").send("work", to_type="worker", topic="t")
+    (got,) = mail(memory, "bob").claim()
+    other = mail(memory, name)
+    forged_by = None if claimant is None else EntityRef.agent(claimant).id
+    for claim_id in (got.claim_id, None, uuid.uuid4()):
+        forged = dataclasses.replace(got, claimed_by=forged_by, claim_id=claim_id)
+        for call in (other.ack, other.release, other.extend):
+            refused(call, forged)
+        refused(other.reply, forged, "mine")
+    assert mail(memory, "eve").claim() == []
+    assert mail(memory, "ann").list(state="delivered")[0].message_id == sent.message_id
+    assert mail(memory, "bob").ack(got) == 1
+    with pytest.raises(PermissionDenied):
+        other.ack(dataclasses.replace(got, claimed_by=forged_by))
+
+
+def test_a_claim_is_the_rows_whatever_the_message_holds(memory: caliber.Caliber) -> None:
+    mail(memory, "ann").send("work", to="bob")
+    (got,) = mail(memory, "bob").claim()
+    assert mail(memory, "bob").ack(dataclasses.replace(got, claimed_by=None, mailbox=uuid.uuid4(), topic="x")) == 1
+
+
+def test_a_reply_goes_by_the_stored_message(memory: caliber.Caliber) -> None:
+    bob = memory.acting_as(Principal.agent("bob"))
+    hidden = memory.acting_as(Principal.agent("ann")).start_trajectory("hidden", user="ana")
+    sent = mail(memory, "eve").send("hello", to="bob", topic="t", priority="low", idempotency_key="k")
+    (got,) = bob.agents.messages.claim()
+    forged = dataclasses.replace(
+        got,
+        from_agent_id=EntityRef.agent("ann").id,
+        trajectory_id=hidden.trajectory_id,
+        awaits_reply=True,
+        expires_at=got.created_at,
+        rank=0,
+    )
+    reply = bob.agents.messages.reply(forged, "well")
+    assert mail(memory, "ann").list() == []
+    assert (reply.to_agent_id, reply.trajectory_id, reply.rank) == (EntityRef.agent("eve").id, None, sent.rank)
+    assert all(event.event_type != EventType.MESSAGE_SEND for event in memory.trace(hidden.trajectory_id))
+    assert [each.payload for each in mail(memory, "eve").claim()] == ["well"]
