@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.waits import until
 
 import caliber
 from caliber.model import EntityRef, Principal
 from caliber.model.agents import AgentMessage, MessageState
-from caliber.model.errors import MessageDeliveryFailed, PermissionDenied
+from caliber.model.errors import MessageDeliveryFailed, NotFound, PermissionDenied
 from caliber.model.events import EventType
 
 pytestmark = pytest.mark.databases("all")
@@ -98,3 +100,37 @@ def test_a_reply_goes_by_the_stored_message(memory: caliber.Caliber) -> None:
     assert (reply.to_agent_id, reply.trajectory_id, reply.rank) == (EntityRef.agent("eve").id, None, sent.rank)
     assert all(event.event_type != EventType.MESSAGE_SEND for event in memory.trace(hidden.trajectory_id))
     assert [each.payload for each in mail(memory, "eve").claim()] == ["well"]
+
+
+def test_a_request_takes_only_the_reply_of_the_agent_that_claimed_it(memory: caliber.Caliber) -> None:
+    replies: list[AgentMessage] = []
+    asking = mail(memory, "ann")
+
+    def ask() -> None:
+        replies.append(asking.request("?", to_type="worker", timeout_ms=60_000))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    until(lambda: bool(asking.list()))
+    (request,) = asking.list()
+    # It sees the request, as an agent of the type, and did not claim it.
+    mail(memory, "eve").send("forged", to="ann", reply_to=request.message_id)
+    (got,) = mail(memory, "bob").claim()
+    mail(memory, "bob").send("early", to="ann", reply_to=got.message_id)
+    mail(memory, "bob").reply(got, "true")
+    thread.join()
+    assert [each.payload for each in replies] == ["true"]
+    assert [each.payload for each in asking.claim(5)] == ["forged", "early"]
+
+
+def test_a_message_refers_only_to_one_that_its_sender_received(memory: caliber.Caliber) -> None:
+    to_bob = mail(memory, "ann").send("for bob", to="bob").message_id
+    to_workers = mail(memory, "ann").send("for workers", to_type="worker").message_id
+    for name, key in (("eve", to_bob), ("ann", to_bob), ("ann", to_workers), ("bob", uuid.uuid4())):
+        with pytest.raises(NotFound):
+            mail(memory, name).send("?", to="ann", reply_to=key)
+    assert mail(memory, "ann").claim(5) == []
+    for name, key in (("bob", to_bob), ("eve", to_workers)):
+        assert mail(memory, name).send("!", to="ann", reply_to=key).reply_to == key
+    memory.acting_as(Principal.agent("bob")).agents.register(type="lead")
+    mail(memory, "bob").send("!", to="ann", reply_to=to_bob)

@@ -28,7 +28,7 @@ from caliber.model.agents import (
     mailbox_of_type,
 )
 from caliber.model.agents.registry import Agent, AgentLifecycle
-from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed, PermissionDenied
+from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed, NotFound, PermissionDenied
 from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
@@ -89,7 +89,7 @@ def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -
     The same sender's ``idempotency_key`` again returns what the first call sent.
 
     Raises: MessageDeliveryFailed for an unknown or archived receiver; MailboxFull; Conflict for a key that came with
-        another message.
+        another message; NotFound for a ``reply_to`` that the sender did not receive.
     """
     messages = [
         _message(uow, sender, out, out.to_type if to is None else None, to) for to in _receivers(uow, sender, out)
@@ -103,9 +103,19 @@ def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -
         if not uow.insert_new(AGENT_MESSAGE, message):
             return _sent_before(uow, message), False
         messages[at] = message
+    if out.reply_to is not None:
+        _check_received(uow, sender, out.reply_to)
     for message in messages:
         _check_room(uow, config, message.mailbox)
     return messages, bool(messages)
+
+
+def _check_received(uow: UnitOfWork, agent: Agent, message_id: MessageId) -> None:
+    """Raise NotFound unless a message is to an agent, to its type, or was claimed by it."""
+    found: AgentMessage | None = uow.find(AGENT_MESSAGE, message_id.bytes)
+    of_type = mailbox_of_type(agent.agent_type)
+    if found is None or not (agent.agent_id in (found.to_agent_id, found.claimed_by) or found.mailbox == of_type):
+        raise NotFound(entity_type=AGENT_MESSAGE.name, id=message_id)
 
 
 def _receivers(uow: UnitOfWork, sender: Agent, out: Outgoing) -> list[uuid.UUID | None]:
@@ -354,11 +364,18 @@ def _reply_key(message_id: uuid.UUID) -> str:
 
 def take_reply(uow: UnitOfWork, request: AgentMessage) -> AgentMessage | None:
     """Return the reply to a request, acknowledged in this transaction; None while there is none."""
-    replies: list[AgentMessage] = uow.select_path(AGENT_MESSAGE, "list_replies", request.message_id.bytes)
-    for each in replies:
-        if each.to_agent_id == request.from_agent_id:
+    for each in uow.select_path(AGENT_MESSAGE, "list_replies", request.message_id.bytes):
+        if is_reply_to(request, each):
             return each if each.ended_at is not None else _acknowledged(uow, each)
     return None
+
+
+def is_reply_to(request: AgentMessage, message: AgentMessage) -> bool:
+    """Return whether a message is the reply of the agent that claimed a request, and not a message that refers to it.
+
+    Nothing but ``reply`` writes to the queue of a reply, in the transaction that ends the claim.
+    """
+    return message.mailbox == mailbox_of_reply(request.message_id)
 
 
 def _acknowledged(uow: UnitOfWork, message: AgentMessage) -> AgentMessage:

@@ -74,10 +74,11 @@ class Messages(Receiving):
         ``payload`` is any JSON value. Of messages from one sender with one ``topic`` to one receiver, none is delivered
         before the one before it was acknowledged, has expired or is dead; others go by ``priority``, then by age. After
         ``expires_in_ms`` it is not delivered any more. The same ``idempotency_key`` again sends nothing, and returns
-        the first message, for as long as that is kept.
+        the first message, for as long as that is kept. ``reply_to`` names a message that the sender received.
 
-        Raises: InputError kinds; NotRegistered; MessageDeliveryFailed for an unknown or archived receiver; MailboxFull,
-            to try again later; Conflict for a key that came with another message; PermissionDenied for a user.
+        Raises: InputError kinds; NotFound; NotRegistered; MessageDeliveryFailed for an unknown or archived receiver;
+            MailboxFull, to try again later; Conflict for a key that came with another message; PermissionDenied for a
+            user.
         """
         rest = (message_type, topic, priority, expires_in_ms, delay_ms, trajectory_id, scope_id, artifact_ids, reply_to)
         with bounded(deadline_ms):
@@ -207,8 +208,9 @@ class Messages(Receiving):
         plans = self._engine.store.plans[AGENT_MESSAGE.name]
         self._engine.check_open()
         with self._engine.store.read() as session:
-            if not session.run(plans.lists["list_replies"], (request.message_id.bytes,)):
-                return None
+            rows = session.run(plans.lists["list_replies"], (request.message_id.bytes,))
+        if not any(delivery.is_reply_to(request, plans.codec.decode(row)) for row in rows):
+            return None
         return self._engine.write(lambda uow: delivery.take_reply(uow, request))
 
     def reply(
