@@ -294,8 +294,10 @@ class Messages(Receiving):
     ) -> AgentMessage:
         """Let a dead letter, or a message whose receiver is lost, be delivered again at once; return it.
 
-        Its attempts begin anew, and its claim is lost. Raises: NotFound; PermissionDenied; InvalidStateTransition for a
-        message that is pending, acknowledged or has expired.
+        Its attempts begin anew, and its claim is lost. Only an administrator ends a claim before its lease is over.
+
+        Raises: NotFound; PermissionDenied; InvalidStateTransition for a message that is pending, acknowledged or has
+            expired, or whose lease runs.
         """
         key = arguments.as_uuid(message_id, "message_id")
         with bounded(deadline_ms):
@@ -305,10 +307,15 @@ class Messages(Receiving):
                 found: AgentMessage | None = uow.find(AGENT_MESSAGE, key.bytes)
                 if found is None or not (boxes is None or _is_of(found, boxes)):
                     raise NotFound(entity_type=AGENT_MESSAGE.name, id=key)
-                state = found.state(from_us(uow.now_us))
-                if state not in (MessageState.DEAD, MessageState.DELIVERED):
+                now = from_us(uow.now_us)
+                state = found.state(now)
+                held = state is MessageState.DELIVERED and found.available_at > now and not self._principal.is_admin
+                if held or state not in (MessageState.DEAD, MessageState.DELIVERED):
                     raise InvalidStateTransition(
-                        entity_type=AGENT_MESSAGE.name, from_state=state.value, to_state=MessageState.PENDING.value
+                        f"message {key} is held by its receiver: wait for the end of its lease" if held else None,
+                        entity_type=AGENT_MESSAGE.name,
+                        from_state=state.value,
+                        to_state=MessageState.PENDING.value,
                     )
                 self._wakeups.notify(uow, [found.mailbox])
                 stored: AgentMessage = uow.update(AGENT_MESSAGE, _anew(found))
