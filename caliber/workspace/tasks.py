@@ -455,25 +455,21 @@ class WorkspaceTasks:
         """Change a task that is the principal's own or assigned to it. ``links``: what it waits for or belongs to."""
         key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
         readers = self._records.readers_for(user)
+        # Before the transaction: it may read, and in memory a reader waits for the writer.
+        me = self._agents.acting(None).ref.id if self._principal.kind is PrincipalKind.AGENT else None
 
         def work(uow: UnitOfWork) -> WorkspaceTask:
             if links:
                 uow.serialize(_LINKS)
             task: WorkspaceTask = self._records.found(uow, key, readers)
-            self._require_works(task, key, action)
+            if me is None or task.assigned_to != me:
+                self._records.require_own(task, key, action)
             arguments.check_version(TASK.name, key, task.version, expected)
             changed = change(uow, task)
             return task if changed is task else self._stored(uow, changed, action)
 
         with bounded(deadline_ms):
             return self._engine.write(work)
-
-    def _require_works(self, task: WorkspaceTask, key: uuid.UUID, action: str) -> None:
-        principal = self._principal
-        is_agents = principal.kind is PrincipalKind.AGENT and task.assigned_to is not None
-        if is_agents and task.assigned_to == self._agents.acting(None).ref.id:
-            return
-        self._records.require_own(task, key, action)
 
     def _stored(self, uow: UnitOfWork, task: WorkspaceTask, action: str) -> WorkspaceTask:
         stored: WorkspaceTask = uow.update(TASK, dataclasses.replace(task, updated_at=from_us(uow.now_us)))
