@@ -22,7 +22,9 @@ class EmbeddedKinds:
         settings = config.embedding
         self._relations = catalog.by_name
         self._texts = {
-            relation.name: relation.embedded for relation in catalog.relations if relation.embedded is not None
+            relation.name: relation.text.embedded
+            for relation in catalog.relations
+            if relation.text is not None and relation.text.embedded is not None
         }
         names = {memory.relation.name: name for name, memory in catalog.memories.items()}
         self.modes = {kind: settings.mode_of(names.get(kind, kind)) for kind in self._texts}

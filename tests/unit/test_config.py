@@ -603,7 +603,7 @@ def test_a_kind_is_embedded_as_its_entry_says_or_as_the_default() -> None:
         ("fcat", "did you mean `fact`?"),
         ("turns", "did you mean `turn`?"),
         ("turn_buffer", "did you mean `turn`?"),
-        ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, fact"),
+        ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, task, fact"),
         ("session", "there is no kind session"),
         ("step", "step has no embedding"),
         ("trajectory", "a task has no text of its own"),

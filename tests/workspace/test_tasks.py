@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support.configs import HASH_PROVIDER
 from support.databases import Backend
 from support.weeks import SetClock
 
@@ -111,6 +112,43 @@ def test_an_unknown_agent_gets_no_task_where_agents_are_registered(backend: Back
     with pytest.raises(NotRegistered):
         tasks.assign(task.task_id, "stranger")
     assert tasks.get(task.task_id) == task
+
+
+# --- searching -------------------------------------------------------------------------------------
+
+
+@pytest.mark.databases("all")
+def test_tasks_are_found_by_words_and_meaning_as_they_are_now(backend: Backend) -> None:
+    # P-044, P-036
+    memory = backend.open(backend.config(embedding_provider=HASH_PROVIDER, vector__dimensions=32, policies=[]))
+    tasks = memory.workspace.tasks
+    boiler = tasks.add("mend the boiler", description="the one in the cellar")
+    tasks.add("buy oranges")
+    memory.flush()
+    for query in ("boiler", "cellar"):
+        (hit,) = memory.search(query, kinds=["task"]).hits[:1]
+        assert (hit.kind, hit.id) == ("task", boiler.task_id)
+        assert "cellar" in hit.content
+    assert "vector" in memory.search("mend the boiler", kinds=["task"]).hits[0].found_by
+    assert boiler.task_id in [hit.id for hit in memory.search("boiler").hits]
+    tasks.update(boiler.task_id, title="paint the fence")
+    memory.flush()
+    assert memory.search("fence", kinds=["task"]).hits[0].id == boiler.task_id
+    assert all("keyword" not in hit.found_by for hit in memory.search("boiler", kinds=["task"]).hits)
+
+
+@pytest.mark.databases("all")
+def test_a_hidden_task_is_not_found(memory: caliber.Caliber) -> None:
+    memory.workspace.tasks.add("oranges for ana", user="ana")
+    memory.workspace.tasks.add("oranges for the lead", visible_to=["agent:lead"])
+    memory.flush()
+
+    def found(principal: Principal) -> list[str]:
+        return [hit.content for hit in memory.acting_as(principal).search("oranges", kinds=["task"]).hits]
+
+    assert found(Principal.user("ben")) == found(Principal.agent("scout")) == []
+    assert [each.strip() for each in found(Principal.user("ana"))] == ["oranges for ana"]
+    assert [each.strip() for each in found(Principal.agent("lead"))] == ["oranges for the lead"]
 
 
 # --- races -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Exported
+from caliber.schema.traits import Dates, Exported, Text
 
 
 def _boxed(value: Any) -> list[Any]:
@@ -79,6 +79,8 @@ TASK = Relation(
     mirrored=True,
     derived=None,  # as its author states it
     erase=Erase(owned=("user_id",)),
+    text=Text(("title", "description"), embedded="title"),
+    dates=Dates(("due_at", "created_at"), "created_at"),
     links=None,  # what it waits for is a relation of its own
     trust=None,  # work to do, which enters no window
     exported=Exported.RECORDS,
