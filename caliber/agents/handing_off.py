@@ -9,14 +9,13 @@ Source: C-375, C-383, C-402, C-430, C-431, C-440, C-445, K-039.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import uuid
-import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from caliber.access.visibility import Readers
 from caliber.agents.acting import registered
+from caliber.agents.handoff_snapshots import packed, unpacked, without_snapshot
 from caliber.agents.parties import Parties
 from caliber.agents.sharing import share, show_task, unshare
 from caliber.context.service import Reader
@@ -26,23 +25,18 @@ from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
-from caliber.model.access import Principal
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.delegation import Handoff, HandoffId, HandoffSnapshot, HandoffStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.deadline import bounded
-from caliber.model.errors import HandoffFailed, InvalidValue, StorageError
+from caliber.model.errors import HandoffFailed, InvalidValue, NotFound
 from caliber.model.events import EventType
 from caliber.model.ids import Id, ScopeId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
-from caliber.model.windows import ContextWindow
-from caliber.pcp.checkpoints import window_as_json
-from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, SCOPE, TRAJECTORY
 from caliber.search.service import Searching
-from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.damage import UNREADABLE
 from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
@@ -50,8 +44,6 @@ from caliber.trajectory import turns as turn_ops
 from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import TurnSummarizer
 
-_HEAD: Final = len(CHECKPOINT_HEAD) + hashlib.sha256().digest_size
-_MAX_BYTES: Final = 64 << 20
 _MAX_TOKENS: Final = 2**31 - 1
 """A window's budget: as much as the configuration allows."""
 _LISTS: Final = (("next_steps", "Next steps"), ("blockers", "Blockers"), ("open_questions", "Open questions"))
@@ -118,7 +110,7 @@ class Handoffs(Parties):
                     trajectory_id=TrajectoryId(key),
                     scope_id=self._scope(uow, owned, wanted).scope_id,
                     context_snapshot_id=window.window_id,
-                    snapshot=_packed(window),
+                    snapshot=packed(window, engine.memory.snapshot),
                     handoff_notes=words,
                     reason=why,
                     status=HandoffStatus.INITIATED,
@@ -133,7 +125,7 @@ class Handoffs(Parties):
                 if not uow.insert_new(HANDOFF, made):
                     raise HandoffFailed(reason="the task is being handed off already")
                 self._logged(uow, EventType.HANDOFF_INITIATE, made)
-                return made
+                return without_snapshot(made)
 
             return engine.write(work)
 
@@ -215,7 +207,7 @@ class Handoffs(Parties):
             handoff, after_commit = self._tasks.retry(lambda: engine.write(pipelined(work)))
             if after_commit:
                 self._tasks.after_append(after_commit)
-            return handoff
+            return without_snapshot(handoff)
 
     @staticmethod
     def _check_still_owned(task: Trajectory, handoff: Handoff, me: Agent) -> None:
@@ -331,7 +323,7 @@ class Handoffs(Parties):
             dataclasses.replace(handoff, status=status, completed_at=now, updated_at=now, rejection_reason=reason),
         )
         self._logged(uow, kind, ended)
-        return ended
+        return without_snapshot(ended)
 
     # --- seeing ----------------------------------------------------------------------------------
 
@@ -339,15 +331,44 @@ class Handoffs(Parties):
         """Return a handoff. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
         key = arguments.as_uuid(handoff_id, "handoff_id")
         with bounded(deadline_ms):
-            self._engine.check_open()
-            handoff: Handoff | None = self._found(key)
-            if handoff is None or not self._shows(handoff):
-                raise self._not_found(key)
-            return handoff
+            return without_snapshot(self._seen(key))
 
     def snapshot(self, handoff_id: Id, *, deadline_ms: int | None = None) -> HandoffSnapshot:
-        """Return the window that the task had when the handoff began. Raises: as ``get``; StorageError if damaged."""
-        return unpacked(self.get(handoff_id, deadline_ms=deadline_ms))
+        """Return the window that the task had when the handoff began, as far as the principal may read its records.
+
+        The agent that it names reads it as the agent of the task would; one of the type that it is for once it has
+        accepted.
+
+        Raises: as ``get``; PermissionDenied for an agent of the type, before it has accepted; StorageError if damaged.
+        """
+        key = arguments.as_uuid(handoff_id, "handoff_id")
+        with bounded(deadline_ms):
+            handoff = self._seen(key)
+            return unpacked(handoff, self._readers_of(handoff), self._engine.snapshot())
+
+    def _seen(self, key: uuid.UUID) -> Handoff:
+        """Return a handoff as it is stored. Raises: NotFound for one that does not exist or is hidden."""
+        self._engine.check_open()
+        handoff: Handoff | None = self._found(key)
+        if handoff is None or not self._shows(handoff):
+            raise self._not_found(key)
+        return handoff
+
+    def _readers_of(self, handoff: Handoff) -> Readers:
+        """Return the readers of a handoff's snapshot. Raises: PermissionDenied for an agent that may accept it yet."""
+        readers, task = self._readers, handoff.trajectory_id
+        if self._principal.kind is PrincipalKind.AGENT:
+            own, receiver = readers.sight().ids, handoff.to_agent_id
+            is_receiver = receiver is not None and receiver.bytes in own
+            if not is_receiver and handoff.from_agent_id.bytes not in own:
+                raise self._denied("read the snapshot before accepting", handoff.handoff_id)
+            user = self._user_of(task)
+            if is_receiver and handoff.status is HandoffStatus.INITIATED and user is not None:
+                return readers.seeing_for(user)  # what accepting lets it read
+        try:
+            return readers.acting_for(task)
+        except NotFound:  # its agent no longer
+            return readers
 
     def pending(
         self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
@@ -361,7 +382,7 @@ class Handoffs(Parties):
             acting = self._acting_on(agent, "list as")
             found = self._read("list_by_receiver", acting.bytes)
             found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
-            waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
+            waiting = [without_snapshot(each) for each in found if each.status is HandoffStatus.INITIATED]
             return sorted(waiting, key=lambda each: (each.initiated_at, each.handoff_id.bytes))[:most]
 
     def list(
@@ -396,7 +417,7 @@ class Handoffs(Parties):
                     for each in self._read("list_by_status", one.value)
                 ]
             shown = {
-                each.handoff_id: each
+                each.handoff_id: without_snapshot(each)
                 for each in found
                 if wanted in (None, each.status)
                 and (party is None or party in (each.from_agent_id, each.to_agent_id))
@@ -435,25 +456,3 @@ def briefing(handoff: Handoff) -> str:
         if values:
             parts.append("\n".join((f"{title}:", *(f"- {value}" for value in values))))
     return "\n\n".join(parts)
-
-
-def _packed(window: ContextWindow) -> bytes:
-    """Return the snapshot of a window with its texts, in the layout of a checkpoint, which erasing knows."""
-    body = window_as_json(window)
-    for section, shown in zip(body["sections"], window.sections, strict=True):
-        section["content"] = shown.content
-    raw = zlib.compress(dump_json({"context_snapshot": body}).encode())
-    return CHECKPOINT_HEAD + hashlib.sha256(raw).digest() + raw
-
-
-def unpacked(handoff: Handoff) -> HandoffSnapshot:
-    """Return the snapshot of a handoff. Raises: StorageError when it is damaged."""
-    digest, body = handoff.snapshot[len(CHECKPOINT_HEAD) : _HEAD], handoff.snapshot[_HEAD:]
-    try:
-        if hashlib.sha256(body).digest() != digest:
-            raise ValueError
-        return HandoffSnapshot.from_json(
-            json.loads(zlib.decompressobj().decompress(body, _MAX_BYTES))["context_snapshot"]
-        )
-    except (*UNREADABLE, zlib.error) as error:
-        raise StorageError(f"the snapshot of handoff {handoff.handoff_id} is damaged") from error

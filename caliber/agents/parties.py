@@ -136,7 +136,14 @@ class Parties:
             if any(each is not None and each.bytes in own for each in agents):
                 return True
             return waits_for is not None and waits_for in self._own_types(own, uow)
-        return principal.is_user and self._readers.sees_task(task.bytes)
+        # A task without a user is seen by every user, none of whom is a party to what its agents agree on.
+        return principal.is_user and self._readers.sees_task(task.bytes) and self._user_of(task) is not None
+
+    def _user_of(self, task: uuid.UUID) -> EntityRef | None:
+        """Return the user of a task, if it has one."""
+        self._readers.sight()  # follows the tasks that were committed since
+        owners = self._owners.of.get(task.bytes)
+        return None if owners is None else EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0]))
 
     def _own_types(self, ids: Iterable[bytes], uow: UnitOfWork | None) -> set[str]:
         """Return the types that the principal is registered under, as the database has them."""

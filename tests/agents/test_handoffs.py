@@ -5,12 +5,13 @@ Source: C-375, C-383, C-402, C-414, C-430, C-431, C-440, C-445, K-039.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import pytest
 from support.databases import Backend
-from support.teams import Team
+from support.teams import NOTE, Team
 
 import caliber
 from caliber.model import Principal
@@ -178,17 +179,76 @@ def test_who_sees_a_handoff(team: Team) -> None:
         out = set()
         for name, handle in handles.items():
             try:
-                handle.agents.handoffs.snapshot(key)
+                found = handle.agents.handoffs.get(key)
             except NotFound:
                 assert handle.agents.handoffs.list() == []
             else:
-                assert [each.handoff_id for each in handle.agents.handoffs.list(task=team.task)] == [key]
+                assert found.snapshot == b""
+                assert handle.agents.handoffs.list(task=team.task) == [found]
+                out.add(name)
+        return out
+
+    def reading() -> set[str]:
+        out = set()
+        for name, handle in handles.items():
+            with contextlib.suppress(NotFound, PermissionDenied):
+                handle.agents.handoffs.snapshot(key)
                 out.add(name)
         return out
 
     assert seeing() == {"memory", "ana", "planner", "ada", "bob"}
+    assert reading() == {"memory", "ana", "planner"}
+    with pytest.raises(PermissionDenied):
+        team.ada.agents.handoffs.snapshot(key)
     team.bob.agents.handoffs.accept(key)
-    assert seeing() == {"memory", "ana", "planner", "bob"}
+    assert seeing() == reading() == {"memory", "ana", "planner", "bob"}
+
+
+def test_a_snapshot_shows_each_reader_what_that_may_read(team: Team) -> None:
+    """The window is the giver's, or an administrator's: it holds notes that its readers may not read."""
+    team.planner.append_turn(team.scope, role="user", content="Please parse zebra files.")
+    team.planner.add_note(content="Quartz: the zebra parser is late.", visible_to=["agent:planner"], **NOTE)
+    team.planner.add_note(content="Opal: the zebra parser is fast.", visible_to=["agent:planner", "agent:ada"], **NOTE)
+    team.planner.add_note(content="Jade: the zebra parser is known.", **NOTE)
+    bert = team.memory.acting_as(Principal.user("bert"))
+    bert.add_note(content="Ruby: the zebra parser of bert.", **NOTE)
+    admin = team.memory.acting_as(Principal.admin())
+
+    def reads(handle: caliber.Caliber, key: Any) -> set[str]:
+        text = handle.agents.handoffs.snapshot(key).text
+        return {word for word in ("zebra files", "Quartz", "Opal", "Jade", "Ruby") if word in text}
+
+    key = offer(team).handoff_id
+    assert reads(team.planner, key) == {"zebra files", "Quartz", "Opal", "Jade"}
+    for _ in range(2):
+        assert reads(team.ada, key) == {"zebra files", "Opal", "Jade"}
+        assert reads(team.ana, key) == {"zebra files", "Jade"}
+        with pytest.raises(NotFound):
+            team.bob.agents.handoffs.snapshot(key)
+        team.ada.agents.handoffs.accept(key)
+    assert reads(team.planner, key) == {"Quartz", "Opal", "Jade"}
+    admins = admin.agents.handoffs.initiate(team.task, to="bob", agent="ada", **STORY).handoff_id
+    assert reads(admin, admins) == {"zebra files", "Quartz", "Opal", "Jade"}
+    assert reads(team.bob, admins) == reads(team.ana, admins) == {"zebra files", "Jade"}
+    shared = team.planner.start_trajectory("the zebra parser").trajectory_id
+    every = admin.agents.handoffs.initiate(shared, to="ada", agent="planner", **STORY).handoff_id
+    assert "Ruby" in reads(admin, every)
+    assert not {"Ruby", "Quartz"} & reads(team.ada, every)
+
+
+def test_agents_alone_are_parties_of_a_task_without_a_user(team: Team) -> None:
+    """Such a task is seen by every user, who is no party to what its agents agree on."""
+    task = team.planner.start_trajectory("internal plan").trajectory_id
+    team.planner.agents.delegations.delegate("inside", parent=task, to="ada", context="between us")
+    key = team.planner.agents.handoffs.initiate(task, to="ada", **STORY).handoff_id
+    assert team.ana.get(task).trajectory_id == task
+    for stranger in (team.ana, team.rev):
+        assert stranger.agents.handoffs.list() == stranger.agents.delegations.list() == []
+        with pytest.raises(NotFound):
+            stranger.agents.handoffs.snapshot(key)
+    for party in (team.planner, team.ada, team.memory):
+        assert len(party.agents.handoffs.list()) == len(party.agents.delegations.list()) == 1
+        assert party.agents.handoffs.snapshot(key).window_id
 
 
 def test_delegations_go_with_the_task(team: Team) -> None:

@@ -82,7 +82,10 @@ class AsyncHandoffs(AsyncFace, of=Handoffs):
         return await self._run(self._sync.get, handoff_id, deadline_ms=deadline_ms)
 
     async def snapshot(self, handoff_id: Id, *, deadline_ms: int | None = None) -> HandoffSnapshot:
-        """Return the window that the task had when the handoff began. See ``Handoffs.snapshot``."""
+        """Return the window that the task had when the handoff began, as far as the principal may read its records.
+
+        See ``Handoffs.snapshot``.
+        """
         return await self._run(self._sync.snapshot, handoff_id, deadline_ms=deadline_ms)
 
     async def pending(

@@ -91,7 +91,8 @@ class DelegatedTask:
 class Handoff:
     """A task that an agent passes on to another one, with what that needs to continue. Source: C-402, C-430, C-431.
 
-    ``snapshot`` is the window of the task when the handoff began: its own copy, which does not expire.
+    ``snapshot`` is the packed window of the task when the handoff began, which does not expire. It is empty in handoffs
+    that ``memory.agents.handoffs`` returns: not everybody who sees a handoff may read all of it.
     ``context_snapshot_id`` is the id of that window.
     """
 
@@ -126,7 +127,8 @@ class Handoff:
 class HandoffSnapshot:
     """The window that a task had when its handoff began. Units: ``used_tokens`` tokens.
 
-    ``sections`` are names and texts, in order; a record that is forgotten leaves a mark in place of its section.
+    ``sections`` are names and texts, in order, of the records that its reader may read; a record that is forgotten
+    leaves a mark in place of its text.
     """
 
     window_id: uuid.UUID
