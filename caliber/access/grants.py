@@ -185,26 +185,7 @@ class Access:
         return entity_of(self._engine, *self._kind_and_name(to), field="to", register=False)
 
     def _owns(self, relation: Relation, record: Any) -> bool:
-        """Return whether the principal owns a record: it started the task or session, or it wrote the note.
-
-        The application acts for the user of a task or session.
-        """
-        if self._principal.is_admin or (self._principal.serves and relation.readers is None):
-            return True
-        sight = self._readers.sight()
-        if relation.readers is not None:
-            assert relation.author is not None
-            people = people_in(getattr(record, relation.readers))
-            ownership = self._engine.config.access.ownership
-            author, memory = getattr(record, relation.author), self._engine.memory
-            if may_change(author, self._principal, memory, ownership=ownership):
-                return True
-            return bool(people) and people <= sight.names
-        if relation.owner is None:  # a record of a task: the user of that
-            owners = None if relation.task is None else self._owners.of.get(getattr(record, relation.task).bytes)
-            return owners is not None and owners[0] in sight.ids
-        user = getattr(record, "user_id", None)
-        return record.initiator.id.bytes in sight.ids or (user is not None and user.bytes in sight.ids)
+        return owns(self._engine, self._principal, self._readers, relation, record)
 
     def _sees(self, grant: Grant) -> bool:
         """Return whether the principal may know of a grant."""
@@ -280,6 +261,28 @@ class Access:
     def _audited(self, uow: UnitOfWork, kind: EventType, grant: Grant) -> Grant:
         """Log a change of a grant in its transaction."""
         return audited(self._engine, uow, kind, grant, self._principal.label)
+
+
+def owns(engine: Engine, principal: Principal, readers: Readers, relation: Relation, record: Any) -> bool:
+    """Return whether a principal owns a record: it started the task or session, or it wrote the note.
+
+    The application acts for the user of a task or session.
+    """
+    if principal.is_admin or (principal.serves and relation.readers is None):
+        return True
+    sight = readers.sight()
+    if relation.readers is not None:
+        assert relation.author is not None
+        people = people_in(getattr(record, relation.readers))
+        ownership = engine.config.access.ownership
+        if may_change(getattr(record, relation.author), principal, engine.memory, ownership=ownership):
+            return True
+        return bool(people) and people <= sight.names
+    if relation.owner is None:  # a record of a task: the user of that
+        owners = None if relation.task is None else engine.part(TaskOwners).of.get(getattr(record, relation.task).bytes)
+        return owners is not None and owners[0] in sight.ids
+    user = getattr(record, "user_id", None)
+    return record.initiator.id.bytes in sight.ids or (user is not None and user.bytes in sight.ids)
 
 
 def audited(engine: Engine, uow: UnitOfWork, kind: EventType, grant: Grant, by: str) -> Grant:

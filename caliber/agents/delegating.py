@@ -18,7 +18,7 @@ from caliber.access.visibility import Readers
 from caliber.agents.acting import registered
 from caliber.agents.ending import Endings, due_us, watch
 from caliber.agents.parties import Parties
-from caliber.agents.sharing import grant_to, readable, share, show_task, unshare
+from caliber.agents.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.kernels import uuid7
@@ -280,8 +280,8 @@ class Delegations(Parties):
         The delegator may read the produced ``artifacts`` and ``notes`` from then on. ``status`` is success or partial;
         ``fail`` is for a failure. The task and the delegation end in one transaction, or neither does.
 
-        Raises: InputError kinds; NotFound, also for a produced record; PermissionDenied unless the agent accepted it;
-            InvalidStateTransition for one that is not in progress; DelegationFailed after its deadline;
+        Raises: InputError kinds; NotFound, also for a produced record; PermissionDenied unless the agent accepted it,
+            and for a record that it may not grant, such as another author's private note; InvalidStateTransition for one that is not in progress; DelegationFailed after its deadline;
             ConstraintViolation while tasks below are active.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
@@ -310,9 +310,8 @@ class Delegations(Parties):
                 by = self._principal.label
                 unshare(self._engine, uow, task, task.delegatee_agent_id, by)
                 self._endings.end_below(uow, ended.trajectory_id, "the task ended", by)
-                for ref, record in records:
-                    if getattr(record, "trajectory_id", None) != ended.trajectory_id:  # that task is shown as a whole
-                        grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
+                for ref in records:
+                    grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
                 self._logged(uow, EventType.DELEGATION_COMPLETE, task)
 
             if states.TRAJECTORY.is_terminal(below.status):
@@ -323,8 +322,8 @@ class Delegations(Parties):
 
     def _may_complete(
         self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, produced: tuple[Iterable[uuid.UUID], ...]
-    ) -> tuple[DelegatedTask, Trajectory, Sequence[tuple[EntityRef, Any]]]:
-        """Return a delegation that may be completed, its task, and the produced records. Raises: as ``complete``."""
+    ) -> tuple[DelegatedTask, Trajectory, Sequence[EntityRef]]:
+        """Return a delegation that may be completed, its task, and the records to grant. Raises: as ``complete``."""
         task = self._worked_on(uow, key, acting, "complete")
         states.DELEGATION.check(task.status, DelegationStatus.COMPLETED)
         self._check_time(task, uow.now_us)
@@ -333,7 +332,8 @@ class Delegations(Parties):
             below = uow.find(TRAJECTORY, task.child_trajectory_id.bytes)
         if below is None:
             raise DelegationFailed(reason="its task was deleted; call fail")
-        return task, below, readable(uow, self._readers_of(below), *produced)
+        records = readable(uow, self._readers_of(below), *produced)
+        return task, below, to_grant(self._engine, self._principal, self._readers, task, records)
 
     def _readers_of(self, task: Trajectory) -> Readers:
         """Return the readers of a window of a task, which may be hidden by now."""

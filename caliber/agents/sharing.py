@@ -12,19 +12,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from caliber.access.granted import is_active
-from caliber.access.grants import audited
+from caliber.access.grants import audited, owns
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
+from caliber.model.access import Principal
 from caliber.model.agents.delegation import DelegatedTask
-from caliber.model.errors import NotFound
+from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.events import EventType
 from caliber.model.grants import Grant, Right
 from caliber.model.ids import GrantId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
-from caliber.schema.relations import ARTIFACT, GRANT, NOTE, TRAJECTORY
+from caliber.schema.relations import ARTIFACT, BY_NAME, GRANT, NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -46,6 +48,37 @@ def _records(
         if record is None or not readers.allows_entity(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
         found.append((EntityRef(EntityType(relation.name), key), record))
+    return found
+
+
+def to_grant(
+    engine: Engine, principal: Principal, readers: Readers, task: DelegatedTask, records: Iterable[tuple[EntityRef, Any]]
+) -> list[EntityRef]:
+    """Return the produced records of a delegation that its delegator is to be granted; the others need no grant.
+
+    The delegator sees the task below as a whole, everybody sees what no list limits, and it shared the rest itself.
+
+    Raises: PermissionDenied for a record of others, which ``memory.access.grant`` would not grant either.
+    """
+    found: list[EntityRef] = []
+    shared = {*task.shared_artifacts, *task.shared_notes}
+    for ref, record in records:
+        relation = BY_NAME[str(ref.entity_type)]
+        if relation.readers is not None:
+            is_open = getattr(record, relation.readers) is None
+            may = owns(engine, principal, readers, relation, record)
+        else:
+            of = record.trajectory_id
+            parties = engine.part(TaskOwners).of.get(of.bytes, ())
+            is_open = parties is None or of == task.child_trajectory_id
+            may = principal.serves or not readers.sight().ids.isdisjoint(parties or ())
+        if is_open or ref.id in shared:
+            continue
+        if not may:
+            raise PermissionDenied(
+                agent_id=principal.label, action="let the delegator read", resource=f"{relation.name} {ref.id}"
+            )
+        found.append(ref)
     return found
 
 

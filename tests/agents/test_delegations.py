@@ -299,3 +299,25 @@ def test_the_story_goes_with_its_task(team: Team) -> None:
     assert team.planner.agents.delegations.get(given.delegation_id).child_trajectory_id is None
     team.memory.acting_as(Principal.admin()).admin.purge_trajectory(team.task)
     assert team.memory.agents.delegations.list() == []
+
+
+def test_a_result_grants_only_what_the_agent_may_grant(team: Team) -> None:
+    """As ``memory.access.grant``: its own notes, and not those of others that it may only read."""
+    begun = team.begun(notes=[team.note.note_id])
+    others = team.bob.add_note(content="Bob keeps zebras.", visible_to=["agent:bob", "agent:ada"], **NOTE)
+    own = team.ada.add_note(content="Ada keeps zebras.", visible_to=["agent:ada"], **NOTE)
+    known = team.bob.add_note(content="All keep zebras.", **NOTE)
+    with pytest.raises(PermissionDenied):
+        team.ada.access.grant(on=others.note_id, to=Principal.agent("planner"))
+    with pytest.raises(PermissionDenied):
+        team.ada.agents.delegations.complete(begun.delegation_id, summary="x", notes=[own.note_id, others.note_id])
+    assert team.ada.agents.delegations.get(begun.delegation_id).status == "in_progress"
+    for hidden in (others, own):
+        with pytest.raises(NotFound):
+            team.planner.get(hidden.note_id)
+    given = [own.note_id, known.note_id, team.note.note_id]
+    done = team.ada.agents.delegations.complete(begun.delegation_id, summary="x", notes=given)
+    assert done.result.produced_notes == tuple(given)
+    assert team.planner.get(own.note_id).content == "Ada keeps zebras."
+    grants = team.memory.access.grants(to=Principal.agent("planner"))
+    assert [each.on.id for each in grants if each.on.id in given] == [own.note_id]
