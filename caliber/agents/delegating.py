@@ -80,6 +80,7 @@ class Delegations(Parties):
         shared = self._ids(artifacts, "artifacts"), self._ids(notes, "notes")
         words = None if context is None else arguments.as_text(context, "context")
         rules, ends = self._texts(constraints, "constraints"), arguments.as_instant(deadline, "deadline")
+        self._check_length("context", goal, words, *rules)
         with bounded(deadline_ms):
             self._engine.check_open()
             acting = self._acting(agent, "delegate as")
@@ -287,6 +288,7 @@ class Delegations(Parties):
         key = arguments.as_uuid(delegation_id, "delegation_id")
         words = arguments.as_text(summary, "summary", allow_empty=True)
         produced = self._ids(artifacts, "artifacts"), self._ids(notes, "notes")
+        self._check_length("summary", words)
         outcome = arguments.as_enum(status, OutcomeStatus, "status")
         if outcome not in _DONE:
             raise InvalidValue(field="status", reason="must be success or partial; use fail for a failure")

@@ -87,6 +87,7 @@ class Handoffs(Parties):
         addressee = self._addressee(to, to_type)
         steps, blocked = self._texts(next_steps, "next_steps"), self._texts(blockers, "blockers")
         questions = self._texts(open_questions, "open_questions")
+        self._check_length("notes", why, words, *steps, *blocked, *questions)
         wanted = None if scope is None else arguments.as_uuid(scope, "scope")
         engine = self._engine
 

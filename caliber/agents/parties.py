@@ -69,6 +69,17 @@ class Parties:
         )
         return _limited(found, field)
 
+    def _check_length(self, field: str, *texts: str | None) -> None:
+        """Raise InvalidValue for words that are longer together than a message may be: an agent reads them whole."""
+        size = sum(len(text.encode()) for text in texts if text is not None)
+        most = self._engine.config.agents.messages.payload_max_bytes
+        if size > most:
+            reason = (
+                f"has, with the other words, {size} bytes, more than agents.messages.payload_max_bytes = {most}; store"
+                " an artifact or a note, and name it"
+            )
+            raise InvalidValue(field=field, reason=reason)
+
     @staticmethod
     def _ids(values: Iterable[Any], field: str) -> tuple[uuid.UUID, ...]:
         """Return a list of ids, each once. Raises: InputError kinds."""

@@ -290,3 +290,18 @@ def test_a_forgotten_person_leaves_the_handoffs(team: Team) -> None:
     assert "anaquast" not in repr(left)
     assert "anaquast" not in admin.agents.handoffs.snapshot(offered.handoff_id).text
     assert "anaquast" not in repr(admin.agents.delegations.get(given.delegation_id))
+
+
+def test_words_are_as_long_as_a_message_at_most(backend: Backend) -> None:
+    """They become a turn, and so a part of windows."""
+    team = Team(backend, agents__messages__payload_max_bytes=100)
+    for long in ({"notes": "\u00fc" * 51}, {"reason": "x" * 101}, {"next_steps": ["x" * 50] * 2}):
+        with pytest.raises(InvalidValue, match="payload_max_bytes"):
+            team.planner.agents.handoffs.initiate(team.task, to="ada", **{"reason": "r", "notes": "n", **long})
+    for long in ({"context": "x" * 100}, {"constraints": ["x" * 50] * 2}):
+        with pytest.raises(InvalidValue, match="payload_max_bytes"):
+            team.delegate(**long)
+    begun = team.begun(context="x" * 80)
+    with pytest.raises(InvalidValue, match="payload_max_bytes"):
+        team.ada.agents.delegations.complete(begun.delegation_id, summary="x" * 101)
+    team.planner.agents.handoffs.initiate(team.task, to="ada", reason="r", notes="x" * 99)

@@ -53,7 +53,13 @@ class MessagesConfig(Section):
         unit="messages",
         ge=1,
     )
-    payload_max_bytes: Int = knob("Longest payload of a message, as JSON.", "ours", unit="bytes", ge=1, le=16_777_216)
+    payload_max_bytes: Int = knob(
+        "Longest payload of a message, as JSON; and longest words of a delegation or handoff together.",
+        "ours",
+        unit="bytes",
+        ge=1,
+        le=16_777_216,
+    )
     poll_ms: Duration = knob(
         "Interval at which a process whose receivers wait looks for messages of other processes, where the database"
         " does not notify it: SQLite, and PostgreSQL without storage.feed_dsn; 0 never looks.",
