@@ -21,6 +21,9 @@ FREQUENCIES: Final = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 DAYS: Final = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _NUMBERS: Final = {"YEARLY": 0, "MONTHLY": 1, "WEEKLY": 2, "DAILY": 3}
 """Frequencies as python-dateutil numbers them."""
+_DAYS_LONG: Final = {"DAILY": 1, "WEEKLY": 7}
+_MONTHS_LONG: Final = {"MONTHLY": 1, "YEARLY": 12}
+_SHORTEST_MONTH: Final = 28
 _PARTS: Final = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}\Z")
 _DAY: Final = re.compile(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)\Z")
@@ -114,16 +117,23 @@ class Repetition:
         self._rule = rule
         self._start = start.astimezone(UTC)
         self._zone = zone
-        self._local = start.astimezone(zone).replace(tzinfo=None, fold=0)
+        self._is_beyond = False
+        try:
+            local = start.astimezone(zone)
+        except OverflowError:  # of an earlier version: it must not keep others from being read
+            self._is_beyond, local = True, self._start
+        self._local = local.replace(tzinfo=None, fold=0)
 
     def check_start(self, field: str = "starts_at") -> None:
         """Raise InvalidValue unless the rule takes place at its start: other programs would read it otherwise."""
+        if self._is_beyond:
+            raise InvalidValue(field=field, reason="lies outside of the years 1 to 9999 on the clocks of time_zone")
         rule = self._rule
         if rule is None:
             return
         # Days of the week are compared first: a rule may skip the day of its start for ever.
         on_a_day = not rule.days or any(day == self._local.weekday() for _, day in rule.days)
-        first = next(iter(self._steps(self._local)), None) if on_a_day else None
+        first = next(self._steps(0), None) if on_a_day else None
         if first != self._local:
             raise InvalidValue(field=field, reason="is no occurrence of rrule; start at the first one")
         if self._ended(self._local, self._start):
@@ -136,12 +146,15 @@ class Repetition:
             if since <= self._start < until:
                 yield self._start
             return
-        for local in self._steps(self._near(since)):
+        last: datetime | None = None
+        for local in self._steps(self._periods_before(since)):
             at = self._instant(local)
             if at is None or at >= until or self._ended(local, at):
                 return
-            if at >= since:
+            # A day that a zone skipped takes place with the next one: once.
+            if at >= since and at != last:
                 yield at
+            last = at
 
     def after(self, instant: datetime) -> datetime | None:
         """Return the first instant that is not before ``instant``; None after the last one."""
@@ -164,22 +177,51 @@ class Repetition:
             return local.date() > until
         return local > until if until.tzinfo is None else at > until
 
-    def _near(self, since: datetime) -> datetime:
-        """Return a local time from which the rule can be stepped through to ``since``, not long before it.
+    def _periods_before(self, since: datetime) -> int:
+        """Return how many periods of the rule to pass over: those that end before ``since``.
 
-        A rule that counts begins at its start; months are few enough to begin there too.
+        A rule that counts is stepped through from its start, unless each of its periods has one occurrence.
         """
         rule = self._rule
-        unit = {"DAILY": 1, "WEEKLY": 7}.get("" if rule is None else rule.frequency)
-        if rule is None or rule.count is not None or unit is None or since <= self._start:
-            return self._local
-        period = timedelta(days=unit * rule.interval)
+        assert rule is not None
+        if since <= self._start or (rule.count is not None and not self._is_regular(rule)):
+            return 0
         # Two days and a period earlier: clocks differ by less than that.
-        passed = (since - self._start - timedelta(days=2)) // period - 1
-        return self._local + max(0, passed) * period
+        before = max(self._start, _shifted(since, -timedelta(days=2)))
+        if rule.frequency in _DAYS_LONG:
+            periods = (before - self._start) // timedelta(days=_DAYS_LONG[rule.frequency] * rule.interval)
+        else:
+            months = (before.year - self._start.year) * 12 + before.month - self._start.month
+            periods = (months - 1) // (_MONTHS_LONG[rule.frequency] * rule.interval)
+        return max(0, periods - 1)
 
-    def _steps(self, local: datetime) -> Iterator[datetime]:
-        """Yield the local times of the rule from one of them on."""
+    def _is_regular(self, rule: RepetitionRule) -> bool:
+        """Return whether each period of a rule has exactly one occurrence."""
+        return not rule.days and (rule.frequency in _DAYS_LONG or self._local.day <= _SHORTEST_MONTH)
+
+    def _after(self, periods: int) -> tuple[datetime, int]:
+        """Return a local time from which the rule goes on as from its start, after at most some periods; how many."""
+        rule = self._rule
+        assert rule is not None
+        if not periods:
+            return self._local, 0
+        if rule.frequency in _DAYS_LONG:
+            return self._local + periods * timedelta(days=_DAYS_LONG[rule.frequency] * rule.interval), periods
+        unit = _MONTHS_LONG[rule.frequency] * rule.interval
+        for passed in range(periods, 0, -1):
+            months = self._local.year * 12 + self._local.month - 1 + passed * unit
+            year, month = divmod(months, 12)
+            try:
+                if not rule.days:  # the day of its start, which not every month has
+                    return self._local.replace(year=year, month=month + 1), passed
+                month = 0 if rule.frequency == "YEARLY" else month
+                return self._local.replace(year=year, month=month + 1, day=1), passed
+            except ValueError:
+                continue
+        return self._local, 0
+
+    def _steps(self, periods: int) -> Iterator[datetime]:
+        """Yield the local times of the rule, without those of its first ``periods`` or somewhat fewer."""
         rule = self._rule
         assert rule is not None
         try:
@@ -191,18 +233,30 @@ class Repetition:
             weekday if ordinal is None else weekday(ordinal)
             for weekday, (ordinal, _) in zip(weekdays, rule.days, strict=True)
         ]
+        local, passed = self._after(periods)
+        left = None if rule.count is None else max(0, rule.count - passed)
+        if left == 0:
+            return iter(())
         steps = iter(
             dateutil_rules.rrule(
                 _NUMBERS[rule.frequency],
                 dtstart=local.replace(microsecond=0),
                 interval=rule.interval,
-                count=rule.count,
+                count=left,
                 byweekday=by_day or None,
                 wkst=0,
             )
         )
         fraction = timedelta(microseconds=local.microsecond)
         return (each + fraction for each in steps)
+
+
+def _shifted(instant: datetime, by: timedelta) -> datetime:
+    """Return an earlier instant, within the years that there are."""
+    try:
+        return instant + by
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def zone_named(name: str, field: str = "time_zone") -> tzinfo:

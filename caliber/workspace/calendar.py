@@ -275,7 +275,7 @@ def _check(event: CalendarEvent) -> None:
         raise InvalidValue(field="ends_at", reason="lies before starts_at")
     if event.rrule is not None:
         parse_rule(event.rrule)
-        repetition_of(event).check_start()
+    repetition_of(event).check_start()
 
 
 def _shifted(instant: datetime, by: timedelta) -> datetime:
@@ -290,7 +290,7 @@ def _within(event: CalendarEvent, since: datetime, until: datetime) -> Iterator[
     """Yield the occurrences of an event that begin in a time, or have begun before and last into it."""
     lasts = timedelta() if event.ends_at is None else event.ends_at - event.starts_at
     for starts in repetition_of(event).between(_shifted(since, -lasts), until):
-        if starts >= since or starts + lasts > since:
+        if starts >= since or _shifted(starts, lasts) > since:
             yield _occurrence(event, starts, lasts)
 
 

@@ -6,7 +6,8 @@ Source: P-046; RFC 5545, 3.3.10 and 3.8.5.3, whose examples are in New York.
 from __future__ import annotations
 
 import itertools
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -116,6 +117,55 @@ def test_a_late_look_finds_the_same_as_one_from_the_start(rule: str, after: int,
     every = [each for each in repeated.between(start, until) if each >= since]
     assert list(repeated.between(since, until)) == every
     assert repeated.after(since) == (every[0] if every else repeated.after(until))
+
+
+@given(
+    st.sampled_from(["DAILY", "WEEKLY", "MONTHLY", "YEARLY"]),
+    st.sampled_from([1, 2, 5, 7, 12, 13]),
+    st.sampled_from(["", ";COUNT=9", ";COUNT=400"]),
+    st.sampled_from(["", ";BYDAY=MO", ";BYDAY=1FR,-1TU", ";BYDAY=MO,WE,SU"]),
+    st.dates(min_value=date(2000, 1, 1), max_value=date(2004, 12, 31)),
+    st.integers(0, 20_000),
+)
+def test_periods_that_are_passed_over_change_nothing(
+    frequency: str, interval: int, count: str, by_day: str, start: date, later: int
+) -> None:
+    if frequency in ("DAILY", "WEEKLY") and "1" in by_day:
+        return
+    rule = parse_rule(f"FREQ={frequency};INTERVAL={interval}{count}{by_day}")
+    first = datetime(start.year, start.month, start.day, 23, 30, tzinfo=NEW_YORK)
+    repeated = Repetition(rule, first, NEW_YORK)
+    since = first.astimezone(UTC) + timedelta(days=later)
+    until = since + timedelta(days=3_000)
+    whole = itertools.dropwhile(lambda each: each < since, repeated.between(first.astimezone(UTC), until))
+    assert list(repeated.between(since, until)) == list(whole)
+
+
+@pytest.mark.parametrize("rule", ["FREQ=MONTHLY", "FREQ=YEARLY", "FREQ=MONTHLY;COUNT=10000", "FREQ=YEARLY;BYDAY=1MO"])
+def test_a_late_look_takes_few_steps(rule: str) -> None:
+    """An event of the year 1 must not keep others waiting."""
+    repeated = Repetition(parse_rule(rule), datetime(1, 1, 1, tzinfo=UTC), UTC)
+    late = datetime(800, 1, 1, tzinfo=UTC)
+    started = time.process_time()
+    for _ in range(200):
+        assert len(list(repeated.between(late, late + timedelta(days=400)))) in (1, 2, 14)
+    assert time.process_time() - started < 2  # stepping from the start takes more than 10 seconds
+
+
+def test_a_day_that_a_zone_skipped_takes_place_once_with_the_next() -> None:
+    apia = ZoneInfo("Pacific/Apia")
+    found = days("FREQ=DAILY", at("2011-12-29T10:00", apia), apia, 3)
+    assert found == ["2011-12-29 10:00 -10", "2011-12-31 10:00 +14", "2012-01-01 10:00 +14"]
+
+
+@pytest.mark.parametrize(("year", "zone"), [(1, "America/New_York"), (9999, "Asia/Tokyo")])
+def test_a_start_outside_of_the_years_of_its_zone_is_refused_and_harms_no_reader(year: int, zone: str) -> None:
+    start = datetime(year, 1, 1, tzinfo=UTC) if year == 1 else datetime(year, 12, 31, 23, tzinfo=UTC)
+    for rule in (None, parse_rule("FREQ=DAILY")):
+        repeated = Repetition(rule, start, ZoneInfo(zone))
+        with pytest.raises(InvalidValue, match="years"):
+            repeated.check_start()
+        assert next(repeated.between(start, datetime.max.replace(tzinfo=UTC))) == start
 
 
 def test_a_rule_without_end_is_read_as_far_as_asked() -> None:
