@@ -395,8 +395,13 @@ class Searching:
 
     def sees(self, relation: Relation, record_id: uuid.UUID) -> bool:
         """Return whether a record of a relation exists and may be read."""
-        found = self._engine.memory.snapshot.locate(record_id.bytes)
-        return found is not None and found[0].relation.name == relation.name and self.readers.allows(*found)
+        if relation.by_id:
+            found = self._engine.memory.snapshot.locate(record_id.bytes)
+            return found is not None and found[0].relation.name == relation.name and self.readers.allows(*found)
+        plans = self._engine.store.plans[relation.name]  # such as a task, which ``get`` does not find
+        with self._engine.store.read() as session:
+            rows = session.run(plans.get, (record_id.bytes,)) if len(relation.key) == 1 else ()
+        return any(self.readers.allows_row(relation, row) for row in rows)
 
 
 def check_stored(relation: Relation, entity: Any) -> None:
