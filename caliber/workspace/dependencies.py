@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Callable, Iterable
 
 from caliber.model.errors import CircularReference, ConstraintViolation
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.workspace import WorkspaceTask, WorkStatus
 from caliber.schema.relations import TASK, TASK_DEPENDENCY
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.workspace.records import readable_by
+from caliber.workspace.records import not_readable_by, readable_by
 
 
 def awaited_by(uow: UnitOfWork, key: uuid.UUID) -> Iterable[uuid.UUID]:
@@ -63,8 +63,17 @@ def waits(store: Store, session: StatementSession, key: uuid.UUID) -> bool:
 
 
 def given(task: WorkspaceTask, agent: EntityRef) -> WorkspaceTask:
-    """Return a task that is assigned to an agent, which sees it from now on."""
+    """Return a task that is assigned to an agent, which sees it while it is."""
+    task = taken(task)
     return dataclasses.replace(task, assigned_to=agent.id, visible_to=readable_by(task.visible_to, agent))
+
+
+def taken(task: WorkspaceTask) -> WorkspaceTask:
+    """Return a task that no agent is assigned to, and that its agent until now no longer sees as such."""
+    if task.assigned_to is None:
+        return task
+    readers = not_readable_by(task.visible_to, EntityRef(EntityType.AGENT, task.assigned_to))
+    return dataclasses.replace(task, assigned_to=None, visible_to=readers)
 
 
 def begun(task: WorkspaceTask) -> WorkspaceTask:

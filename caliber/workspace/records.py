@@ -113,3 +113,10 @@ def readable_by(readers: tuple[str, ...] | None, agent: EntityRef) -> tuple[str,
     """Return a list of readers with an agent among them, which is to work on the record."""
     name = private_to(agent)
     return readers if readers is None or name in readers else (*readers, name)
+
+
+def not_readable_by(readers: tuple[str, ...] | None, agent: EntityRef) -> tuple[str, ...] | None:
+    """Return a list of readers without an agent that ``readable_by`` added."""
+    if readers is None:
+        return None
+    return tuple(each for each in readers if each != private_to(agent)) or readers

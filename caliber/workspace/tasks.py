@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from types import EllipsisType
 from typing import Any, Final
@@ -34,7 +34,7 @@ from caliber.schema.relations import TASK, TASK_DEPENDENCY
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.agents import AgentDirectory
-from caliber.workspace.dependencies import awaited_by, begun, check_acyclic, check_ready, given, parent_of, waits
+from caliber.workspace.dependencies import awaited_by, begun, check_acyclic, check_ready, given, parent_of, taken, waits
 from caliber.workspace.records import SharedRecords
 
 _LINKS: Final = "caliber:workspace:task-links"
@@ -231,7 +231,7 @@ class WorkspaceTasks:
             if not task.is_open:
                 states.WORKSPACE_TASK.check(task.status, WorkStatus.IN_PROGRESS)
             if named is None:
-                return dataclasses.replace(task, assigned_to=None, status=WorkStatus.PENDING)
+                return dataclasses.replace(taken(task), status=WorkStatus.PENDING)
             if task.assigned_to == named.ref.id:
                 return task
             self._agents.require(uow, named)
@@ -308,7 +308,7 @@ class WorkspaceTasks:
         def change(_: UnitOfWork, task: WorkspaceTask) -> WorkspaceTask:
             if task.is_open:
                 raise ConstraintViolation(constraint="task_ended", reason="the task has not ended")
-            return dataclasses.replace(task, status=WorkStatus.PENDING, completed_at=None, assigned_to=None)
+            return dataclasses.replace(taken(task), status=WorkStatus.PENDING, completed_at=None)
 
         return self._change(id, user, version, "reopen", change, deadline_ms)
 

@@ -286,6 +286,36 @@ def test_a_task_of_a_user_is_that_users(memory: caliber.Caliber) -> None:
     assert maria.complete(task.task_id).status is WorkStatus.COMPLETED
 
 
+def test_an_agent_sees_a_task_while_it_is_assigned_to_it(memory: caliber.Caliber) -> None:
+    ana = memory.acting_as(Principal.user("ana")).workspace.tasks
+    ada, bob = as_agent(memory, "ada"), as_agent(memory, "bob")
+    mine = ana.add("private")
+    key = mine.task_id
+    assert ana.assign(key, "ada").visible_to != mine.visible_to
+    assert ada.start(key).status is WorkStatus.IN_PROGRESS
+    ana.assign(key, "bob")
+    ana.update(key, description="for bob alone")
+    assert bob.get(key).description == "for bob alone"
+    with pytest.raises(NotFound):
+        ada.get(key)
+    assert ana.assign(key, None).visible_to == mine.visible_to
+    for agent in (ada, bob):
+        assert agent.list() == []
+        assert agent.claim() is None
+        for call in (agent.get, agent.claim):
+            with pytest.raises(NotFound):
+                call(key)
+    ana.assign(key, "ada")
+    ada.complete(key)
+    assert ana.reopen(key).visible_to == mine.visible_to
+    with pytest.raises(NotFound):
+        ada.get(key)
+    listed = memory.workspace.tasks.add("listed", visible_to=["agent:ada"])
+    assert ada.claim(listed.task_id).task_id == listed.task_id
+    assert ada.assign(listed.task_id, None).visible_to == listed.visible_to
+    assert ada.get(listed.task_id).assigned_to is None
+
+
 def test_a_task_of_listed_readers_is_hidden_from_others(tasks: Any, memory: caliber.Caliber) -> None:
     task = tasks.add("secret", visible_to=["agent:planner"])
     assert as_agent(memory, "planner").get(task.task_id) == task
