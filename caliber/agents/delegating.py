@@ -282,8 +282,9 @@ class Delegations(Parties):
         ``fail`` is for a failure. The task and the delegation end in one transaction, or neither does.
 
         Raises: InputError kinds; NotFound, also for a produced record; PermissionDenied unless the agent accepted it,
-            and for a record that it may not grant, such as another author's private note; InvalidStateTransition for one that is not in progress; DelegationFailed after its deadline;
-            ConstraintViolation while tasks below are active.
+            and for a record that it may not grant, such as another author's private note; InvalidStateTransition for
+            one that is not in progress; DelegationFailed after its deadline; ConstraintViolation while tasks below are
+            active.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
         words = arguments.as_text(summary, "summary", allow_empty=True)

@@ -52,7 +52,11 @@ def _records(
 
 
 def to_grant(
-    engine: Engine, principal: Principal, readers: Readers, task: DelegatedTask, records: Iterable[tuple[EntityRef, Any]]
+    engine: Engine,
+    principal: Principal,
+    readers: Readers,
+    task: DelegatedTask,
+    records: Iterable[tuple[EntityRef, Any]],
 ) -> list[EntityRef]:
     """Return the produced records of a delegation that its delegator is to be granted; the others need no grant.
 

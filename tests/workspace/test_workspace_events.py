@@ -34,7 +34,9 @@ def test_events_reach_those_who_may_see_the_task_or_the_reminder(backend: Backen
     def heard(kind: str) -> dict[str, list[str]]:
         until(lambda: any(each.event_type == kind for each in seen["admin"]))
         memory.flush()
-        return {name: [each.payload["id"] for each in events if each.event_type == kind] for name, events in seen.items()}
+        return {
+            name: [each.payload["id"] for each in events if each.event_type == kind] for name, events in seen.items()
+        }
 
     ana = handles["ana"].workspace
     task = ana.tasks.add("private")

@@ -417,7 +417,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "agents.messages.lease_ms": ("agents.mail.messages", "agents.mail.receiving"),
     "agents.messages.attempts_max": ("agents.mail.delivery",),
     "agents.messages.pending_max": ("agents.mail.delivery",),
-    "agents.messages.payload_max_bytes": ("agents.mail.checked_messages",),
+    "agents.messages.payload_max_bytes": ("agents.mail.checked_messages", "agents.parties"),
     "agents.messages.poll_ms": ("agents.mail.wakeups",),
     "access.default_visibility.orchestrator": ("access.owners",),
     "access.default_visibility.optimizer": ("access.owners",),
