@@ -193,6 +193,7 @@ class RecordCorrections(ABC, Generic[R]):
             if self.text_of(new) == text:
                 self._vectors.attach(uow, self.relation.name, self._key(new), text, vector)
             self._emit(uow, self.added, new)
+            self._corrections.listeners.added(uow, self.relation, new, self._principal.label)
             return new
 
         return work

@@ -14,7 +14,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from caliber.access.owners import (
     TaskOwners,
@@ -45,14 +45,19 @@ _BINARY: Final = (ColumnType.BYTES, ColumnType.UUID)
 _STRUCTURED: Final = (ColumnType.TEXT_ARRAY, ColumnType.JSON)
 
 
-class CorrectionListener(Protocol):
-    """Follows corrections inside their transactions: conflicts whose sides were corrected do."""
+class CorrectionListener:
+    """A follower of statements, inside their transactions: conflicts whose sides were corrected are closed so."""
+
+    def added(self, uow: UnitOfWork, relation: Relation, record: Any, by: str) -> None:
+        """Write the consequences of a new decision that the principal ``by`` added."""
+
+    def refused(self, relation: Relation, key: uuid.UUID, by: str, other: str) -> None:
+        """Write the consequences of a write of ``by``, refused because ``other`` changed the record since."""
 
     def corrected(
         self, uow: UnitOfWork, relation: Relation, before: Any, after: Any, action: CorrectionAction, by: str
     ) -> None:
         """Write the consequences of a correction that the principal ``by`` made."""
-        ...
 
 
 class CorrectionListeners:
@@ -70,10 +75,24 @@ class CorrectionListeners:
         self, uow: UnitOfWork, relation: Relation, before: Any, after: Any, action: CorrectionAction, by: str
     ) -> None:
         """Let each listener write its consequences."""
+        for listener in self._made():
+            listener.corrected(uow, relation, before, after, action, by)
+
+    def added(self, uow: UnitOfWork, relation: Relation, record: Any, by: str) -> None:
+        """Let each listener write its consequences of a new record, if that is a decision."""
+        if relation.grounded is not None and relation.grounded.is_decision(record):
+            for listener in self._made():
+                listener.added(uow, relation, record, by)
+
+    def refused(self, relation: Relation, key: uuid.UUID, by: str, other: str) -> None:
+        """Let each listener write its consequences of a refused write, after the transaction that was refused."""
+        for listener in self._made():
+            listener.refused(relation, key, by, other)
+
+    def _made(self) -> list[CorrectionListener]:
         if self._listeners is None:
             self._listeners = [make() for make in self._makers]
-        for listener in self._listeners:
-            listener.corrected(uow, relation, before, after, action, by)
+        return self._listeners
 
 
 class Corrections:
@@ -93,7 +112,7 @@ class Corrections:
         self._engine = engine
         self._principal = principal
         self._rights = rights = rights or principal
-        self._listeners = engine.part(CorrectionListeners)
+        self.listeners = engine.part(CorrectionListeners)
         readers = Readers(engine.part(TaskOwners), rights)
         self._readers = readers if user is None else readers.seeing_for(user)
         self._as_user = rights.is_user or (rights.serves and user is not None)
@@ -188,7 +207,7 @@ class Corrections:
         }
         payload |= {"changes": changes, "version": stored.version}
         event_log.audit(uow, self._event(relation, before, action, payload))
-        self._listeners.corrected(uow, relation, before, stored, action, self._principal.label)
+        self.listeners.corrected(uow, relation, before, stored, action, self._principal.label)
         return stored
 
     def last(self, uow: UnitOfWork, relation: Relation, record: Any) -> Event | None:

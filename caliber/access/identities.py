@@ -332,6 +332,12 @@ def current_in(uow: UnitOfWork, reference: EntityRef) -> EntityRef:
     return reference if found is None else found.entity
 
 
+def named_in(uow: UnitOfWork, kind: EntityType, name: str) -> EntityRef:
+    """Return the entity of a name, as a transaction has it; see ``entity_of``. Raises: InputError kinds."""
+    found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, kind.value, "", EntityRef.plain_name(name))
+    return current_in(uow, EntityRef.named(kind, name)) if found is None else found.entity
+
+
 def _found(engine: Engine, kind: EntityType | str, namespace: str, name: str) -> Identity | None:
     plans = engine.store.plans[IDENTITY.name]
     with engine.store.read() as session:

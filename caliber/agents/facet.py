@@ -25,6 +25,7 @@ from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
+    from caliber.agents.conflicts.resolving import AgentConflicts
     from caliber.agents.delegating import Delegations
     from caliber.agents.groups import GroupService
     from caliber.agents.handing_off import Handoffs
@@ -236,6 +237,13 @@ class Agents:
         from caliber.agents.handing_off import Handoffs
 
         return Handoffs(self._engine, self._principal, self._tasks)
+
+    @property
+    def conflicts(self) -> AgentConflicts:
+        """Conflicts between agents: writes, decisions, locks and goals that are at odds."""
+        from caliber.agents.conflicts.resolving import AgentConflicts  # most processes meet none
+
+        return AgentConflicts(self._engine, self._principal)
 
     @property
     def messages(self) -> Messages:

@@ -324,11 +324,13 @@ class Acquiring:
         self._locks = locks
         self._engine = locks._engine
         self._request = request
-        self._until_s = time.monotonic() + wait_s
+        self._began_s = time.monotonic()
+        self._until_s = self._began_s + wait_s
         self._waiter = Waiter(request.resource, wake) if wait_s else None
         self._blocked: Blocked | None = None
         self._again_s = 0.0
         self._queued = False
+        self._contended = False
 
     def attempt(self) -> Lock | None:
         """Return the lock, or None if it is to be waited for. Raises: LockAcquisitionFailed, LockDeadlock."""
@@ -339,10 +341,14 @@ class Acquiring:
         outcome = self._locks._act(lambda uow: lock_queue.attempt(uow, self._request, self._locks._wake))
         if isinstance(outcome, Lock):
             self._queued = False
+            if self._blocked is not None:
+                self._contend(self._blocked)
             return outcome
         self._blocked = outcome
         if waiter is None or outcome.cycle or time.monotonic() >= self._until_s:
+            self._contend(outcome, refused=True)
             raise self._refusal(outcome)
+        self._contend(outcome)
         waiters = waiters_of(self._engine)
         if first:
             waiters.add(waiter)
@@ -351,6 +357,20 @@ class Acquiring:
         waiter.awaited = outcome.awaited
         self._again_s = min(time.monotonic() + pause_s, self._until_s)
         return None
+
+    def _contend(self, blocked: Blocked, *, refused: bool = False) -> None:
+        """Record contention, once a call: a refusal, or a wait that is longer than ``agents.conflicts.contention_ms``.
+
+        Where nothing is in the way of a request, this is never called.
+        """
+        longest_ms = self._engine.config.agents.conflicts.contention_ms
+        if longest_ms is None or self._contended:
+            return
+        if refused or time.monotonic() - self._began_s >= longest_ms / 1_000:
+            from caliber.agents.conflicts.detecting import record_contention  # most processes record none
+
+            self._contended = True
+            record_contention(self._engine, self._request.resource, blocked.holders, self._request.holder)
 
     @property
     def waits(self) -> bool:

@@ -155,6 +155,7 @@ def add_parts(engine: Engine) -> None:
     listeners = CorrectionListeners()
     engine.add(listeners)
     listeners.add(lambda: _conflict_sides(engine))
+    listeners.add(lambda: _conflict_listener(engine))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)
@@ -220,6 +221,12 @@ def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> No
         return Endings(engine, retaining, functools.partial(trigger_jobs.cancel, engine)).run(claim)
 
     jobs.register(Handler("agents.delegation", run))
+
+
+def _conflict_listener(engine: Engine) -> CorrectionListener:
+    from caliber.agents.conflicts.detecting import AgentConflictListener  # most processes meet no conflict
+
+    return AgentConflictListener(engine)
 
 
 def _conflict_sides(engine: Engine) -> CorrectionListener:

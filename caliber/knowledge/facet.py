@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from types import EllipsisType
 
+from caliber.access.corrections import CorrectionListeners
 from caliber.access.identities import user_for
 from caliber.access.owners import author_of, default_readers, require_own_readers, require_own_trust
 from caliber.access.visibility import require
@@ -123,6 +124,7 @@ class NoteMethods:
             note, created = note_ops.add_note(uow, new)
             if created:
                 attach(uow, "note", note.note_id, text, vector)
+                engine.part(CorrectionListeners).added(uow, NOTE, note, self._principal.label)
             kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
             about = (EntityType.NOTE, note.note_id)
             uow.emit(

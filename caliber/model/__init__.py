@@ -112,8 +112,8 @@ _NAMES = {
     "events": "CorrectionAction Event EventFamily EventType",
     "knowledge": "Edge EdgeRelation Note NoteType Usage",
     "pcp": (
-        "Checkpoint ConflictResolution ConflictStatus ConflictType ConflictWinner PruneStrategy "
-        "RecordConflict RecoveryFrequency"
+        "Checkpoint ConflictResolution ConflictResolutionRecord ConflictStatus ConflictType ConflictWinner "
+        "PruneStrategy RecordConflict RecoveryFrequency"
     ),
     "references": "EntityRef EntityType",
     "search": "ReadConsistency ResultStatus",

@@ -49,6 +49,7 @@ class EventType(StrEnum):
     VALIDATION_RUN = "validation_run"
     CONFLICT_DETECT = "conflict_detect"
     CONFLICT_RESOLVE = "conflict_resolve"
+    CONFLICT_ESCALATE = "conflict_escalate"
     SESSION_START = "session_start"
     SESSION_END = "session_end"
     FORGET = "forget"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 from enum import StrEnum
 
+from caliber.model.agents.registry import AgentId
 from caliber.model.ids import CheckpointId, ConflictId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Artifact, Scope, Trajectory
 
 
@@ -109,20 +111,39 @@ class ConflictStatus(StrEnum):
 class ConflictWinner(StrEnum):
     """The side of a resolved conflict that was kept: ``both`` if it was no contradiction, ``none`` if a side changed.
 
-    Source: C-417.
+    ``merged``: a third record stands for both. Source: C-417.
     """
 
     A = "a"
     B = "b"
+    MERGED = "merged"
     BOTH = "both"
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class RecordConflict:
-    """Two records that contradict each other. Source: C-401, C-417.
+class ConflictResolutionRecord:
+    """The end of a conflict. ``merged_item`` is the record that stands for both sides. Source: C-417.
 
-    ``item_a`` is the side with the lower id. ``trajectory_id`` is the task of both, if they are of one.
+    ``strategy`` is None where no strategy decided: a side was corrected.
+    """
+
+    strategy: ConflictResolution | None
+    winner: ConflictWinner
+    merged_item: EntityRef | None
+    reason: str | None
+    resolved_by: str
+    resolved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RecordConflict:
+    """Two records, or two agents about one thing, that are at odds. Source: C-401, C-417.
+
+    ``item_a`` is the side with the lower id, ``agent_a_id`` the agent of that side. Both sides of a concurrent write
+    are the record that both wrote; the side of an agent that contends for a lock is its claim on the ``resource``.
+    ``trajectory_id`` is the task of both, if they are of one. ``escalated_to`` is the agent that is to decide; None of
+    an escalated conflict leaves it to a person.
     """
 
     conflict_id: ConflictId
@@ -140,7 +161,24 @@ class RecordConflict:
     resolution_reason: str | None = None
     resolved_at: datetime | None = None
     resolved_by: str | None = None
+    agent_a_id: AgentId | None = None
+    agent_b_id: AgentId | None = None
+    resource: str | None = None
+    escalated_to: AgentId | None = None
+    merged_type: EntityType | str | None = None
+    merged_id: uuid.UUID | None = None
     version: int = 1
+
+    @property
+    def resolution(self) -> ConflictResolutionRecord | None:
+        """The end of the conflict; None while it is open."""
+        if self.resolved_at is None or self.resolved_by is None or self.winner is None:
+            return None
+        kind, key = self.merged_type, self.merged_id
+        merged = None if kind is None or key is None else EntityRef(kind, key)
+        return ConflictResolutionRecord(
+            self.strategy, self.winner, merged, self.resolution_reason, self.resolved_by, self.resolved_at
+        )
 
     @property
     def is_open(self) -> bool:

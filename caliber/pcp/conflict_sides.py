@@ -9,6 +9,7 @@ import dataclasses
 import uuid
 from typing import Any, Final
 
+from caliber.access.corrections import CorrectionListener
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7
@@ -25,7 +26,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 _OUTDATED: Final = "a side was corrected since"
 
 
-class ConflictSides:
+class ConflictSides(CorrectionListener):
     """The listener of one tenant."""
 
     def __init__(self, engine: Engine) -> None:
@@ -68,6 +69,7 @@ class ConflictSides:
                 continue
             sides, task = (conflict.item_a, conflict.item_b), conflict.trajectory_id
             opened = open_conflict(sides, conflict.reason, task, self.waits, by, uow.now_us)
+            opened = like(opened, conflict)
             if uow.insert_new(CONFLICT, opened):
                 audit(self._engine, uow, EventType.CONFLICT_DETECT, opened, by)
 
@@ -94,7 +96,8 @@ def strategy_of(engine: Engine) -> ConflictResolution:
 def conflicts_of(uow: UnitOfWork, key: uuid.UUID) -> list[RecordConflict]:
     """Return the conflicts of a record, the oldest first."""
     found: list[RecordConflict] = uow.select_path(CONFLICT, "list_by_item_a", key.bytes)
-    found += uow.select_path(CONFLICT, "list_by_item_b", key.bytes)
+    # Both sides of a concurrent write are one record.
+    found += (each for each in uow.select_path(CONFLICT, "list_by_item_b", key.bytes) if each.item_a.id != key)
     return sorted(found, key=lambda each: (each.detected_at, each.conflict_id.bytes))
 
 
@@ -133,12 +136,14 @@ def open_conflict(
     status: ConflictStatus,
     by: str,
     now_us: int,
+    *,
+    conflict_type: ConflictType = ConflictType.CONTRADICTING_FACT,
 ) -> RecordConflict:
     """Return a new open conflict of two records, of which the first has the lower id."""
     now = from_us(now_us)
     return RecordConflict(
         conflict_id=ConflictId(uuid7()),
-        conflict_type=ConflictType.CONTRADICTING_FACT,
+        conflict_type=conflict_type,
         item_a=sides[0],
         item_b=sides[1],
         status=status,
@@ -148,6 +153,12 @@ def open_conflict(
         updated_at=now,
         trajectory_id=task,
     )
+
+
+def like(opened: RecordConflict, earlier: RecordConflict) -> RecordConflict:
+    """Return a conflict that is open again, of the kind and the agents that it had before."""
+    agents = earlier.agent_a_id, earlier.agent_b_id
+    return dataclasses.replace(opened, conflict_type=earlier.conflict_type, agent_a_id=agents[0], agent_b_id=agents[1])
 
 
 def audit(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: RecordConflict, by: str) -> None:

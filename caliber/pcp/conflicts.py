@@ -196,6 +196,8 @@ class Conflicts:
         sides = [snapshot.locate(ref.id.bytes) for ref in (conflict.item_a, conflict.item_b)]
         if not all(side is not None and readers.allows(*side) for side in sides):
             return False
+        if any(side is not None and side[0].relation.grounded is None for side in sides):
+            return False  # conflicts of other things are in memory.agents.conflicts
         return task is None or any(_is_of_task(*side, task.bytes) for side in sides if side is not None)
 
     # --- resolving -------------------------------------------------------------------------------
@@ -207,36 +209,51 @@ class Conflicts:
         by = strategy or strategy_of(self._engine)
         if keep is None and strategy is None and by is ConflictResolution.MANUAL:
             raise RequiredFieldMissing("give keep or strategy: conflicts wait for a person", field="keep")
-        return self._engine.write(lambda uow: self._resolved(uow, key, keep, by, reason))
+        return self._engine.write(lambda uow: self.resolve_in(uow, key, keep, by, reason))
 
-    def _resolved(
-        self, uow: UnitOfWork, key: uuid.UUID, keep: Keep | None, by: ConflictResolution, reason: str | None
+    def resolve_in(
+        self,
+        uow: UnitOfWork,
+        key: uuid.UUID,
+        keep: Keep | None,
+        by: ConflictResolution,
+        reason: str | None,
+        merged: EntityRef | None = None,
     ) -> RecordConflict:
+        """Resolve a conflict in a transaction; both sides end for a ``merged`` record. Raises: as ``Pcp.resolve``."""
         conflict, sides = self._read(uow, key)
-        if keep is None and by is ConflictResolution.MANUAL:
+        if any(each.relation.grounded is None for each in sides):
+            reason = "is no conflict between statements: resolve it with memory.agents.conflicts.resolve"
+            raise InvalidValue(field="conflict", reason=reason)
+        decided = keep is not None or merged is not None
+        if not decided and by is ConflictResolution.MANUAL:
             return self._escalated(uow, conflict)
-        winner = _choice(sides, keep, by)
-        if not conflict.is_open and (conflict.winner is winner or (keep is None and conflict.strategy is by)):
+        winner = ConflictWinner.MERGED if merged is not None else _choice(sides, keep, by)
+        same = conflict.winner is winner and conflict.merged_id == (None if merged is None else merged.id)
+        if not conflict.is_open and (same or (not decided and conflict.strategy is by)):
             return conflict
         states.CONFLICT.check(conflict.status, ConflictStatus.RESOLVED)
         if any(each.winner is winner and not each.holds for each in sides):
             raise Conflict(entity_type=CONFLICT.name, id=key, reason="the side to keep has ended; undo that first")
-        loser = next((each for each in sides if each.winner not in (winner, ConflictWinner.BOTH)), None)
-        ends = winner in (ConflictWinner.A, ConflictWinner.B) and loser is not None and loser.holds
+        ends = winner in (ConflictWinner.A, ConflictWinner.B, ConflictWinner.MERGED)
+        losers = [each for each in sides if ends and each.winner is not winner and each.ref != merged and each.holds]
         if winner is ConflictWinner.BOTH:
             self._check_corrects(sides)
-        if ends and loser is not None:
+        for loser in losers:
             # First, as any correction of a side does, which then changes the conflict.
             self._corrections_of[loser.relation.name].hold(uow, loser.ref.id, CorrectionAction.END)
         now: RecordConflict = uow.get(CONFLICT, key.bytes)
         if now.version != conflict.version:
             reason = "another writer changed it first"
             raise Conflict(entity_type=CONFLICT.name, id=key, reason=reason, retryable=True)
-        strategy = ConflictResolution.MANUAL if keep is not None else by
+        strategy = ConflictResolution.MANUAL if decided else by
         label = self._principal.label
-        stored: RecordConflict = uow.update(CONFLICT, resolved(now, winner, strategy, reason, label, uow.now_us))
+        closed = resolved(now, winner, strategy, reason, label, uow.now_us)
+        if merged is not None:
+            closed = dataclasses.replace(closed, merged_type=merged.entity_type, merged_id=merged.id)
+        stored: RecordConflict = uow.update(CONFLICT, closed)
         audit(self._engine, uow, EventType.CONFLICT_RESOLVE, stored, label)
-        if ends and loser is not None:
+        for loser in losers:
             self._corrections_of[loser.relation.name].end(loser.ref.id, None, None, None)(uow)
         return stored
 

@@ -20,7 +20,7 @@ from caliber.model.events import CorrectionAction, Event, EventType
 from caliber.model.pcp import ConflictWinner, RecordConflict
 from caliber.model.references import EntityRef
 from caliber.model.time import to_us
-from caliber.pcp.conflict_sides import ConflictSides, audit, conflicts_of, holds, open_conflict, resolved
+from caliber.pcp.conflict_sides import ConflictSides, audit, conflicts_of, holds, like, open_conflict, resolved
 from caliber.pcp.rollback.plan import Plan
 from caliber.pcp.rollback.reach import reached
 from caliber.schema.relation import Relation
@@ -125,6 +125,7 @@ class RecoveredConflicts:
     def _open(self, conflict: RecordConflict) -> None:
         sides, task = (conflict.item_a, conflict.item_b), conflict.trajectory_id
         opened = open_conflict(sides, conflict.reason, task, self._waits, self._label, self._uow.now_us)
+        opened = like(opened, conflict)
         if self._uow.insert_new(CONFLICT, opened):
             audit(self._engine, self._uow, EventType.CONFLICT_DETECT, opened, self._label)
 

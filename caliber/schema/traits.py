@@ -9,7 +9,7 @@ from __future__ import annotations
 import string
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from caliber.model.context import SectionType, SourceType
 from caliber.model.declared import MemoryCategory
@@ -238,7 +238,8 @@ class Grounded:
     ``kinds`` are a column and the values of it that make a record a statement; None: every record is one. ``subject``
     are the columns of the thing that it is about, ``confidence`` is the column of its confidence, ``since`` that of the
     instant since when it has been known. It rests on its sources if one of the columns ``sources`` has a value;
-    ``given`` is a column, and a value with which it needs none.
+    ``given`` is a column, and a value with which it needs none. ``decides`` is a column, and the value of it that makes
+    a statement a decision: those of two agents about one subject are compared as they are written.
     """
 
     since: str
@@ -247,12 +248,17 @@ class Grounded:
     confidence: str | None = None
     kinds: tuple[str, tuple[str, ...]] | None = None
     given: tuple[str, str] | None = None
+    decides: tuple[str, str] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is named."""
-        pairs = tuple(pair[0] for pair in (self.kinds, self.given) if pair is not None)
+        pairs = tuple(pair[0] for pair in (self.kinds, self.given, self.decides) if pair is not None)
         return (self.since, *self.sources, *self.subject, *pairs, *([self.confidence] if self.confidence else ()))
+
+    def is_decision(self, record: Any) -> bool:
+        """Return whether a record is a decision."""
+        return self.decides is not None and bool(getattr(record, self.decides[0]) == self.decides[1])
 
 
 FACTS: Final = Grounded(
@@ -269,6 +275,7 @@ NOTES: Final = Grounded(
     sources=("source_trajectory_ids",),
     subject=("entity", "entity_type"),
     confidence="confidence",
+    decides=("note_type", "decision"),
 )
 """Notes rest on the tasks that they were drawn from."""
 

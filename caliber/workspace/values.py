@@ -6,11 +6,13 @@ an old version loses. Source: P-062.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from caliber.access.corrections import CorrectionListeners
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
@@ -73,10 +75,10 @@ class Values:
         plain = as_json(value, "value", self._engine.config.workspace.value_chars)
         expected = None if version is None else arguments.as_whole(version, "version")
 
-        def work(uow: UnitOfWork) -> WorkspaceValue:
+        def work(uow: UnitOfWork, lost: builtins.list[WorkspaceValue]) -> WorkspaceValue:
             uow.guard(guard)
             known = self._current(uow, wanted)
-            _check(known, expected)
+            _check(known, expected, lost)
             now = from_us(uow.now_us)
             if known is None:
                 made = WorkspaceValue(ValueId(uuid7()), wanted, plain, now, now, self._principal.label)
@@ -88,7 +90,7 @@ class Values:
             return self._changed(uow, made)
 
         with bounded(deadline_ms):
-            return self._engine.write(work)
+            return self._compared(work)
 
     def delete(
         self,
@@ -107,14 +109,14 @@ class Values:
         wanted = _as_key(key, "key")
         expected = None if version is None else arguments.as_whole(version, "version", 1)
 
-        def work(uow: UnitOfWork) -> WorkspaceValue:
+        def work(uow: UnitOfWork, lost: builtins.list[WorkspaceValue]) -> WorkspaceValue:
             uow.guard(guard)
             known = self._current(uow, wanted)
             if known is None or known.deleted_at is not None:
                 if expected is not None:
-                    _check(known, expected)
+                    _check(known, expected, lost)
                 raise NotFound("there is no value under this key", entity_type=_KIND, id=None)
-            _check(known, expected)
+            _check(known, expected, lost)
             now = from_us(uow.now_us)
             gone = dataclasses.replace(
                 known, value=None, updated_at=now, updated_by=self._principal.label, deleted_at=now
@@ -122,7 +124,7 @@ class Values:
             return dataclasses.replace(self._changed(uow, gone), value=known.value)
 
         with bounded(deadline_ms):
-            return self._engine.write(work)
+            return self._compared(work)
 
     def list(self, prefix: str = "", *, limit: int = 1_000, deadline_ms: int | None = None) -> list[WorkspaceValue]:
         """Return the values whose keys begin with ``prefix``, at most ``limit``, in the order of their keys.
@@ -150,6 +152,17 @@ class Values:
         wanted = _as_key(prefix, "prefix", allow_empty=True)
         timeout = None if timeout_ms is None else arguments.as_duration_ms(timeout_ms, "timeout_ms")
         return Watch(watchers_of(self._engine), lambda: self._with_prefix(wanted), timeout)
+
+    def _compared(self, work: Callable[[UnitOfWork, builtins.list[WorkspaceValue]], WorkspaceValue]) -> WorkspaceValue:
+        """Write, and let a refusal that another writer caused be recorded as a conflict of the two."""
+        lost: builtins.list[WorkspaceValue] = []
+        try:
+            return self._engine.write(lambda uow: work(uow, lost))
+        except Conflict:
+            for each in lost[-1:]:
+                by, other = self._principal.label, each.updated_by
+                self._engine.part(CorrectionListeners).refused(WORKSPACE_VALUE, each.value_id, by, other)
+            raise
 
     def _require_agent(self, action: str) -> None:
         self._engine.check_open()
@@ -188,11 +201,12 @@ def _as_key(value: Any, field: str, *, allow_empty: bool = False) -> str:
     return text
 
 
-def _check(known: WorkspaceValue | None, expected: int | None) -> None:
-    """Raise Conflict unless a value has the expected version; 0 stands for none."""
+def _check(known: WorkspaceValue | None, expected: int | None, lost: list[WorkspaceValue]) -> None:
+    """Raise Conflict unless a value has the expected version, 0 for none; ``lost`` gets the value that has not."""
     if expected is None:
         return
     version = 0 if known is None or known.deleted_at is not None else known.version
     if version != expected:
+        lost += () if known is None else (known,)
         there = "there is no value by now" if version == 0 else f"its version is {version} by now"
         raise Conflict(entity_type=_KIND, id=None if known is None else known.value_id, reason=there)

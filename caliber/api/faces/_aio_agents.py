@@ -16,6 +16,7 @@ from caliber.api.faces._aio_agents_delegating import AsyncDelegations
 from caliber.api.faces._aio_agents_handing_off import AsyncHandoffs
 from caliber.api.faces._aio_agents_locks import AsyncLockService
 from caliber.api.faces._aio_agents_messages import AsyncMessages
+from caliber.api.faces._aio_agents_resolving import AsyncAgentConflicts
 from caliber.api.faces._aio_agents_views import AsyncAgentMemoryView
 from caliber.model.access import AgentRole
 from caliber.model.agents.registry import (
@@ -136,6 +137,11 @@ class AsyncAgents(AsyncFace, of=Agents):
     def handoffs(self) -> AsyncHandoffs:
         """Tasks that agents pass on to other agents. See ``Agents.handoffs``."""
         return self._face(AsyncHandoffs, self._sync.handoffs)
+
+    @property
+    def conflicts(self) -> AsyncAgentConflicts:
+        """Conflicts between agents: writes, decisions, locks and goals that are at odds. See ``Agents.conflicts``."""
+        return self._face(AsyncAgentConflicts, self._sync.conflicts)
 
     @property
     def messages(self) -> AsyncMessages:

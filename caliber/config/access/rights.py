@@ -69,6 +69,28 @@ class MessagesConfig(Section):
     )
 
 
+class ConflictsConfig(Section):
+    """Conflicts between agents that are recorded as they come up."""
+
+    concurrent_writes: bool = knob(
+        "Record a write of an agent that was refused because another agent changed the value since it was read.",
+        "C-432",
+    )
+    decisions: bool = knob(
+        "Compare a note of type decision that an agent writes with those of other agents about the same subject, and"
+        " record a contradiction.",
+        "C-432",
+    )
+    contention_ms: Duration | None = knob(
+        "Time that an agent waits for a lock of another before the contention is recorded; a refusal is recorded at"
+        " once. Without it no contention is.",
+        "C-434",
+        unit="ms",
+        ge=0,
+        optional=True,
+    )
+
+
 class AgentsConfig(Section):
     """Agents that share the store."""
 
@@ -99,6 +121,7 @@ class AgentsConfig(Section):
         gt=0,
     )
     messages: MessagesConfig = knob("Messages between agents.", "ours")
+    conflicts: ConflictsConfig = knob("Conflicts between agents that are recorded as they come up.", "C-432")
 
     @property
     def sign_every_ms(self) -> int:

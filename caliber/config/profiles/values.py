@@ -190,6 +190,8 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "payload_max_bytes": 262_144,
                 "poll_ms": 15,
             },
+            # Who only tries a lock is refused often, which is no conflict: contention is recorded on request.
+            "conflicts": {"concurrent_writes": True, "decisions": True},
         },
         "access": {
             "default_visibility": {

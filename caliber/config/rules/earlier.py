@@ -43,6 +43,7 @@ _NEW_SECTIONS: Final[dict[str, Any]] = {
         "lock_place_ms": 100,
         "lock_poll_ms": 1,
         "messages": {"lease_ms": 1, "attempts_max": 1, "pending_max": 1, "payload_max_bytes": 1, "poll_ms": 0},
+        "conflicts": {"concurrent_writes": False, "decisions": False},
     },
     "workspace": {"value_chars": 2, "occurrences_max": 1},
     "message_retention": 1,

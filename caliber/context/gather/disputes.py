@@ -53,7 +53,7 @@ def disputes_of(
     ends = [conflicts.packed_values(name, waiting) for name in ("a_type", "a_id", "b_type", "b_id")]
     for ordinal, a_type, a_id, b_type, b_id in zip(ordinals, *ends, strict=True):
         one, other = side(a_type, a_id), side(b_type, b_id)
-        if one is not None and other is not None and (one in places or other in places):
+        if one is not None and other is not None and one != other and (one in places or other in places):
             others.setdefault(one, {})[other] = ordinal
             others.setdefault(other, {})[one] = ordinal
     sides = sorted((each for each in places if each in others), key=lambda each: _rank(inputs, each), reverse=True)

@@ -19,6 +19,7 @@ from caliber.model.access import PrincipalKind
 from caliber.model.errors import SchemaMismatch
 from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.pcp import ConflictWinner
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation, Unique
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
@@ -80,6 +81,9 @@ def _convert_jobs(dialect: Dialect) -> tuple[str, ...]:
 
 _ROLE_TYPES = "decision architecture coordination pattern skill bug test implementation untyped"
 """Types of notes that the views of roles show. Source: M-119, M-128."""
+
+_CONFLICT_COLUMNS = "agent_a_id agent_b_id resource escalated_to merged_type merged_id"
+"""Columns of conflicts between agents. Source: C-401, C-417."""
 
 MIGRATIONS: dict[int, MigrationStep] = {
     2: MigrationStep("baseline", min_reader_version=2, min_writer_version=2),
@@ -166,6 +170,8 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("task_dependency"),
             AddRelation("calendar_event"),
             AddRelation("agent_message"),
+            *(AddColumn("conflict", name) for name in _CONFLICT_COLUMNS.split()),
+            AddEnumMember(ConflictWinner.MERGED),
         ),
     ),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.config import CaliberConfig
+from caliber.model.access import Principal
 from caliber.model.time import FixedClock
 from support.knobs.case import Agent, Case, Place, works
 from support.providers import ScriptedSummarizer
@@ -65,6 +66,20 @@ def kept(config: CaliberConfig, place: Place) -> str:
     return str(conflict.status) if conflict.kept is None else sides[conflict.kept.id]
 
 
+def at_odds(config: CaliberConfig, place: Place) -> list[str]:
+    """Return the conflicts of two agents that decide, write and lock the same."""
+    memory = place.open(config)
+    first, second = (memory.acting_as(Principal.agent(name)) for name in ("ada", "bob"))
+    for handle, content in zip((first, second), PORTS, strict=True):
+        handle.add_note(entity="redis", entity_type="service", note_type="decision", content=content, confidence=0.9)
+    value = first.workspace.values.set("plan", 1)
+    second.workspace.values.set("plan", 2)
+    works(lambda: first.workspace.values.set("plan", 3, version=value.version))
+    first.agents.locks.acquire("plan")
+    works(lambda: second.agents.locks.acquire("plan"))
+    return [str(each.conflict_type) for each in memory.agents.conflicts.list()]
+
+
 def linted(config: CaliberConfig, place: Place) -> list[str]:
     """Return the issues of an artifact with tags, nearly the same as four others."""
     agent = Agent(place.open(config))
@@ -108,6 +123,24 @@ def lint_case(name: str, one: tuple[Any, Any], other: tuple[Any, Any], **given: 
 CONTRADICTION = "warning contradiction"
 
 CASES = (
+    *(
+        Case(f"agents.conflicts.{name}", at_odds, one, other, {"policies": [], "embedding_provider": None, **fixed})
+        for name, one, other, fixed in (
+            ("decisions", (True, ["incompatible_decision", "concurrent_write"]), (False, ["concurrent_write"]), {}),
+            (
+                "concurrent_writes",
+                (True, ["incompatible_decision", "concurrent_write"]),
+                (False, ["incompatible_decision"]),
+                {},
+            ),
+            (
+                "contention_ms",
+                (None, ["incompatible_decision", "concurrent_write"]),
+                (0, ["incompatible_decision", "concurrent_write", "resource_contention"]),
+                {},
+            ),
+        )
+    ),
     case("contradiction_threshold", (0.5, [CONTRADICTION]), (1.0, [])),
     case("pcp.grounding.confidence_threshold", (0.5, [CONTRADICTION]), (0.7, ["info low_confidence", CONTRADICTION])),
     case(

@@ -1,0 +1,1 @@
+"""Conflicts between agents: recorded as they come up, escalated, and resolved."""
