@@ -405,7 +405,7 @@ def _is_a(conflict: RecordConflict, keep: uuid.UUID) -> bool:
 
 
 def _side_of(conflict: RecordConflict, keep: Any) -> Any:
-    """Return what to keep, an agent as its side. Raises: InvalidValue for the id of something else."""
+    """Return the side to keep, named by its id or its agent. Raises: InvalidValue for the id of something else."""
     if keep is None or keep == "both":
         return keep
     if keep == conflict.agent_a_id and keep != conflict.agent_b_id:
