@@ -359,10 +359,7 @@ class Acquiring:
         return None
 
     def _contend(self, blocked: Blocked, *, refused: bool = False) -> None:
-        """Record contention, once a call: a refusal, or a wait that is longer than ``agents.conflicts.contention_ms``.
-
-        Where nothing is in the way of a request, this is never called.
-        """
+        """Record contention, once a call: a refusal, or a wait longer than ``agents.conflicts.contention_ms``."""
         longest_ms = self._engine.config.agents.conflicts.contention_ms
         if longest_ms is None or self._contended:
             return
