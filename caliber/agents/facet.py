@@ -27,11 +27,11 @@ from caliber.trajectory.service import Tasks
 if TYPE_CHECKING:
     from caliber.agents.conflicts.resolving import AgentConflicts
     from caliber.agents.delegating import Delegations
-    from caliber.agents.groups import GroupService
     from caliber.agents.handing_off import Handoffs
     from caliber.agents.locks import LockService
     from caliber.agents.mail.messages import Messages
     from caliber.agents.registry import Registry
+    from caliber.agents.teams.groups import GroupService
 
 
 class Groups:
@@ -43,7 +43,7 @@ class Groups:
 
     @property
     def _service(self) -> GroupService:
-        from caliber.agents.groups import GroupService  # few processes lead a group
+        from caliber.agents.teams.groups import GroupService  # few processes lead a group
 
         return GroupService(self._engine, self._principal)
 

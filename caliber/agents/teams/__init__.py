@@ -1,0 +1,1 @@
+"""Groups of agents, and whose turn it is to speak."""
