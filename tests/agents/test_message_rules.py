@@ -10,7 +10,7 @@ from support.databases import Backend
 
 import caliber
 from caliber.model import FixedClock, Principal
-from caliber.model.errors import InvalidStateTransition
+from caliber.model.errors import Conflict, InvalidStateTransition
 
 pytestmark = pytest.mark.databases("all")
 
@@ -47,3 +47,50 @@ def test_no_agent_takes_a_claim_away_while_its_lease_runs(open_store: Opened, na
     assert mail(memory, name).redeliver(got.message_id).attempts == 0
     (again,) = mail(memory, "eve").claim()
     assert memory.acting_as(Principal.admin()).agents.messages.redeliver(again.message_id).claim_id is None
+
+
+def test_an_idempotency_key_with_other_content_is_a_conflict(open_store: Opened) -> None:
+    memory = open_store()
+    ann = memory.acting_as(Principal.agent("ann"))
+    task = ann.start_trajectory("task").trajectory_id
+    scope = ann.current_scope(task).scope_id
+    artifacts = [
+        ann.create_artifact(scope, artifact_type="fact", content=text, extraction_method="explicit").artifact_id
+        for text in ("one", "two")
+    ]
+    content: dict[str, Any] = {
+        "payload": {"n": [1]},
+        "to": "bob",
+        "trajectory_id": task,
+        "artifact_ids": artifacts[:1],
+        "expires_in_ms": 60_000,
+        "idempotency_key": "k",
+    }
+
+    def send(**other: Any) -> Any:
+        fields = content | other
+        return ann.agents.messages.send(fields.pop("payload"), **fields)
+
+    sent = send()
+    assert send().message_id == send(payload={"n": (1,)}).message_id == sent.message_id
+    for other in (
+        {"payload": {"n": [True]}},
+        {"payload": {"n": [2]}},
+        {"to": "eve"},
+        {"trajectory_id": None},
+        {"scope_id": scope},
+        {"artifact_ids": artifacts},
+        {"artifact_ids": artifacts[1:]},
+        {"expires_in_ms": 60_001},
+        {"expires_in_ms": None},
+        {"priority": "high"},
+        {"topic": "t"},
+    ):
+        with pytest.raises(Conflict):
+            send(**other)
+    plain = ann.agents.messages.send(1, to="bob", message_type="question", idempotency_key="k2")
+    with pytest.raises(Conflict):
+        ann.agents.messages.request(1, to="bob", timeout_ms=1_000, idempotency_key="k2")
+    with pytest.raises(Conflict):
+        ann.agents.messages.send(True, to="bob", message_type="question", idempotency_key="k2")
+    assert [each.message_id for each in ann.agents.messages.list()] == [plain.message_id, sent.message_id]

@@ -12,7 +12,7 @@ import json
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from caliber.agents.acting import not_registered
@@ -35,11 +35,15 @@ from caliber.model.references import EntityRef
 from caliber.model.time import EPOCH, MS_US, from_us
 from caliber.schema.relations import AGENT, AGENT_MESSAGE
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.json_values import same_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 BY_KEY: Final = ("from_agent_id", "idempotency_key")
 _LOWEST: Final = MessagePriority.LOW.rank
-_COMPARED: Final = ("to_agent_id", "to_agent_type", "message_type", "topic", "rank", "payload", "reply_to")
+_COMPARED: Final = (
+    *("to_agent_type", "message_type", "topic", "rank", "reply_to", "awaits_reply"),
+    *("trajectory_id", "scope_id", "artifact_ids"),
+)
 PUT_BACK_US: Final = 86_400_000_000
 """How far ahead a lease must begin to be that of a clock that has been put back since: farther than clocks differ.
 
@@ -175,9 +179,7 @@ def _sent_before(uow: UnitOfWork, message: AgentMessage) -> list[AgentMessage]:
         raise Conflict(
             entity_type=AGENT_MESSAGE.name, id=message.message_id, reason="its key was just taken", retryable=True
         )
-    is_other = (first.broadcast_id is None) != (message.broadcast_id is None)
-    compared = [name for name in _COMPARED if name != "to_agent_id" or first.broadcast_id is None]
-    if is_other or any(getattr(first, name) != getattr(message, name) for name in compared):
+    if not _is_same(first, message):
         raise Conflict(
             entity_type=AGENT_MESSAGE.name,
             id=first.message_id,
@@ -186,6 +188,22 @@ def _sent_before(uow: UnitOfWork, message: AgentMessage) -> list[AgentMessage]:
     if first.broadcast_id is None:
         return [first]
     return uow.select_path(AGENT_MESSAGE, "list_broadcast", first.broadcast_id.bytes)
+
+
+def _is_same(first: AgentMessage, message: AgentMessage) -> bool:
+    """Return whether a message that came again is the first one, as its sender wrote it; a request may wait longer."""
+    is_broadcast = first.broadcast_id is not None
+    return (
+        is_broadcast is (message.broadcast_id is not None)
+        and (is_broadcast or first.to_agent_id == message.to_agent_id)
+        and all(getattr(first, name) == getattr(message, name) for name in _COMPARED)
+        and same_json(first.payload, message.payload)
+        and (message.awaits_reply or _lasts(first) == _lasts(message))
+    )
+
+
+def _lasts(message: AgentMessage) -> timedelta | None:
+    return None if message.expires_at is None else message.expires_at - message.created_at
 
 
 def _check_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID) -> None:

@@ -74,7 +74,8 @@ class Messages(Receiving):
         ``payload`` is any JSON value. Of messages from one sender with one ``topic`` to one receiver, none is delivered
         before the one before it was acknowledged, has expired or is dead; others go by ``priority``, then by age. After
         ``expires_in_ms`` it is not delivered any more. The same ``idempotency_key`` again sends nothing, and returns
-        the first message, for as long as that is kept. ``reply_to`` names a message that the sender received.
+        the first message, for as long as that is kept; all but ``delay_ms`` must be the same. ``reply_to`` names a
+        message that the sender received.
 
         Raises: InputError kinds; NotFound; NotRegistered; MessageDeliveryFailed for an unknown or archived receiver;
             MailboxFull, to try again later; Conflict for a key that came with another message; PermissionDenied for a
@@ -161,7 +162,8 @@ class Messages(Receiving):
         """Send a message and wait for its reply; return the reply, acknowledged.
 
         The request expires after ``timeout_ms``: it is not delivered, and not replied to, any more. With the same
-        ``idempotency_key`` a caller that was interrupted waits for the reply to its first request.
+        ``idempotency_key`` a caller that was interrupted waits for the reply to its first request, also with another
+        ``timeout_ms``.
 
         Raises: as ``send``; MessageDeliveryFailed when no reply came in time.
         """

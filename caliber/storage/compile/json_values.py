@@ -16,13 +16,29 @@ JSON_DEPTH: Final = 64
 _INT64_MAX: Final = 2**63 - 1
 
 
-def as_json(value: Any, field: str, limit: int) -> Any:
+def plain_json(value: Any, field: str) -> Any:
     """Return a value of JSON as it will be read again: lists for tuples.
 
-    Raises: DTypeError; InvalidValue for numbers and texts that no database keeps, and for more than ``limit``
-        characters as JSON.
+    Raises: DTypeError; InvalidValue for numbers and texts that no database keeps, and for deep nesting.
     """
-    plain = _plain(value, field, JSON_DEPTH)
+    return _plain(value, field, JSON_DEPTH)
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Return whether two values are the same JSON: unlike in Python, True is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def as_json(value: Any, field: str, limit: int) -> Any:
+    """Return a value of JSON as it will be read again, of at most ``limit`` characters.
+
+    Raises: as ``plain_json``; InvalidValue for a longer value.
+    """
+    plain = plain_json(value, field)
     if len(dump_json(plain)) > limit:
         raise InvalidValue(field=field, reason=f"has more than {limit} characters as JSON")
     return plain
