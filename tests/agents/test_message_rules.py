@@ -10,7 +10,7 @@ from support.databases import Backend
 
 import caliber
 from caliber.model import FixedClock, Principal
-from caliber.model.errors import Conflict, InvalidStateTransition
+from caliber.model.errors import Conflict, InvalidStateTransition, InvalidValue
 
 pytestmark = pytest.mark.databases("all")
 
@@ -94,3 +94,45 @@ def test_an_idempotency_key_with_other_content_is_a_conflict(open_store: Opened)
     with pytest.raises(Conflict):
         ann.agents.messages.send(True, to="bob", message_type="question", idempotency_key="k2")
     assert [each.message_id for each in ann.agents.messages.list()] == [plain.message_id, sent.message_id]
+
+
+def nested(levels: int) -> Any:
+    value: Any = "deep"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        float("inf"),
+        {"a": [float("-inf")]},
+        float("nan"),
+        2**63,
+        10**400,
+        "\ud800",
+        {"\ud800": 1},
+        nested(65),
+        nested(900),
+    ],
+    ids=["inf", "minus_inf", "nan", "65_bits", "huge", "surrogate", "surrogate_key", "deep", "deeper"],
+)
+def test_a_payload_that_no_database_keeps_is_refused(open_store: Opened, payload: Any) -> None:
+    ann = mail(open_store(), "ann")
+    with pytest.raises(InvalidValue, match="payload"):
+        ann.send(payload, to="bob")
+    ann.send("work", to="ann")
+    (got,) = ann.claim()
+    with pytest.raises(InvalidValue, match="payload"):
+        ann.reply(got, payload)
+
+
+def test_a_payload_is_read_as_it_was_returned(open_store: Opened) -> None:
+    memory = open_store()
+    for payload in (-0.0, [-0.0, 0], 1.0, 1e22, 2**63 - 1, {"\x00": (None, True)}, nested(64)):
+        sent = mail(memory, "ann").send(payload, to="bob")
+        (got,) = mail(memory, "bob").claim()
+        mail(memory, "bob").ack(got)
+        assert repr(got.payload) == repr(sent.payload)
+    assert repr(mail(memory, "ann").send(-0.0, to="bob").payload) == "0.0"

@@ -392,7 +392,7 @@ def test_a_receiver_with_too_many_messages_gets_no_more(open_store: Opened) -> N
     ann.send(3, to="bob")
 
 
-@pytest.mark.parametrize("payload", [{1: 2}, object(), float("nan"), {"a": {1, 2}}, b"bytes"])
+@pytest.mark.parametrize("payload", [{1: 2}, object(), {"a": {1, 2}}, b"bytes"])
 def test_a_payload_that_is_no_json_is_refused(open_store: Opened, payload: Any) -> None:
     memory = open_store()
     with pytest.raises(DTypeError):

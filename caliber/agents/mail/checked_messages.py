@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.search.service import Searching
 from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.json_values import plain_json
 
 _TYPES: Final[dict[str, MessageType | str]] = {each.value: each for each in MessageType}
 
@@ -51,9 +51,7 @@ def checked(
         priority=arguments.as_enum(priority, MessagePriority, "priority"),
         payload=checked_payload(engine, payload),
         expires_in_ms=None if expires_in_ms is None else arguments.as_duration_ms(expires_in_ms, "expires_in_ms"),
-        delay_ms=arguments.as_duration_ms(delay_ms, "delay_ms")
-        if delay_ms
-        else arguments.as_whole(delay_ms, "delay_ms"),
+        delay_ms=delay_of(delay_ms),
         trajectory_id=None if task is None else TrajectoryId(task),
         scope_id=None if scope is None else ScopeId(scope),
         artifact_ids=tuple(ArtifactId(each) for each in arguments.as_uuids(artifact_ids, "artifact_ids")),
@@ -85,33 +83,13 @@ def delay_of(value: Any) -> int:
 
 
 def checked_payload(engine: Engine, payload: Any) -> Any:
-    """Return a JSON value as it will be read. Raises: DTypeError for another value; InvalidValue for one too long."""
-    try:
-        text = dump_json(payload)
-        plain = json.loads(text)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DTypeError(field="payload", expected="a JSON value", got=type(payload).__name__) from error
-    if plain != payload and not _is_alike(plain, payload):
-        raise DTypeError(field="payload", expected="a JSON value with str keys", got=type(payload).__name__)
-    most = engine.config.agents.messages.payload_max_bytes
+    """Return a JSON value as it will be read. Raises: as ``plain_json``; InvalidValue for one too long."""
+    plain = plain_json(payload, "payload")
+    size, most = len(dump_json(plain).encode()), engine.config.agents.messages.payload_max_bytes
     if size > most:
         reason = f"{size} bytes of JSON are more than the limit of {most}: store an artifact, and send its id"
         raise InvalidValue(field="payload", reason=reason)
     return plain
-
-
-def _is_alike(plain: Any, payload: Any) -> bool:
-    """Return whether a value is the JSON of another: tuples become lists, and nothing else changes."""
-    if isinstance(payload, dict):
-        return (
-            isinstance(plain, dict)
-            and plain.keys() == payload.keys()
-            and all(_is_alike(plain[key], value) for key, value in payload.items())
-        )
-    if isinstance(payload, list | tuple):
-        return isinstance(plain, list) and len(plain) == len(payload) and all(map(_is_alike, plain, payload))
-    return bool(plain == payload)
 
 
 def as_message(value: Any) -> AgentMessage:
