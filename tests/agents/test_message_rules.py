@@ -9,7 +9,7 @@ import pytest
 from support.databases import Backend
 
 import caliber
-from caliber.model import FixedClock, Principal
+from caliber.model import EntityRef, FixedClock, Principal
 from caliber.model.errors import Conflict, InvalidStateTransition, InvalidValue
 
 pytestmark = pytest.mark.databases("all")
@@ -136,3 +136,22 @@ def test_a_payload_is_read_as_it_was_returned(open_store: Opened) -> None:
         mail(memory, "bob").ack(got)
         assert repr(got.payload) == repr(sent.payload)
     assert repr(mail(memory, "ann").send(-0.0, to="bob").payload) == "0.0"
+
+
+def test_a_broadcast_leaves_out_full_mailboxes_and_agents_that_are_not_active(open_store: Opened) -> None:
+    memory = open_store(agents__messages__pending_max=1)
+    memory.agents.register("dan")
+    memory.agents.set_lifecycle("hibernated", "dan")
+    ann, bob, eve = (mail(memory, name) for name in ("ann", "bob", "eve"))
+    ann.send("waiting", to="bob")
+    sent = ann.broadcast("all", idempotency_key="k")
+    assert [each.to_agent_id for each in sent] == [EntityRef.agent("eve").id]
+    assert ann.broadcast("none") == []
+    assert [each.payload for each in bob.claim(5)] == ["waiting"]
+    # Again it is the broadcast of before, whichever agents have room by now.
+    assert [each.message_id for each in ann.broadcast("all", idempotency_key="k")] == [sent[0].message_id]
+    eve.ack(eve.claim())
+    assert [each.message_id for each in ann.broadcast("all", idempotency_key="k")] == [sent[0].message_id]
+    with pytest.raises(Conflict):
+        ann.broadcast("other", idempotency_key="k")
+    assert [each.to_agent_id for each in ann.broadcast("more")] == [EntityRef.agent("eve").id]

@@ -90,16 +90,23 @@ class Outgoing:
 def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -> tuple[list[AgentMessage], bool]:
     """Insert a message, or one for each receiver of a broadcast; return them, and whether they are new.
 
-    The same sender's ``idempotency_key`` again returns what the first call sent.
+    The same sender's ``idempotency_key`` again returns what the first call sent. A broadcast leaves out agents that are
+    not active, and those whose mailbox is full.
 
     Raises: MessageDeliveryFailed for an unknown or archived receiver; MailboxFull; Conflict for a key that came with
         another message; NotFound for a ``reply_to`` that the sender did not receive.
     """
+    broadcast = uuid7()
+    if out.everyone and out.idempotency_key is not None:
+        # The agents that it reaches may be others by now.
+        again = dataclasses.replace(_message(uow, sender, out, None, sender.agent_id), broadcast_id=broadcast)
+        if uow.find_by(AGENT_MESSAGE, BY_KEY, sender.agent_id.bytes, out.idempotency_key) is not None:
+            return _sent_before(uow, again), False
     messages = [
-        _message(uow, sender, out, out.to_type if to is None else None, to) for to in _receivers(uow, sender, out)
+        _message(uow, sender, out, out.to_type if to is None else None, to)
+        for to in _receivers(uow, config, sender, out)
     ]
-    if out.everyone and messages:
-        broadcast = uuid7()
+    if out.everyone:
         messages = [dataclasses.replace(each, broadcast_id=broadcast) for each in messages]
     # The first one has the key for all of a broadcast.
     keyless = [dataclasses.replace(each, idempotency_key=None) for each in messages[1:]]
@@ -109,8 +116,8 @@ def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -
         messages[at] = message
     if out.reply_to is not None:
         _check_received(uow, sender, out.reply_to)
-    for message in messages:
-        _check_room(uow, config, message.mailbox)
+    if not out.everyone and not _has_room(uow, config, messages[0].mailbox, 1):
+        raise MailboxFull(pending=config.agents.messages.pending_max)
     return messages, bool(messages)
 
 
@@ -122,10 +129,11 @@ def _check_received(uow: UnitOfWork, agent: Agent, message_id: MessageId) -> Non
         raise NotFound(entity_type=AGENT_MESSAGE.name, id=message_id)
 
 
-def _receivers(uow: UnitOfWork, sender: Agent, out: Outgoing) -> list[uuid.UUID | None]:
+def _receivers(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -> list[uuid.UUID | None]:
     if out.everyone:
         rows = [codec_of(AGENT).decode(row) for row in _all_agents(uow)]
-        return [each.agent_id for each in rows if each.agent_id != sender.agent_id and _reads(each)]
+        active = [each.agent_id for each in rows if each.lifecycle is AgentLifecycle.ACTIVE]
+        return [each for each in active if each != sender.agent_id and _has_room(uow, config, each, 0)]
     if out.to is None:
         return [None]
     receiver: Agent | None = uow.find(AGENT, out.to.id.bytes)
@@ -206,10 +214,11 @@ def _lasts(message: AgentMessage) -> timedelta | None:
     return None if message.expires_at is None else message.expires_at - message.created_at
 
 
-def _check_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID) -> None:
-    most = config.agents.messages.pending_max
-    if uow.select("message.backlog", mailbox.bytes, uow.now_us, most + 1)[0][0] > most:
-        raise MailboxFull(pending=most)
+def _has_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID, new: int) -> bool:
+    """Return whether a queue holds no more messages than it may; ``new`` of them are this transaction's."""
+    most = config.agents.messages.pending_max - 1 + new
+    waiting: int = uow.select("message.backlog", mailbox.bytes, uow.now_us, most + 1)[0][0]
+    return waiting <= most
 
 
 # --- receiving -------------------------------------------------------------------------------------
@@ -371,8 +380,8 @@ def reply(
     )
     if not uow.insert_new(AGENT_MESSAGE, made):
         return message, _sent_before(uow, made)[0], False
-    if not message.awaits_reply:
-        _check_room(uow, config, made.mailbox)
+    if not message.awaits_reply and not _has_room(uow, config, made.mailbox, 1):
+        raise MailboxFull(pending=config.agents.messages.pending_max)
     return message, made, True
 
 

@@ -101,9 +101,12 @@ class Messages(Receiving):
         agent: str | EntityRef | None = None,
         deadline_ms: int | None = None,
     ) -> list[AgentMessage]:
-        """Send a message to every other registered agent that is not archived; return one for each, all or none.
+        """Send a message to every other active agent; return one for each agent that it was sent to.
 
-        Raises: as ``send``.
+        An agent whose mailbox is full is left out, and so is one that is hibernated or archived: the result has no
+        message to it.
+
+        Raises: as ``send``, but not MailboxFull.
         """
         rest = (message_type, topic, priority, expires_in_ms, 0, trajectory_id, scope_id, artifact_ids, None)
         with bounded(deadline_ms):

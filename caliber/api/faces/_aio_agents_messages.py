@@ -78,7 +78,7 @@ class AsyncMessages(AsyncRequesting, AsyncReceiving, of=Messages):
         agent: str | EntityRef | None = None,
         deadline_ms: int | None = None,
     ) -> list[AgentMessage]:
-        """Send a message to every other registered agent that is not archived; return one for each, all or none.
+        """Send a message to every other active agent; return one for each agent that it was sent to.
 
         See ``Messages.broadcast``.
         """
