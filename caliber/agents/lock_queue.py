@@ -241,7 +241,7 @@ class _Queue:
     def holders_before(self, waiter: LockWaiter) -> dict[str, None]:
         """Return the holders that a request of the queue waits for."""
         in_the_way, ahead = _obstacles(self.locks, self.waiters, waiter.holder, waiter.mode, waiter.ticket)
-        return dict.fromkeys([each.holder for each in (*in_the_way, *ahead)])
+        return dict.fromkeys([lock.holder for lock in in_the_way] + [each.holder for each in ahead])
 
 
 # --- the end of locks and requests ---------------------------------------------------------------
