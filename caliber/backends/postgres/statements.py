@@ -16,12 +16,11 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR
-from caliber.storage.sql.agent_statements import agent_statements
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
 from caliber.storage.sql.message_statements import message_statements
+from caliber.storage.sql.team_statements import team_statements
 from caliber.storage.sql.trust_statements import trust_statements
-from caliber.storage.sql.workspace_statements import workspace_statements
 
 _TEXTS: Final = {
     "append.scope": (
@@ -291,7 +290,7 @@ def irregular_plans(vector_schema: str) -> dict[str, Plan]:
     out = {}
     texts = {name: text.format_map(names) for name, text in _TEXTS.items()}
     texts |= embedding_statements(dialect) | job_statements(dialect) | trust_statements(dialect)
-    texts |= agent_statements(dialect) | message_statements(dialect) | workspace_statements(dialect)
+    texts |= message_statements(dialect) | team_statements(dialect)
     for name, contract in IRREGULAR.items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
         out[name] = Plan(name, texts[name], contract.parameters, results)

@@ -8,12 +8,11 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR
-from caliber.storage.sql.agent_statements import agent_statements
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
 from caliber.storage.sql.message_statements import message_statements
+from caliber.storage.sql.team_statements import team_statements
 from caliber.storage.sql.trust_statements import trust_statements
-from caliber.storage.sql.workspace_statements import workspace_statements
 
 ROW = {name: quote_all(codec_of(relation).names) for name, relation in BY_NAME.items()}
 
@@ -133,12 +132,11 @@ _TEXTS = {
         " ON older.trajectory_id = ?1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal"
         " WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal)"
     ),
-    **agent_statements(DIALECT),
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),
     **message_statements(DIALECT),
     **trust_statements(DIALECT),
-    **workspace_statements(DIALECT),
+    **team_statements(DIALECT),
 }
 
 

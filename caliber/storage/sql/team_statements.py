@@ -1,0 +1,30 @@
+"""SQL statements of agents and of the workspace: signs of life of many agents, values whose keys begin with a text."""
+
+from __future__ import annotations
+
+from caliber.model.agents.registry import AgentStatus
+from caliber.schema.relations import AGENT, WORKSPACE_VALUE
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import Dialect
+from caliber.storage.compile.spelling import literal, quote_all
+
+_FAILED, _IDLE = literal(AgentStatus.FAILED), literal(AgentStatus.IDLE)
+
+
+def team_statements(dialect: Dialect) -> dict[str, str]:
+    """Return the text of each irregular statement about agents and the workspace, in the words of a database."""
+    agents, agent = dialect.table(AGENT.name), quote_all(codec_of(AGENT).names)
+    values, value = dialect.table(WORKSPACE_VALUE.name), quote_all(codec_of(WORKSPACE_VALUE).names)
+    one, now = dialect.placeholder(1), dialect.placeholder(2)
+    ids = dialect.one_of(AGENT.column("agent_id"), "agent_id", dialect.list_placeholder(1))
+    # Locked in the order of their ids: two calls about the same agents wait for each other, and end.
+    held = f"SELECT agent_id FROM {agents} WHERE {ids} ORDER BY agent_id{dialect.update_lock}"
+    return {
+        "agent.renew": (
+            f"UPDATE {agents} SET last_heartbeat = {now}, version = version + 1,"
+            f" status = CASE WHEN status = {_FAILED} THEN {_IDLE} ELSE status END"
+            f" WHERE agent_id {dialect.among(held)} RETURNING {agent}"
+        ),
+        # No range of an index: databases order texts by the rules of a language.
+        "workspace_value.by_prefix": f"SELECT {value} FROM {values} WHERE substr(key, 1, length({one})) = {one}",
+    }
