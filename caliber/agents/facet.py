@@ -151,8 +151,9 @@ class Agents:
         a kind that is not named, it may not. ``{}`` is every right.
 
         Raises: InputError kinds; NotRegistered for an unknown ``reports_to``; CircularReference for one that reports to
-            the agent itself; PermissionDenied for a user, another agent, and for an agent that sets its own ``role``,
-            ``can_delegate_to``, ``reports_to`` or ``memory_access``: these are the application's and an admin's to set.
+            the agent itself; PermissionDenied for a user, another agent, and for an agent that sets its own ``type``,
+            ``role``, ``can_delegate_to``, ``reports_to`` or ``memory_access``: these are the application's and an
+            admin's to set.
         """
         rights: dict[str, Any] = {"role": role, "can_delegate_to": can_delegate_to, "reports_to": reports_to}
         rights["memory_access"] = memory_access

@@ -76,7 +76,9 @@ class Registry:
     def _registered(self, uow: UnitOfWork, acting: ActingAgent, changes: dict[str, Any]) -> Agent:
         key, now = acting.ref.id.bytes, from_us(uow.now_us)
         if acting.name is not None and uow.find(AGENT, key) is None:
-            fresh = dataclasses.replace(new_agent(uow, acting.name, acting.ref), **changes)
+            plain = new_agent(uow, acting.name, acting.ref)
+            fresh = dataclasses.replace(plain, **changes)
+            self._check_type(plain, fresh)
             if insert_agent(uow, self._engine.config, fresh):
                 self._audit(uow, EventType.AGENT_REGISTER, fresh, changes)
                 return fresh
@@ -86,12 +88,17 @@ class Registry:
             raise not_registered(acting.ref)
         status = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
         changed = {name: value for name, value in changes.items() if getattr(known, name) != value}
-        known = uow.update(
-            AGENT, dataclasses.replace(known, **changed, status=status, last_heartbeat=now, updated_at=now)
-        )
+        later = dataclasses.replace(known, **changed, status=status, last_heartbeat=now, updated_at=now)
+        self._check_type(known, later)
+        known = uow.update(AGENT, later)
         if changed:
             self._audit(uow, EventType.AGENT_REGISTER, known, changed)
         return known
+
+    def _check_type(self, known: Agent, later: Agent) -> None:
+        """Raise PermissionDenied for an agent that changes its own type: a type gets messages, work and handoffs."""
+        if later.agent_type != known.agent_type:
+            self._require_service("set the rights of", "an agent")
 
     def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
         """Return an agent. Raises: InputError kinds; NotRegistered."""

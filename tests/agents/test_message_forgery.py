@@ -132,5 +132,5 @@ def test_a_message_refers_only_to_one_that_its_sender_received(memory: caliber.C
     assert mail(memory, "ann").claim(5) == []
     for name, key in (("bob", to_bob), ("eve", to_workers)):
         assert mail(memory, name).send("!", to="ann", reply_to=key).reply_to == key
-    memory.acting_as(Principal.agent("bob")).agents.register(type="lead")
+    memory.agents.register("bob", type="lead")
     mail(memory, "bob").send("!", to="ann", reply_to=to_bob)

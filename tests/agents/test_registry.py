@@ -148,10 +148,10 @@ def test_heartbeats_are_of_the_databases_clock(open_store: Opened) -> None:
 
 def test_an_agent_acts_as_itself_alone(open_store: Opened) -> None:
     memory = open_store()
-    memory.agents.register("planner")
+    memory.agents.register("planner", type="planner")
     memory.agents.register("worker")
     planner = memory.acting_as(Principal.agent("planner"))
-    assert planner.agents.register(capabilities=["plan"]).capabilities == ("plan",)
+    assert planner.agents.register(type="planner", capabilities=["plan"]).capabilities == ("plan",)
     assert planner.agents.heartbeat().name == planner.agents.heartbeat("planner").name == "planner"
     for call in (
         planner.agents.heartbeat,
@@ -160,9 +160,13 @@ def test_an_agent_acts_as_itself_alone(open_store: Opened) -> None:
     ):
         with pytest.raises(PermissionDenied):
             call("worker")
-    for rights in ({"role": "optimizer"}, {"can_delegate_to": ["worker"]}, {"reports_to": "worker"}):
+    own = [{"role": "optimizer"}, {"can_delegate_to": ["worker"]}, {"reports_to": "worker"}, {"type": "lead"}]
+    for rights in own:
         with pytest.raises(PermissionDenied, match="rights"):
             planner.agents.register(**rights)
+    with pytest.raises(PermissionDenied, match="rights"):
+        memory.acting_as(Principal.agent("new")).agents.register(type="lead")
+    assert {each.name: each.agent_type for each in memory.agents.list()} == {"planner": "planner", "worker": "agent"}
     for name in (None, "planner", "maria"):
         with pytest.raises(PermissionDenied):
             memory.acting_as(Principal.user("maria")).agents.register(name)
