@@ -32,7 +32,7 @@ from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, Id, NoteId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us, to_us
-from caliber.model.trajectory import OutcomeStatus, Trajectory
+from caliber.model.trajectory import OutcomeStatus, Trajectory, TrajectoryStatus
 from caliber.schema.relations import DELEGATION, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import Tasks
@@ -283,8 +283,8 @@ class Delegations(Parties):
 
         Raises: InputError kinds; NotFound, also for a produced record; PermissionDenied unless the agent accepted it,
             and for a record that it may not grant, such as another author's private note; InvalidStateTransition for
-            one that is not in progress; DelegationFailed after its deadline; ConstraintViolation while tasks below are
-            active.
+            one that is not in progress; DelegationFailed after its deadline, and where its task ended as failed;
+            ConstraintViolation while tasks below are active.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
         words = arguments.as_text(summary, "summary", allow_empty=True)
@@ -335,6 +335,8 @@ class Delegations(Parties):
             below = uow.find(TRAJECTORY, task.child_trajectory_id.bytes)
         if below is None:
             raise DelegationFailed(reason="its task was deleted; call fail")
+        if below.status is TrajectoryStatus.FAILED:
+            raise DelegationFailed(reason="its task ended as failed; call fail")
         records = readable(uow, self._readers_of(below), *produced)
         return task, below, to_grant(self._engine, self._principal, self._readers, task, records)
 

@@ -236,6 +236,18 @@ def test_a_completion_that_is_refused_has_no_effect(team: Team) -> None:
     assert team.memory.get(begun.child_trajectory_id, user="ana").outcome.summary == "not needed"
 
 
+def test_a_task_that_was_ended_by_hand_decides_how_its_delegation_ends(team: Team) -> None:
+    failed, done = team.begun(), team.begun()
+    team.ada.complete_trajectory(failed.child_trajectory_id, status="failure", summary="no parser")
+    team.ada.complete_trajectory(done.child_trajectory_id, status="success", summary="tests written")
+    with pytest.raises(DelegationFailed, match="ended as failed"):
+        team.ada.agents.delegations.complete(failed.delegation_id, summary="all well")
+    ended = team.ada.agents.delegations.fail(failed.delegation_id, reason="no parser")
+    assert ended.status == "failed"
+    ended = team.ada.agents.delegations.complete(done.delegation_id, summary="all well")
+    assert ended.status == "completed"
+
+
 def test_what_nobody_answers_times_out(team: Team) -> None:
     waiting, dated = team.delegate(), team.delegate(deadline=team.now + timedelta(minutes=30))
     begun = team.begun(deadline=team.now + timedelta(hours=3), artifacts=[team.artifact])
