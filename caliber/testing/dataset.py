@@ -155,7 +155,7 @@ def argument(name: str) -> Any:
     """Return something that a statement's parameter of this name can be."""
     if name == "ordinals":
         return "[1]"
-    if name == "message_ids":
+    if name in ("message_ids", "agent_ids"):
         return f'["{uid(1).hex}"]'
     if name == "kinds":
         return '["r"]'

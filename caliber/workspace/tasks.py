@@ -15,17 +15,13 @@ from types import EllipsisType
 from typing import Any, Final
 
 from caliber.access.owners import author_of
+from caliber.embedding.embedding_target import Vectors
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.deadline import bounded
-from caliber.model.errors import (
-    Conflict,
-    ConstraintViolation,
-    InvalidValue,
-    NotFound,
-)
+from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
 from caliber.model.ids import Id, TaskId
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
@@ -103,7 +99,7 @@ class WorkspaceTasks:
             visible_to=readers,
             created_by=author_of(self._principal),
         )
-        seen = self._records.readers_for(user)
+        seen, vectors = self._records.readers_for(user), self._records.vectors(made.title)
 
         def work(uow: UnitOfWork) -> WorkspaceTask:
             at = from_us(uow.now_us)
@@ -112,6 +108,7 @@ class WorkspaceTasks:
             for other in sorted(others, key=lambda each: each.bytes):  # in one order, as by every writer
                 self._records.found(uow, other, seen)  # a new task closes no circle
             uow.insert(TASK, task)
+            self._records.attach(uow, task.task_id, task.title, vectors)
             for other in awaited:
                 uow.insert_new(TASK_DEPENDENCY, TaskDependency(task.task_id, TaskId(other), at))
             self._emit(uow, task, "add")
@@ -156,6 +153,7 @@ class WorkspaceTasks:
         if moves:
             fields["parent_task_id"] = above
         readers = self._records.readers_for(user)
+        vectors = self._records.vectors(fields["title"]) if "title" in fields else None
 
         def change(uow: UnitOfWork, task: WorkspaceTask) -> WorkspaceTask:
             if above is not None:
@@ -163,7 +161,7 @@ class WorkspaceTasks:
                 check_acyclic(uow, task.task_id, above, parent_of)
             return dataclasses.replace(task, **fields)
 
-        return self._change(id, user, version, "update", change, deadline_ms, links=moves)
+        return self._change(id, user, version, "update", change, deadline_ms, links=moves, vectors=vectors)
 
     # --- working on it ---------------------------------------------------------------------------
 
@@ -451,6 +449,7 @@ class WorkspaceTasks:
         deadline_ms: int | None,
         *,
         links: bool = False,
+        vectors: Vectors | None = None,
     ) -> WorkspaceTask:
         """Change a task that is the principal's own or assigned to it. ``links``: what it waits for or belongs to."""
         key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
@@ -466,7 +465,9 @@ class WorkspaceTasks:
                 self._records.require_own(task, key, action)
             arguments.check_version(TASK.name, key, task.version, expected)
             changed = change(uow, task)
-            return task if changed is task else self._stored(uow, changed, action)
+            stored = task if changed is task else self._stored(uow, changed, action)
+            self._records.attach(uow, stored.task_id, stored.title, vectors)
+            return stored
 
         with bounded(deadline_ms):
             return self._engine.write(work)

@@ -123,6 +123,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "system_instructions",
             "persona",
             "access.rights",  # an agent without a rule has every kind
+            "agents.conflicts.contention_ms",  # without it no lock that is waited for is a conflict
             "tenancy",  # a store alone needs no directory
             "embedding_provider",
             *(f"embedding_provider.{name}" for name in provider),
@@ -557,6 +558,7 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
         "embedding.embed.default",
         "embedding.embed.note",
         "embedding.embed.scope",
+        "embedding.embed.task",
         "embedding.embed.turn",
         "search.weights.vector",
     ]

@@ -266,7 +266,6 @@ _allow(
     learning__rules__candidates="Candidate",
     learning__rules__clauses="MAX_CHARS_READ _MAX_SENTENCE",
     learning__lexicon__words="MAX_VALUE _MAX_WORDS",
-    learning__rules__correcting="_SPELT_ALIKE",
     learning__rules__matching="_ITEM_WORDS",
     text__statements="MAX_STATEMENT_CHARS MIN_STATEMENT_CHARS _CUES _LABELS",
     text__textrank="MAX_CHARS_READ MAX_SENTENCES _CENTRAL _DAMPING _MAX_CHARS_EMBEDDED _MAX_ITERATIONS"
