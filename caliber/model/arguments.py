@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below SQLite's limit of a value."""
 MAX_NAME_CHARS = 1_024
+_BYTES_OF_LIMIT = 2
+"""Bytes of UTF-8 for each character of a limit: PostgreSQL indexes keys of up to 2,704 bytes."""
 MAX_DURATION_MS = 1_000 * 366 * 86_400_000
 """A thousand years: from any clock's now that ends within the instants there are."""
 _INT64_MAX = 2**63 - 1
@@ -106,6 +108,8 @@ def as_text(value: Any, field: str, *, allow_empty: bool = False, limit: int | N
         raise InvalidValue(field=field, reason="must not be blank")
     if limit is not None and len(text) > limit:
         raise InvalidValue(field=field, reason=f"{len(text)} characters are more than the limit of {limit}")
+    if limit is not None and not text.isascii() and len(text.encode()) > (most := _BYTES_OF_LIMIT * limit):
+        raise InvalidValue(field=field, reason=f"{len(text.encode())} bytes in UTF-8 are more than the limit of {most}")
     return text
 
 

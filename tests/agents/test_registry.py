@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -439,3 +440,25 @@ def test_a_forgotten_agent_leaves_no_lock_and_no_label(open_store: Any) -> None:
     memory.acting_as(Principal.admin()).forget(entity=EntityRef.agent("snork"))
     assert memory.agents.locks.acquire("file", holder="other").holder == "other"
     assert "snork" not in str(memory.workspace.values.get("key"))
+
+
+def test_names_are_as_long_as_every_database_keeps_them(open_store: Opened) -> None:
+    # Bytes decide: of PostgreSQL's indexes no key is longer than 2,704.
+    memory = open_store()
+    memory.agents.register("ann")
+    ann = memory.acting_as(Principal.agent("ann"))
+    draw = random.Random(1)
+    calls: list[Callable[[str], Any]] = [
+        lambda name: memory.agents.locks.acquire(name, holder="a"),
+        lambda name: memory.agents.locks.acquire("file", holder=name, wait_ms=0),
+        lambda name: memory.agents.register("typed", type=name),
+        lambda name: memory.agents.groups.create(name, "round_robin"),
+        lambda name: ann.agents.messages.send(1, to="ann", topic=name),
+        lambda name: ann.agents.messages.send(1, to="ann", idempotency_key=name),
+        lambda name: ann.agents.messages.send(1, to_type=name),
+    ]
+    for call in calls:
+        call("".join(chr(draw.randrange(0x20000, 0x2A6DF)) for _ in range(512)))
+        memory.acting_as(Principal.admin()).agents.locks.break_lock("file")
+        with pytest.raises(InvalidValue, match="bytes"):
+            call("".join(chr(draw.randrange(0x20000, 0x2A6DF)) for _ in range(513)))
