@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 from caliber.agents.views import AgentMemoryView
@@ -136,9 +137,9 @@ class Agents:
         *,
         type: str | None = None,  # noqa: A002  (the word of callers)
         capabilities: Sequence[str] | None = None,
-        role: AgentRole | str | None = None,
+        role: AgentRole | str | EllipsisType | None = ...,
         can_delegate_to: Sequence[str] | None = None,
-        reports_to: str | EntityRef | None = None,
+        reports_to: str | EntityRef | EllipsisType | None = ...,
         memory_access: MemoryAccess | Mapping[str, Mapping[str, str]] | None = None,
         description: str | None = None,
         deadline_ms: int | None = None,
@@ -146,7 +147,8 @@ class Agents:
         """Register an agent, or update the one of this name, and return it; what is left out stays as it is.
 
         ``agent`` left out is the principal itself. Registering is a sign of life: a failed agent becomes idle.
-        ``can_delegate_to`` are the types of agents that it may give work to, ``reports_to`` is the agent above it.
+        ``can_delegate_to`` are the types of agents that it may give work to, ``reports_to`` is the agent above it;
+        None takes ``role`` or ``reports_to`` away.
         ``memory_access`` narrows what it may read and write: ``{"read": {"note": "all"}, "write": {"note": "own"}}``;
         a kind that is not named, it may not. ``{}`` is every right.
 

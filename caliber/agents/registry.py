@@ -36,6 +36,8 @@ from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _HIERARCHY: Final = "caliber:agents reports_to"
+_RIGHTS: Final = {"role", "can_delegate_to", "reports_to", "memory_access"}
+"""Set by the application and admins alone, as the type is."""
 """Serializes changes of the hierarchy: two that are sound alone could close a cycle together."""
 
 
@@ -55,14 +57,14 @@ class Registry:
         description: str | None,
         deadline_ms: int | None,
     ) -> Agent:
-        """Insert an agent, or update the one that there is; what is None stays as it is. ``rights`` are checked."""
+        """Insert an agent, or update the one of its name. ``rights`` are checked; see ``Agents.register``."""
         with bounded(deadline_ms):
             self._engine.check_open()
             acting = acting_agent(self._engine, self._principal, agent, "register", registering=True)
             changes = self._checked(agent_type, capabilities, rights, description)
-            boss = changes.pop("reports_to", None)
+            boss = changes.get("reports_to")
             boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
-            if changes.keys() & {"role", "can_delegate_to", "memory_access"} or boss_ref is not None:
+            if changes.keys() & _RIGHTS:
                 self._require_service("set the rights of", "an agent")
 
             def work(uow: UnitOfWork) -> Agent:
@@ -239,9 +241,10 @@ class Registry:
             changes["can_delegate_to"] = arguments.as_names(rights["can_delegate_to"], "can_delegate_to")
         if rights["memory_access"] is not None:
             changes["memory_access"] = self._access(rights["memory_access"])
-        if rights["role"] is not None:
-            changes["role"] = arguments.as_enum(rights["role"], AgentRole, "role")
-        if rights["reports_to"] is not None:
+        if rights["role"] is not ...:
+            role = rights["role"]
+            changes["role"] = None if role is None else arguments.as_enum(role, AgentRole, "role")
+        if rights["reports_to"] is not ...:
             changes["reports_to"] = rights["reports_to"]
         return changes
 

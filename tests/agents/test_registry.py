@@ -462,3 +462,18 @@ def test_names_are_as_long_as_every_database_keeps_them(open_store: Opened) -> N
         memory.acting_as(Principal.admin()).agents.locks.break_lock("file")
         with pytest.raises(InvalidValue, match="bytes"):
             call("".join(chr(draw.randrange(0x20000, 0x2A6DF)) for _ in range(513)))
+
+
+def test_a_role_and_a_place_in_the_hierarchy_can_be_taken_away(open_store: Opened) -> None:
+    memory = open_store()
+    memory.agents.register("boss")
+    memory.agents.register("ann", role="optimizer", reports_to="boss")
+    kept = memory.agents.register("ann", description="plans")
+    assert (kept.role, kept.reports_to) == (AgentRole.OPTIMIZER, EntityRef.agent("boss").id)
+    ann = memory.acting_as(Principal.agent("ann"))
+    for taken in ({"role": None}, {"reports_to": None}):
+        with pytest.raises(PermissionDenied, match="rights"):
+            ann.agents.register(**taken)
+    free = memory.agents.register("ann", role=None, reports_to=None)
+    assert (free.role, free.reports_to) == (None, None)
+    assert memory.agents.register("boss", reports_to="ann").reports_to == free.agent_id

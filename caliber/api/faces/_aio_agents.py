@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 
 from caliber.agents.facet import Agents, Groups
 from caliber.api.aio_base import AsyncFace
@@ -42,9 +43,9 @@ class AsyncAgents(AsyncFace, of=Agents):
         *,
         type: str | None = None,
         capabilities: Sequence[str] | None = None,
-        role: AgentRole | str | None = None,
+        role: AgentRole | str | EllipsisType | None = ...,
         can_delegate_to: Sequence[str] | None = None,
-        reports_to: str | EntityRef | None = None,
+        reports_to: str | EntityRef | EllipsisType | None = ...,
         memory_access: MemoryAccess | Mapping[str, Mapping[str, str]] | None = None,
         description: str | None = None,
         deadline_ms: int | None = None,
