@@ -92,7 +92,8 @@ _OTHERS = {
         "handing", "Delegations", "_worked_on", "if task.delegatee_agent_id != acting:", "if False:",
     ),
     "an acknowledgement is lost": (
-        "messages", "", "ack", 'return _held(uow, "message.ack", messages, ())', "return len(list(messages))",
+        "messages", "", "ack", 'return _held(uow, "message.ack", agent_id, messages, ())',
+        "return [Changed(each.mailbox, False) for each in messages]",
     ),
     "a key is not kept": ("messages", "", "_message", "idempotency_key=out.idempotency_key", "idempotency_key=None"),
     "topics have no order": ("messages", "", "_message", "topic=out.topic", "topic=None"),

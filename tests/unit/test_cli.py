@@ -296,7 +296,7 @@ def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:
         (["search", "x", "--filter", "nonsense=1"], "cannot be filtered by"),
         (["search", "x", "--filter", "note_type=wild"], "must be one of"),
         (["search", "x", "--filter", "trajectory_id=wild"], "no trajectory_id"),
-        (["search", "x", "--kind", "wild"], "unknown kind; there are task, note"),
+        (["search", "x", "--kind", "wild"], "unknown kind; there are note"),
         (["search", "x", "--limit", "0"], "limit"),
         (["search", "x", "--limit", "100000"], "limit_max"),
         (["db", "list", "wild"], "wild"),

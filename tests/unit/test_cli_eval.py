@@ -268,7 +268,11 @@ def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
         ({"query": "bay", "expected": "bay", "kinds": ["note"]}, "other_kind", "it is a place; only note"),
         ({"query": "bay", "expected": "bay", "filter": {"rank": 2}}, "filtered", "rank = 2"),
         ({"query": "old", "expected": "old"}, "invalid", "archived at"),
-        ({"query": "box", "expected": "parcel"}, "not_searchable", "search finds note, artifact, turn, scope, place"),
+        (
+            {"query": "box", "expected": "parcel"},
+            "not_searchable",
+            "search finds note, artifact, turn, scope, task, place",
+        ),
     )
     misses = world.eval(*(question for question, _, _ in wanted))["misses"]
     for missed, (_, code, said) in zip(misses, wanted, strict=True):

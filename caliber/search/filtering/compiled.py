@@ -62,7 +62,7 @@ class Filters:
     def _compiled(self, text: str, kinds: Sequence[str], named: bool) -> dict[str, Predicate]:
         from caliber.dsl.filters import compile_condition
         from caliber.dsl.parser import read_condition
-        from caliber.dsl.source import Source
+        from caliber.dsl.source import Source, nearest
 
         source = Source(text, "<filter>")
         try:
@@ -79,8 +79,13 @@ class Filters:
             raise InvalidValue(field="filter", reason=f"{what}; search only {', '.join(fitting)}, or name no kinds")
         out: dict[str, Predicate] = {}
         faults: list[ConfigError] = []
+
+        def distance(kind: str) -> tuple[int, int]:
+            known = self._memory_of(kind).fields
+            return len(lacking[kind]), sum(not nearest(name, known) for name in lacking[kind])
+
         # A filter that fits no kind is compiled for the nearest one, whose error explains the fault.
-        for kind in fitting or [min(kinds, key=lambda kind: len(lacking[kind]))]:
+        for kind in fitting or [min(kinds, key=distance)]:
             predicate, found, _ = compile_condition(source, condition, self._memory_of(kind))
             faults += found
             if predicate is not None:

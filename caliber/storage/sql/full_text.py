@@ -29,9 +29,12 @@ from caliber.storage.compile.spelling import literal, quote
 from caliber.storage.compile.statements import Irregular
 
 TEXTS: Final[tuple[Relation, ...]] = tuple(
-    sorted((relation for relation in RELATIONS if relation.text is not None), key=lambda relation: -relation.code)
+    sorted(
+        (relation for relation in RELATIONS if relation.text is not None),
+        key=lambda relation: (relation.window is None, -relation.code),
+    )
 )
-"""The relations whose texts are indexed in every store: knowledge before its sources."""
+"""The relations whose texts are indexed in every store: knowledge before its sources, then what windows do not use."""
 
 PART_MARK: Final = "^"
 """Prefix of a token that is a part of a spelt word, not a term: prefixes of words match these."""
