@@ -26,9 +26,10 @@ from caliber.model.events import EventFamily, EventType
 from caliber.model.identities import Identity, MergedIdentities
 from caliber.model.ids import IdentityId
 from caliber.model.references import EntityRef, EntityType
+from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us
 from caliber.schema.relation import Composite, Relation
-from caliber.schema.relations import IDENTITY
+from caliber.schema.relations import AGENT, IDENTITY
 from caliber.storage.compile.codec import Row
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -127,6 +128,16 @@ def keeping(engine: Engine, reference: EntityRef) -> Callable[[UnitOfWork], Enti
 def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
     """Return the names of an entity, the oldest first."""
     return [each for each in identities_of(engine, entity) if each.namespace != MERGED]
+
+
+def labels_of_agent(engine: Engine, agent: EntityRef) -> set[str]:
+    """Return the labels of an agent: locks, tasks and values of the workspace name it by them."""
+    names = {each.name for each in names_of(engine, agent)}
+    rows = engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
+    number = rows.find(agent.id.bytes)
+    if number >= 0:
+        names.add(engine.memory.entity(rows, number).name)
+    return {Principal.agent(name).label for name in names}
 
 
 def identities_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:

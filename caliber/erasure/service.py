@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from caliber.access.identities import AGENTS, current, entity_of, merged_into, names_of
+from caliber.access.identities import AGENTS, current, entity_of, labels_of_agent, merged_into, names_of
 from caliber.engine.deferred_reads import ERASING
 from caliber.engine.engine import Engine
 from caliber.erasure.erasing import Outcome, Walk, Wanted
@@ -38,9 +38,8 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import EventFamily, EventType
 from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us
-from caliber.schema.relations import AGENT, ERASURE, TRAJECTORY
+from caliber.schema.relations import ERASURE, TRAJECTORY
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -93,19 +92,10 @@ class Forgetting:
             entity = arguments.as_reference(entity, "entity", self._engine.store.catalog.by_name)
             entity = current(self._engine, entity)
             if entity.entity_type == AGENTS:
-                names |= self._labels_of_agent(entity)
+                names |= labels_of_agent(self._engine, entity)
         merged = [] if entity is None else merged_into(self._engine, entity)
         wanted = Wanted(Subject.of(entity, texts, merged, names), even_if_shared=even_if_shared)
         return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
-
-    def _labels_of_agent(self, agent: EntityRef) -> set[str]:
-        """Return the labels of an agent: locks, tasks and values name it by them."""
-        names = {each.name for each in names_of(self._engine, agent)}
-        rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
-        number = rows.find(agent.id.bytes)
-        if number >= 0:
-            names.add(self._engine.memory.entity(rows, number).name)
-        return {Principal.agent(name).label for name in names}
 
     def purge_trajectory(
         self, trajectory_id: uuid.UUID, *, dry_run: bool, wait_ms: int | None, scrub_log: bool = False

@@ -293,7 +293,7 @@ def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> N
     assert tokens[entry.terms :] == [f"{PART_MARK}lakes"]
     assert indexer_of("english/999") is None
     assert indexer_of("klingon/1") is None
-    assert len(TEXTS) == 4
+    assert len(TEXTS) == 5
 
 
 def test_database_without_full_text_is_searched_in_memory_only(backend: Any, monkeypatch: Any) -> None:
