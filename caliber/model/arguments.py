@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below SQLite's limit of a value."""
 MAX_NAME_CHARS = 1_024
-_BYTES_OF_LIMIT = 2
-"""Bytes of UTF-8 for each character of a limit: PostgreSQL indexes keys of up to 2,704 bytes."""
+_BYTES_OF_LIMIT = 2  # in UTF-8, for each character of a limit: PostgreSQL indexes keys of up to 2,704 bytes
 MAX_DURATION_MS = 1_000 * 366 * 86_400_000
 """A thousand years: from any clock's now that ends within the instants there are."""
 _INT64_MAX = 2**63 - 1
