@@ -183,9 +183,11 @@ def add_parts(engine: Engine) -> None:
         orphans.register(jobs)
     _end_delegations(engine, jobs, retaining)
     register_full_text(engine, jobs)
-    jobs.register(Handler("workspace.reminder", functools.partial(_remind, engine)))
-    jobs.register(Handler("agents.silent", functools.partial(_fail_silent_agents, engine)))
-    jobs.register(Handler("agents.messages", functools.partial(_sweep_messages, engine), priority=IDLE))
+    jobs.register(
+        Handler("workspace.reminder", functools.partial(_remind, engine)),
+        Handler("agents.silent", functools.partial(_fail_silent_agents, engine)),
+        Handler("agents.messages", functools.partial(_sweep_messages, engine), priority=IDLE),
+    )
 
 
 def _directory(engine: Engine, principal: Principal) -> AgentDirectory:

@@ -69,11 +69,12 @@ class JobQueue:
 
     # --- handlers ----------------------------------------------------------------------------------
 
-    def register(self, handler: Handler, *, replace: bool = False) -> None:
-        """Have this process run a kind of job. Raises: InternalError for a kind with a handler, unless ``replace``."""
-        if handler.kind in self._handlers and not replace:
-            raise InternalError(f"jobs of kind {handler.kind} have two handlers")
-        self._handlers[handler.kind] = handler
+    def register(self, *handlers: Handler, replace: bool = False) -> None:
+        """Have this process run kinds of jobs. Raises: InternalError for a kind with a handler, unless ``replace``."""
+        for handler in handlers:
+            if handler.kind in self._handlers and not replace:
+                raise InternalError(f"jobs of kind {handler.kind} have two handlers")
+            self._handlers[handler.kind] = handler
         self.kinds = json.dumps(sorted(self._handlers))
         self._ensured = False
 
