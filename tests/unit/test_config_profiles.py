@@ -25,7 +25,7 @@ from caliber.model.time import format_duration, parse_duration_ms
 
 PRUNE = {"action": "prune", "target": "note", "older_than_ms": "90m"}
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
-EMBEDDED = ("turn", "note", "artifact", "scope", "default")
+EMBEDDED = ("turn", "note", "artifact", "scope", "task", "default")
 
 
 def knobs(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
@@ -148,7 +148,7 @@ def test_with_the_extra_it_embeds_on_this_machine(monkeypatch: pytest.MonkeyPatc
     assert (config.embedding_provider.provider_type, config.embedding_provider.dimensions) == ("static", 256)
     assert config.vector is not None
     assert config.vector.dimensions == 256
-    modes = {"turn": "behind", "note": "commit", "artifact": "commit", "scope": "commit", "default": "commit"}
+    modes = dict.fromkeys(EMBEDDED, "commit") | {"turn": "behind"}
     assert config.embedding.embed == modes
 
 
