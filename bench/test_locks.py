@@ -11,7 +11,7 @@ import datetime
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,36 @@ def token_of(memory: Caliber) -> int:
     return lock.token
 
 
+def compare(
+    contest: Callable[..., None],
+    figure: Callable[..., None],
+    stores: Iterable[Caliber],
+    bare_of: Callable[[Statements], Any],
+    names: tuple[str, str, str],
+    synced: bool,
+) -> None:
+    """Time a lock and its release against the bare driver on a twin of the store, once both leave the same rows.
+
+    ``names``: the database, how it is set, and the driver.
+    """
+    (ours, other), (database, setting, driver) = stores, names
+    call, first = locking(ours), locking(other)
+    first()
+    bare = bare_of(Statements(other))
+    call()
+    begun = token_of(ours), token_of(other)
+    for _ in range(PAIRS):
+        call()
+        bare.call()
+    assert rows(ours, begun[0]) == rows(other, begun[1])
+    if synced:
+        figure(f"statements of a lock and its release on {database}", counted(ours, call), "")
+    contest(
+        f"acquire and release a free lock on {database}{'' if synced else ', not synced'}",
+        [ours_of(setting, call, synced), Contender(PEER, f"{driver}, the same rows", bare.call)],
+    )
+
+
 def test_lock_on_sqlite(
     contest: Callable[..., None], figure: Callable[..., None], tmp_path: Path, closing_all: ExitStack, synced: bool
 ) -> None:
@@ -184,27 +214,15 @@ def test_lock_on_sqlite(
         if not IN_MEMORY.is_dir():
             pytest.skip("this system has no folder in memory")
         folder = Path(closing_all.enter_context(tempfile.TemporaryDirectory(dir=IN_MEMORY)))
-    ours, other = (
+    stores = (
         opened(caliber.profiles.reference(folder / f"{name}.db", **KNOBS), closing_all) for name in ("ours", "bare")
     )
-    call, first = locking(ours), locking(other)
-    first()
-    bare = BareSqlite(str(folder / "bare.db"), Statements(other), closing_all)
-    call()
-    begun = token_of(ours), token_of(other)
-    for _ in range(PAIRS):
-        call()
-        bare.call()
-    assert rows(ours, begun[0]) == rows(other, begun[1])
-    if synced:
-        figure("statements of a lock and its release on SQLite", counted(ours, call), "")
-    contest(
-        f"acquire and release a free lock on SQLite{'' if synced else ', not synced'}",
-        [
-            ours_of("SQLite, WAL, synchronous=FULL", call, synced),
-            Contender(PEER, f"apsw {apsw.apsw_version()} alone, the same rows", bare.call),
-        ],
-    )
+    names = ("SQLite", "SQLite, WAL, synchronous=FULL", f"apsw {apsw.apsw_version()} alone")
+
+    def bare_of(statements: Statements) -> BareSqlite:
+        return BareSqlite(str(folder / "bare.db"), statements, closing_all)
+
+    compare(contest, figure, stores, bare_of, names, synced)
 
 
 def test_lock_on_postgres(
@@ -216,7 +234,7 @@ def test_lock_on_postgres(
 ) -> None:
     server = closing_all.enter_context(LocalServer.start(fsync=synced))
     monkeypatch.setenv(DSN, server.dsn)
-    ours, other = (
+    stores = (
         opened(
             caliber.profiles.reference(
                 f"env:{DSN}", **{"storage.adapter": "postgres", "storage.schema_name": schema}, **KNOBS
@@ -225,21 +243,9 @@ def test_lock_on_postgres(
         )
         for schema in ("locks_ours", "locks_bare")
     )
-    call, first = locking(ours), locking(other)
-    first()
-    bare = BarePostgres(os.environ[DSN], Statements(other), closing_all)
-    call()
-    begun = token_of(ours), token_of(other)
-    for _ in range(PAIRS):
-        call()
-        bare.call()
-    assert rows(ours, begun[0]) == rows(other, begun[1])
-    if synced:
-        figure("statements of a lock and its release on PostgreSQL", counted(ours, call), "")
-    contest(
-        f"acquire and release a free lock on PostgreSQL{'' if synced else ', not synced'}",
-        [
-            ours_of("PostgreSQL, synchronous_commit", call, synced),
-            Contender(PEER, f"psycopg {psycopg.__version__} alone, pipelined, the same rows", bare.call),
-        ],
-    )
+    names = ("PostgreSQL", "PostgreSQL, synchronous_commit", f"psycopg {psycopg.__version__} alone, pipelined")
+
+    def bare_of(statements: Statements) -> BarePostgres:
+        return BarePostgres(os.environ[DSN], statements, closing_all)
+
+    compare(contest, figure, stores, bare_of, names, synced)
