@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from caliber.access.identities import entity_of, user_for
 from caliber.access.owners import default_readers, may_change, private_to
 from caliber.access.visibility import Readers
-from caliber.embedding.embedding_target import Vectors, attach
-from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -109,14 +107,6 @@ class SharedRecords:
         if not self.is_own(record):
             resource = f"{self.relation.name} {key}"
             raise PermissionDenied(agent_id=self.principal.label, action=action, resource=resource)
-
-    def vectors(self, text: str) -> Vectors | None:
-        """Return the vectors of a text to commit with its record, if it gets any now. Raises: EmbeddingFailed."""
-        return self.engine.part(Embeddings).vector(self.relation.name, text)
-
-    def attach(self, uow: UnitOfWork, key: uuid.UUID, text: str, vectors: Vectors | None) -> None:
-        """Write the vectors of a record, if it has some by now, in its own transaction."""
-        attach(uow, self.relation.name, key, text, vectors)
 
 
 def readable_by(readers: tuple[str, ...] | None, agent: EntityRef) -> tuple[str, ...] | None:

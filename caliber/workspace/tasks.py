@@ -15,7 +15,7 @@ from types import EllipsisType
 from typing import Any, Final
 
 from caliber.access.owners import author_of
-from caliber.embedding.embedding_target import Vectors
+from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
@@ -99,7 +99,7 @@ class WorkspaceTasks:
             visible_to=readers,
             created_by=author_of(self._principal),
         )
-        seen, vectors = self._records.readers_for(user), self._records.vectors(made.title)
+        seen, embeddings = self._records.readers_for(user), self._engine.part(Embeddings)
 
         def work(uow: UnitOfWork) -> WorkspaceTask:
             at = from_us(uow.now_us)
@@ -108,13 +108,14 @@ class WorkspaceTasks:
             for other in sorted(others, key=lambda each: each.bytes):  # in one order, as by every writer
                 self._records.found(uow, other, seen)  # a new task closes no circle
             uow.insert(TASK, task)
-            self._records.attach(uow, task.task_id, task.title, vectors)
+            embeddings.attach(uow, TASK.name, task.task_id, task.title, vectors)
             for other in awaited:
                 uow.insert_new(TASK_DEPENDENCY, TaskDependency(task.task_id, TaskId(other), at))
             self._emit(uow, task, "add")
             return task
 
         with bounded(deadline_ms):
+            vectors = embeddings.vector(TASK.name, made.title)
             return self._engine.write(work)
 
     def update(
@@ -153,7 +154,6 @@ class WorkspaceTasks:
         if moves:
             fields["parent_task_id"] = above
         readers = self._records.readers_for(user)
-        vectors = self._records.vectors(fields["title"]) if "title" in fields else None
 
         def change(uow: UnitOfWork, task: WorkspaceTask) -> WorkspaceTask:
             if above is not None:
@@ -161,7 +161,7 @@ class WorkspaceTasks:
                 check_acyclic(uow, task.task_id, above, parent_of)
             return dataclasses.replace(task, **fields)
 
-        return self._change(id, user, version, "update", change, deadline_ms, links=moves, vectors=vectors)
+        return self._change(id, user, version, "update", change, deadline_ms, links=moves, title=fields.get("title"))
 
     # --- working on it ---------------------------------------------------------------------------
 
@@ -449,11 +449,14 @@ class WorkspaceTasks:
         deadline_ms: int | None,
         *,
         links: bool = False,
-        vectors: Vectors | None = None,
+        title: str | None = None,
     ) -> WorkspaceTask:
-        """Change a task that is the principal's own or assigned to it. ``links``: what it waits for or belongs to."""
+        """Change a task that is the principal's own or assigned to it.
+
+        ``links``: what it waits for or belongs to; ``title``: its new one, to be embedded.
+        """
         key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-        readers = self._records.readers_for(user)
+        readers, embeddings = self._records.readers_for(user), self._engine.part(Embeddings)
         # Before the transaction: it may read, and in memory a reader waits for the writer.
         me = self._agents.acting(None).ref.id if self._principal.kind is PrincipalKind.AGENT else None
 
@@ -466,10 +469,11 @@ class WorkspaceTasks:
             arguments.check_version(TASK.name, key, task.version, expected)
             changed = change(uow, task)
             stored = task if changed is task else self._stored(uow, changed, action)
-            self._records.attach(uow, stored.task_id, stored.title, vectors)
+            embeddings.attach(uow, TASK.name, key, stored.title, vectors)
             return stored
 
         with bounded(deadline_ms):
+            vectors = None if title is None else embeddings.vector(TASK.name, title)
             return self._engine.write(work)
 
     def _stored(self, uow: UnitOfWork, task: WorkspaceTask, action: str) -> WorkspaceTask:

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.configs import HASH_PROVIDER
 from support.databases import Backend
+from support.providers import CountingEmbeddings
 from support.weeks import SetClock
 
 import caliber
 from caliber.model import Principal, states
+from caliber.model.deadline import earliest
 from caliber.model.errors import (
     CircularReference,
     Conflict,
@@ -417,3 +419,23 @@ def test_any_sequence_of_calls_keeps_to_the_states(memory: caliber.Caliber) -> N
     run_state_machine_as_test(
         Machine, settings=settings(suppress_health_check=list(HealthCheck), max_examples=15, stateful_step_count=10)
     )
+
+
+class Bounded(CountingEmbeddings):
+    """Embeddings that record whether they were asked under a deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bounded: list[bool] = []
+
+    def embed_batch(self, texts: Any) -> Any:
+        self.bounded.append(earliest(None) is not None)
+        return super().embed_batch(texts)
+
+
+def test_the_deadline_of_a_call_is_that_of_its_vectors_too(backend: Backend) -> None:
+    provider = Bounded()
+    memory = backend.open(embedding_provider=provider, embedding__embed__task="commit")
+    task = memory.workspace.tasks.add("first", deadline_ms=60_000)
+    memory.workspace.tasks.update(task.task_id, title="second", deadline_ms=60_000)
+    assert provider.bounded == [True, True]
