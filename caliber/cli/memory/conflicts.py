@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.failures import UsageError
+from caliber.cli.confirming import confirm, yes_option
 from caliber.cli.memory.query import trajectory_id_of
 from caliber.cli.settings import Settings, with_store
 from caliber.model.pcp import ConflictResolution, ConflictStatus
@@ -45,7 +44,7 @@ def list_(
 @click.option("--strategy", type=click.Choice([each.value for each in ConflictResolution]), help="Way to decide.")
 @click.option("--reason", help="The reason, for the record.")
 @click.option("--user", help="The user whose notes the sides are, by name.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @with_store
 def resolve(
     settings: Settings,
@@ -57,10 +56,7 @@ def resolve(
     yes: bool,
 ) -> None:
     """Keep one side of a conflict: the other one ends now, and undoing that opens the conflict again."""
-    if not yes:
-        if not sys.stdin.isatty() or settings.out.json:
-            raise UsageError("this ends a record, and no terminal can confirm it", "confirm with --yes")
-        click.confirm("end the other side?", abort=True)
+    confirm(settings, yes, "this ends a record", "end the other side?")
     with settings.memory(note=False) as memory:
         done = memory.pcp.resolve(conflict_id, keep=keep, strategy=strategy, reason=reason, user=user)
     settings.out.result({"conflict": _fields(done)}, lambda: _print(settings.out, [done]))

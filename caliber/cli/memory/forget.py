@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from caliber.cli.confirming import require_terminal
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import bytes_text, plural
 from caliber.cli.references import as_id, as_reference
@@ -139,10 +139,7 @@ def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: boo
         if dry_run:
             out.result(counted.to_dict(), lambda: _print_counted(out, counted))
             return DONE
-        if not sys.stdin.isatty() or out.json:
-            raise UsageError(
-                "this cannot be undone, and no terminal can confirm it", "check with --dry-run, then confirm with --yes"
-            )
+        require_terminal(out, "this cannot be undone", "check with --dry-run, then confirm with --yes")
         _print_counted(out, counted)
         click.confirm("erase all of this? It cannot be undone", abort=True)
     report = run(False)

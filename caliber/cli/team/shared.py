@@ -1,36 +1,14 @@
-"""Parts of all commands about agents: confirmation, the names of agents, and instants."""
+"""Parts of all commands about agents: the names of agents, and instants."""
 
 from __future__ import annotations
 
-import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import click
-
-from caliber.cli.failures import UsageError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
-    from caliber.cli.settings import Settings
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def yes_option(command: F) -> F:
-    """Add --yes, which answers the question that ``confirm`` asks."""
-    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
-
-
-def confirm(settings: Settings, yes: bool, effect: str, question: str) -> None:
-    """Ask before a change, unless ``yes``. Raises: UsageError where no terminal can answer, click.Abort for a no."""
-    if yes:
-        return
-    if settings.out.json or not sys.stdin.isatty():
-        raise UsageError(f"{effect}, and no terminal can confirm it", "confirm with --yes")
-    click.confirm(question, abort=True)
 
 
 def agent_names(memory: Caliber) -> dict[uuid.UUID, str]:
