@@ -101,6 +101,12 @@ def conflicts_of(uow: UnitOfWork, key: uuid.UUID) -> list[RecordConflict]:
     return sorted(found, key=lambda each: (each.detected_at, each.conflict_id.bytes))
 
 
+def of_pair(uow: UnitOfWork, one: EntityRef, other: EntityRef) -> list[RecordConflict]:
+    """Return the conflicts of two records, in either order, the oldest first."""
+    first, second = sorted((one.id, other.id))
+    return [each for each in conflicts_of(uow, first) if {each.item_a.id, each.item_b.id} == {first, second}]
+
+
 def holds(relation: Relation, record: Any, now_us: int) -> bool:
     """Return whether a record is in use, and has not ended; it may begin to hold later."""
     until = None if relation.valid is None or relation.valid.until is None else getattr(record, relation.valid.until)

@@ -37,8 +37,8 @@ from caliber.model.time import from_us
 from caliber.pcp.conflict_sides import (
     ConflictSides,
     audit,
-    conflicts_of,
     holds,
+    of_pair,
     open_conflict,
     resolved,
     strategy_of,
@@ -119,7 +119,7 @@ class Conflicts:
 
     def _recorded(self, uow: UnitOfWork, finding: Finding) -> RecordConflict | None:
         first, second = sorted((finding.candidate.first, finding.candidate.second), key=lambda each: each.ref.id.bytes)
-        known = _of_pair(uow, first.ref, second.ref)
+        known = of_pair(uow, first.ref, second.ref)
         standing = next((each for each in known if each.is_open), None)
         if standing is not None or any(each.winner is ConflictWinner.BOTH for each in known):
             return standing
@@ -136,7 +136,7 @@ class Conflicts:
         sides, by = (first.ref, second.ref), self._principal.label
         conflict = open_conflict(sides, finding.reason, task, self._sides.waits, by, uow.now_us)
         if not uow.insert_new(CONFLICT, conflict):
-            return next((each for each in _of_pair(uow, first.ref, second.ref) if each.is_open), None)
+            return next((each for each in of_pair(uow, first.ref, second.ref) if each.is_open), None)
         audit(self._engine, uow, EventType.CONFLICT_DETECT, conflict, by)
         return conflict
 
@@ -286,11 +286,6 @@ class Conflicts:
             each = sides[0]
             resource = f"{each.relation.name} {each.ref.id}"
             raise PermissionDenied(agent_id=self._principal.label, action="resolve", resource=resource)
-
-
-def _of_pair(uow: UnitOfWork, first: EntityRef, second: EntityRef) -> list[RecordConflict]:
-    """Return the conflicts of two records, of which the first has the lower id."""
-    return [each for each in conflicts_of(uow, first.id) if each.item_b.id == second.id]
 
 
 def _choice(sides: Sequence[_Side], keep: Keep | None, by: ConflictResolution) -> ConflictWinner:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Sequence
 from typing import Final
 
 from caliber.access.identities import named_in
@@ -26,7 +25,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import ConflictStatus, ConflictType, ConflictWinner, RecordConflict
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
-from caliber.pcp.conflict_sides import audit, conflicts_of, open_conflict
+from caliber.pcp.conflict_sides import audit, of_pair, open_conflict
 from caliber.schema.relations import AGENT, CONFLICT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -71,12 +70,6 @@ def claim_on(resource: str, holder: str) -> EntityRef:
     return EntityRef(EntityType.LOCK, uuid.uuid5(uuid.uuid5(_CLAIMS, resource), holder))
 
 
-def standing(uow: UnitOfWork, sides: Sequence[Side]) -> list[RecordConflict]:
-    """Return the conflicts of a pair, in either order, the oldest first."""
-    first, second = sorted(each.item.id for each in sides)
-    return [each for each in conflicts_of(uow, first) if {each.item_a.id, each.item_b.id} == {first, second}]
-
-
 def record(
     engine: Engine,
     uow: UnitOfWork,
@@ -95,8 +88,8 @@ def record(
 
     Raises: Conflict, to be tried again, where another writer records the same pair.
     """
-    known = standing(uow, sides)
-    for each in known:
+    pair = sides[0].item, sides[1].item
+    for each in of_pair(uow, *pair):
         if each.is_open or each.winner is ConflictWinner.BOTH:
             return each
     a, b = sorted(sides, key=lambda each: each.item.id.bytes)
@@ -104,7 +97,7 @@ def record(
     made = open_conflict((a.item, b.item), reason, task, status, by, uow.now_us, conflict_type=kind)
     made = dataclasses.replace(made, agent_a_id=a.agent_id, agent_b_id=b.agent_id, resource=resource)
     if not uow.insert_new(CONFLICT, made):
-        found = next((each for each in standing(uow, sides) if each.is_open), None)
+        found = next((each for each in of_pair(uow, *pair) if each.is_open), None)
         if found is None:  # another writer's, which this transaction does not see yet
             reason = "another writer records a conflict of the pair"
             raise Conflict(entity_type=CONFLICT.name, id=made.conflict_id, reason=reason, retryable=True)

@@ -20,12 +20,7 @@ from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.registry import Agent, AgentId
 from caliber.model.deadline import bounded
-from caliber.model.errors import (
-    InvalidValue,
-    NotFound,
-    PermissionDenied,
-    RequiredFieldMissing,
-)
+from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 from caliber.model.events import EventType
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, RecordConflict
@@ -94,8 +89,8 @@ class AgentConflicts:
         """Record that two records are at odds, such as the goals of two tasks, and return the conflict.
 
         A pair has one open conflict: reporting it again returns that one, and of a pair that was kept side by side the
-        resolved one. ``agent_a`` and ``agent_b`` are the agents of
-        the sides; left out, the authors of the records, or the agents of the tasks.
+        resolved one. ``agent_a`` and ``agent_b`` are the agents of the sides; left out, the authors of the records, or
+        the agents of the tasks.
 
         Raises: InputError kinds; NotFound for a record or task that does not exist or is hidden; NotRegistered for an
             unknown agent; Conflict, to be tried again.
