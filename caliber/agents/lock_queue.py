@@ -84,9 +84,7 @@ def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     now = uow.now_us
     own_place = next((each for each in queue if each.waiter_id == request.waiter_id), None)
     ticket = None if own_place is None else own_place.ticket
-    live = [lock for lock in locks if to_us(lock.expires_at) > now]
-    waiting = [each for each in queue if waits(each, now)]
-    in_the_way, ahead = _obstacles(live, waiting, request.holder, request.mode, ticket)
+    in_the_way, ahead = _Queue.live(locks, queue, now).obstacles(request.holder, request.mode, ticket)
     if in_the_way or ahead:
         return _wait(uow, request, in_the_way, ahead, queue, own_place)
     if own_place is not None:
@@ -94,15 +92,27 @@ def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     return _grant(uow, request, locks, wake if len(queue) > (own_place is not None) else None)
 
 
-def _obstacles(
-    live: Sequence[Lock], waiting: Sequence[LockWaiter], holder: str, mode: LockMode, ticket: int | None
-) -> tuple[list[Lock], list[LockWaiter]]:
-    """Return the locks of others, and the requests of others ahead, that a request has to wait for."""
-    in_the_way = _conflicting(live, holder, mode)
-    if any(lock.holder == holder for lock in live):
-        return in_the_way, []
-    ahead = [each for each in waiting if ticket is None or each.ticket < ticket]
-    return in_the_way, _conflicting(ahead, holder, mode)
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The live locks of a resource and the live requests for it, in order."""
+
+    locks: Sequence[Lock]
+    waiters: Sequence[LockWaiter]
+
+    @classmethod
+    def live(cls, locks: Sequence[Lock], waiters: Sequence[LockWaiter], now: int) -> _Queue:
+        """Return those of the stored ones that count."""
+        return cls(
+            [lock for lock in locks if to_us(lock.expires_at) > now], [each for each in waiters if waits(each, now)]
+        )
+
+    def obstacles(self, holder: str, mode: LockMode, ticket: int | None) -> tuple[list[Lock], list[LockWaiter]]:
+        """Return the locks of others, and the requests of others ahead, that a request has to wait for."""
+        in_the_way = _conflicting(self.locks, holder, mode)
+        if any(lock.holder == holder for lock in self.locks):
+            return in_the_way, []
+        ahead = [each for each in self.waiters if ticket is None or each.ticket < ticket]
+        return in_the_way, _conflicting(ahead, holder, mode)
 
 
 def _conflicting(others: Sequence[C], holder: str, mode: LockMode) -> list[C]:
@@ -212,36 +222,15 @@ def _cycle(uow: UnitOfWork, request: Request, first: Sequence[str]) -> tuple[str
                 continue
             queue = queues.get(waiter.resource)
             if queue is None:
-                queue = queues[waiter.resource] = _Queue.of(uow, waiter.resource)
-            awaited = queue.holders_before(waiter)
+                locks, waiters = (uow.select_path(relation, path, waiter.resource) for relation, path in _LISTS)
+                queue = queues[waiter.resource] = _Queue.live(locks, waiters, uow.now_us)
+            in_the_way, ahead = queue.obstacles(waiter.holder, waiter.mode, waiter.ticket)
+            awaited = dict.fromkeys([lock.holder for lock in in_the_way] + [each.holder for each in ahead])
             if request.holder in awaited:
                 return (request.holder, *path)
             paths.extend((*path, holder) for holder in awaited if holder not in known)
             known.update(awaited)
     return ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """The live locks of a resource and the live requests for it, in order."""
-
-    locks: Sequence[Lock]
-    waiters: Sequence[LockWaiter]
-
-    @classmethod
-    def of(cls, uow: UnitOfWork, resource: str) -> _Queue:
-        """Read both."""
-        now = uow.now_us
-        locks = uow.select_path(LOCK, "list_by_resource", resource)
-        waiters = uow.select_path(LOCK_WAITER, "list_by_resource", resource)
-        return cls(
-            [lock for lock in locks if to_us(lock.expires_at) > now], [each for each in waiters if waits(each, now)]
-        )
-
-    def holders_before(self, waiter: LockWaiter) -> dict[str, None]:
-        """Return the holders that a request of the queue waits for."""
-        in_the_way, ahead = _obstacles(self.locks, self.waiters, waiter.holder, waiter.mode, waiter.ticket)
-        return dict.fromkeys([lock.holder for lock in in_the_way] + [each.holder for each in ahead])
 
 
 # --- the end of locks and requests ---------------------------------------------------------------
