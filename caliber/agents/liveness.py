@@ -47,7 +47,7 @@ def run(engine: Engine, claim: Claim) -> int:
     """
     failed = fail_silent(engine, _WATCHER)
     timeout_us = engine.config.agents.heartbeat_timeout_ms * MS_US
-    active = [each for each in _agents(engine) if each.lifecycle is AgentLifecycle.ACTIVE]
+    active = [each for each in all_agents(engine) if each.lifecycle is AgentLifecycle.ACTIVE]
 
     def work(uow: UnitOfWork) -> int:
         claim.ack(uow)
@@ -68,7 +68,7 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
     """
     timeout_us = engine.config.agents.heartbeat_timeout_ms * MS_US
     limit_us = engine.clock.now_us() - timeout_us
-    known = _agents(engine)
+    known = all_agents(engine)
     keys = sorted(each.agent_id.bytes for each in known if _watched(each) and to_us(each.last_heartbeat) < limit_us)
 
     def wake(resource: str, ended: uuid.UUID) -> None:
@@ -93,7 +93,8 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
     return engine.write(work) if keys else []
 
 
-def _agents(engine: Engine) -> list[Agent]:
+def all_agents(engine: Engine) -> list[Agent]:
+    """Return all registered agents, those of other processes included."""
     rows = engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
     return [engine.memory.entity(rows, number) for number in rows.rows().tolist()]
 

@@ -15,13 +15,14 @@ from caliber.agents.acting import (
     ActingAgent,
     acting_agent,
     agent_named,
+    find_agent,
     insert_agent,
     new_agent,
     not_registered,
     require_registered,
     watch,
 )
-from caliber.agents.liveness import fail_silent, log_change, renew
+from caliber.agents.liveness import all_agents, fail_silent, log_change, renew
 from caliber.engine.engine import Engine
 from caliber.model import arguments, states
 from caliber.model.access import AgentRole, Principal
@@ -36,9 +37,9 @@ from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _HIERARCHY: Final = "caliber:agents reports_to"
+"""Serializes changes of the hierarchy: two that are sound alone could close a cycle together."""
 _RIGHTS: Final = {"role", "can_delegate_to", "reports_to", "memory_access"}
 """Set by the application and admins alone, as the type is."""
-"""Serializes changes of the hierarchy: two that are sound alone could close a cycle together."""
 
 
 class Registry:
@@ -107,11 +108,9 @@ class Registry:
         with bounded(deadline_ms):
             self._require_reader()
             named = agent_named(self._engine, agent)
-            rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
-            number = rows.find(named.ref.id.bytes)
-            if number < 0:
+            found = find_agent(self._engine, named.ref, ReadConsistency.LATEST)
+            if found is None:
                 raise not_registered(named.ref)
-            found: Agent = self._engine.memory.entity(rows, number)
             return found
 
     def list(
@@ -127,11 +126,9 @@ class Registry:
             kind = arguments.as_name(agent_type, "type")
             state = None if status is None else arguments.as_enum(status, AgentStatus, "status")
             stage = None if lifecycle is None else arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
-            rows = self._engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
-            found: list[Agent] = [self._engine.memory.entity(rows, number) for number in rows.rows().tolist()]
             found = [
                 each
-                for each in found
+                for each in all_agents(self._engine)
                 if kind in (None, each.agent_type) and state in (None, each.status) and stage in (None, each.lifecycle)
             ]
             return sorted(found, key=lambda each: (each.created_at, each.name))
