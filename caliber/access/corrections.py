@@ -67,9 +67,9 @@ class CorrectionListeners:
         self._makers: list[Callable[[], CorrectionListener]] = []
         self._listeners: list[CorrectionListener] | None = None
 
-    def add(self, make: Callable[[], CorrectionListener]) -> None:
-        """Add a listener, which the first correction makes."""
-        self._makers.append(make)
+    def add(self, *make: Callable[[], CorrectionListener]) -> None:
+        """Add listeners, which the first correction makes."""
+        self._makers += make
 
     def corrected(
         self, uow: UnitOfWork, relation: Relation, before: Any, after: Any, action: CorrectionAction, by: str
