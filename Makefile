@@ -156,6 +156,8 @@ lint-python: setup
 	@$(PY) tools/gen_aio.py --check
 	$(SAY) 'the reference of the Python API is that of the docstrings'
 	@$(PY) tools/gen_api.py --check
+	$(SAY) 'the page of error messages is that of the code'
+	@$(PY) tools/gen_errors.py --check
 	$(SAY) 'wheels that would be built'
 	@sh tools/check_wheels.sh $(PY)
 
