@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import signal
+from contextlib import closing
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -52,28 +53,28 @@ def test_every_message_has_its_effect_once_whoever_is_killed(name: str, tmp_path
         request.getfixturevalue("postgres")
     rng = random.Random(seed())
     print(f"seed {seed()}")
-    backend = BACKENDS[name](tmp_path)
-    backend.create(backend.config(**message_processes.KNOBS))
-    memory: caliber.Caliber = backend.open(**message_processes.KNOBS)
-    for each in NAMES:
-        memory.agents.register(each, type="worker")
-    memory.agents.register("ann")
-    ann = memory.acting_as(Principal.agent("ann")).agents.messages
-    working = {each: consumer(backend, each) for each in NAMES}
-    sent = 0
-    for _ in range(KILLS):
-        for _ in range(rng.randint(5, 15)):
-            to: dict[str, Any] = {"to": rng.choice(NAMES)} if rng.random() < 0.3 else {"to_type": "worker"}
-            ann.send({"n": sent}, topic=rng.choice([None, "a", "b"]), idempotency_key=str(sent), **to)
-            sent += 1
-        let_run(rng.expovariate(1 / 0.05))
-        victim = rng.choice(NAMES)
-        working[victim].kill()
-        working[victim].join(30)
-        assert working[victim].exitcode == -signal.SIGKILL, "it ended by itself"
-        working[victim] = consumer(backend, victim)
-    until(lambda: len(ann.list(state="acknowledged", limit=10_000)) == sent, "a message is lost", 60)
-    for process in working.values():
-        process.kill()
-        process.join(30)
-    assert message_processes.effects(memory) == dict.fromkeys(range(sent), 1)
+    with closing(BACKENDS[name](tmp_path)) as backend:
+        backend.create(backend.config(**message_processes.KNOBS))
+        memory: caliber.Caliber = backend.open(**message_processes.KNOBS)
+        for each in NAMES:
+            memory.agents.register(each, type="worker")
+        memory.agents.register("ann")
+        ann = memory.acting_as(Principal.agent("ann")).agents.messages
+        working = {each: consumer(backend, each) for each in NAMES}
+        sent = 0
+        for _ in range(KILLS):
+            for _ in range(rng.randint(5, 15)):
+                to: dict[str, Any] = {"to": rng.choice(NAMES)} if rng.random() < 0.3 else {"to_type": "worker"}
+                ann.send({"n": sent}, topic=rng.choice([None, "a", "b"]), idempotency_key=str(sent), **to)
+                sent += 1
+            let_run(rng.expovariate(1 / 0.05))
+            victim = rng.choice(NAMES)
+            working[victim].kill()
+            working[victim].join(30)
+            assert working[victim].exitcode == -signal.SIGKILL, "it ended by itself"
+            working[victim] = consumer(backend, victim)
+        until(lambda: len(ann.list(state="acknowledged", limit=10_000)) == sent, "a message is lost", 60)
+        for process in working.values():
+            process.kill()
+            process.join(30)
+        assert message_processes.effects(memory) == dict.fromkeys(range(sent), 1)
