@@ -144,11 +144,14 @@ def admitted(engine: Engine, agent: ActingAgent) -> Agent:
     return engine.write(lambda uow: registered(uow, engine.config, agent))
 
 
+def is_live(agent: Agent) -> bool:
+    """Return whether an agent is active and has not failed: it is reached, and would be missed."""
+    return agent.lifecycle is AgentLifecycle.ACTIVE and agent.status is not AgentStatus.FAILED
+
+
 def _acts_unwritten(agent: Agent, now_us: int, config: CaliberConfig) -> bool:
     """Return whether an agent acts without a write: it may act, and no sign of life is due."""
-    if agent.lifecycle is not AgentLifecycle.ACTIVE or agent.status is AgentStatus.FAILED:
-        return False
-    return now_us - to_us(agent.last_heartbeat) <= config.agents.sign_every_ms * MS_US
+    return is_live(agent) and now_us - to_us(agent.last_heartbeat) <= config.agents.sign_every_ms * MS_US
 
 
 def requires_registration(engine: Engine, principal: Principal) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from caliber.agents import lock_queue
-from caliber.agents.acting import ActingAgent, watch
+from caliber.agents.acting import ActingAgent, is_live, watch
 from caliber.agents.lock_waiting import waiters_of
 from caliber.engine.engine import Engine
 from caliber.events import event_log
@@ -53,7 +53,7 @@ def run(engine: Engine, claim: Claim) -> int:
         claim.ack(uow)
         if active:
             # Not before the longest silent one could fail; failed ones may live again at any time.
-            silent = [to_us(each.last_heartbeat) + timeout_us + 1 for each in active if _watched(each)]
+            silent = [to_us(each.last_heartbeat) + timeout_us + 1 for each in active if is_live(each)]
             soonest = uow.now_us + max(1, engine.config.agents.sign_every_ms) * MS_US
             watch(uow, max(soonest, min(silent, default=uow.now_us + timeout_us)))
         return len(failed)
@@ -69,7 +69,7 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
     timeout_us = engine.config.agents.heartbeat_timeout_ms * MS_US
     limit_us = engine.clock.now_us() - timeout_us
     known = all_agents(engine)
-    keys = sorted(each.agent_id.bytes for each in known if _watched(each) and to_us(each.last_heartbeat) < limit_us)
+    keys = sorted(each.agent_id.bytes for each in known if is_live(each) and to_us(each.last_heartbeat) < limit_us)
 
     def wake(resource: str, ended: uuid.UUID) -> None:
         waiters_of(engine).wake(resource, ended)
@@ -79,7 +79,7 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
         for key in keys:
             uow.lock(AGENT, key)
             agent: Agent | None = uow.find(AGENT, key)
-            if agent is None or not _watched(agent) or uow.now_us - to_us(agent.last_heartbeat) <= timeout_us:
+            if agent is None or not is_live(agent) or uow.now_us - to_us(agent.last_heartbeat) <= timeout_us:
                 continue
             now = from_us(uow.now_us)
             agent = uow.update(AGENT, dataclasses.replace(agent, status=AgentStatus.FAILED, updated_at=now))
@@ -97,11 +97,6 @@ def all_agents(engine: Engine) -> list[Agent]:
     """Return all registered agents, those of other processes included."""
     rows = engine.snapshot(ReadConsistency.LATEST)[AGENT.name]
     return [engine.memory.entity(rows, number) for number in rows.rows().tolist()]
-
-
-def _watched(agent: Agent) -> bool:
-    """Return whether an agent would be missed: it is active, and has not failed yet."""
-    return agent.lifecycle is AgentLifecycle.ACTIVE and agent.status is not AgentStatus.FAILED
 
 
 def log_change(engine: Engine, uow: UnitOfWork, by: str, kind: EventType, agent: Agent, changed: Iterable[str]) -> None:

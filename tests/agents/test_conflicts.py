@@ -140,6 +140,18 @@ def test_a_compare_and_set_that_loses_to_another_agent_is_a_conflict(team: Team)
     assert kept.winner is (ConflictWinner.A if found.agent_a_id == id_of(team, "bob") else ConflictWinner.B)
 
 
+def test_values_that_were_settled_once_may_be_in_conflict_again(team: Team) -> None:
+    values = team.ada.workspace.values
+    for _ in range(2):
+        first = values.set("plan", "a")
+        team.bob.workspace.values.set("plan", "b", version=first.version)
+        with pytest.raises(Conflict):
+            values.set("plan", "c", version=first.version)
+        (found,) = team.memory.agents.conflicts.list()
+        team.memory.agents.conflicts.resolve(found.conflict_id, keep="both")
+    assert len(team.memory.agents.conflicts.history(found.conflict_id)) == 2
+
+
 def test_an_agent_that_loses_to_itself_has_no_conflict(team: Team) -> None:
     first = team.ada.workspace.values.set("plan", "a")
     team.ada.workspace.values.set("plan", "b")
@@ -320,6 +332,12 @@ def test_a_full_mailbox_does_not_keep_a_conflict_from_being_escalated(backend: B
 def test_an_archived_agent_is_passed_over(team: Team) -> None:
     reporting(team)
     team.memory.agents.set_lifecycle("archived", "planner")
+    assert team.memory.agents.conflicts.escalate(contended(team).conflict_id).escalated_to == id_of(team, "chief")
+
+
+def test_a_failed_agent_is_passed_over(team: Team) -> None:
+    reporting(team)
+    team.memory.agents.set_status("failed", "planner")
     assert team.memory.agents.conflicts.escalate(contended(team).conflict_id).escalated_to == id_of(team, "chief")
 
 

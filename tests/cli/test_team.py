@@ -167,6 +167,10 @@ def test_messages_name_their_agents_and_are_delivered_again(store: package.Calib
     assert "cannot go from" in caliber("messages", "redeliver", key, "--yes", code=2).stderr
     assert message.message_id == again.message_id
     assert "two seats" in caliber("messages", "show", key).stdout
+    late = as_agent(store, "planner").agents.messages.send("last call", to="scout", expires_in_ms=1)
+    until(lambda: store.agents.messages.list(state="expired"))
+    (listed,) = caliber_json("messages", "list", "--state", "expired")["messages"]
+    assert (listed["message_id"], listed["state"]) == (str(late.message_id), "expired")
     assert "caliber messages list" in caliber("messages", "show", UNKNOWN, code=2).stderr
 
 

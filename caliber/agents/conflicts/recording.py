@@ -11,13 +11,14 @@ import uuid
 from typing import Final
 
 from caliber.access.identities import named_in
+from caliber.agents.acting import is_live
 from caliber.agents.mail import delivery
 from caliber.agents.mail.wakeups import wakeups_of
 from caliber.engine.engine import Engine
 from caliber.model import states
 from caliber.model.access import PrincipalKind
 from caliber.model.agents import MessagePriority, MessageType
-from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle
+from caliber.model.agents.registry import Agent, AgentId
 from caliber.model.errors import Conflict, InputError
 from caliber.model.events import EventType
 from caliber.model.ids import TrajectoryId
@@ -84,13 +85,14 @@ def record(
 ) -> RecordConflict:
     """Record a conflict of a pair and return it, or the one that is open already.
 
-    A pair that was kept side by side is no conflict until one of the two changes: its resolved conflict is returned.
+    Two that were kept side by side are no conflict until one of them changes: their resolved conflict is returned. Of
+    two writes of one value each pair is a new conflict.
 
     Raises: Conflict, to be tried again, where another writer records the same pair.
     """
     pair = sides[0].item, sides[1].item
     for each in of_pair(uow, *pair):
-        if each.is_open or each.winner is ConflictWinner.BOTH:
+        if each.is_open or (each.winner is ConflictWinner.BOTH and pair[0] != pair[1]):
             return each
     a, b = sorted(sides, key=lambda each: each.item.id.bytes)
     status = ConflictStatus.DETECTED
@@ -132,7 +134,7 @@ def escalate(engine: Engine, uow: UnitOfWork, conflict: RecordConflict, by: str)
 
 
 def _judge(uow: UnitOfWork, conflict: RecordConflict) -> Agent | None:
-    """Return the agent that is to decide: the nearest above both that is active, and none of the two."""
+    """Return the agent that is to decide: the nearest live one above both, and none of the two."""
     if conflict.escalated_to is not None:
         above = _above(uow, conflict.escalated_to)
     else:
@@ -140,7 +142,7 @@ def _judge(uow: UnitOfWork, conflict: RecordConflict) -> Agent | None:
         common = set.intersection(*({each.agent_id for each in chain} for chain in chains)) if chains else set()
         above = [each for each in chains[0] if each.agent_id in common] if chains else []
     parties = (conflict.agent_a_id, conflict.agent_b_id)
-    fit = (each for each in above if each.agent_id not in parties and each.lifecycle is AgentLifecycle.ACTIVE)
+    fit = (each for each in above if each.agent_id not in parties and is_live(each))
     return next(fit, None)
 
 

@@ -12,6 +12,7 @@ from caliber.cli.output import plural
 from caliber.cli.settings import Settings, with_store
 from caliber.cli.team.shared import agent_names, named, when
 from caliber.model.agents import MessageState
+from caliber.model.time import SystemClock, from_us
 
 if TYPE_CHECKING:
     import uuid
@@ -74,7 +75,7 @@ def redeliver(settings: Settings, message_id: str, yes: bool) -> None:
 def _fields(message: AgentMessage, names: Mapping[uuid.UUID, str]) -> dict[str, Any]:
     fields = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
     del fields["mailbox"], fields["rank"]
-    state = fields["outcome"] or ("pending" if message.claimed_by is None else "delivered")
+    state = message.state(from_us(SystemClock().now_us()))
     fields |= {"from": named(names, message.from_agent_id), "to": named(names, message.to_agent_id)}
     return {"message_id": fields.pop("message_id"), "state": str(state), "priority": str(message.priority), **fields}
 
