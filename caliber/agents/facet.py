@@ -27,8 +27,8 @@ from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
     from caliber.agents.conflicts.resolving import AgentConflicts
-    from caliber.agents.delegating import Delegations
-    from caliber.agents.handing_off import Handoffs
+    from caliber.agents.handing.delegating import Delegations
+    from caliber.agents.handing.handing_off import Handoffs
     from caliber.agents.locks import LockService
     from caliber.agents.mail.messages import Messages
     from caliber.agents.registry import Registry
@@ -230,14 +230,14 @@ class Agents:
     @property
     def delegations(self) -> Delegations:
         """Tasks that agents give to other agents."""
-        from caliber.agents.delegating import Delegations  # opening a store delegates nothing
+        from caliber.agents.handing.delegating import Delegations  # opening a store delegates nothing
 
         return Delegations(self._engine, self._principal, self._tasks)
 
     @property
     def handoffs(self) -> Handoffs:
         """Tasks that agents pass on to other agents."""
-        from caliber.agents.handing_off import Handoffs
+        from caliber.agents.handing.handing_off import Handoffs
 
         return Handoffs(self._engine, self._principal, self._tasks)
 

@@ -217,7 +217,7 @@ def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> No
     """Have this process end delegations whose time is over."""
 
     def run(claim: Claim) -> int:
-        from caliber.agents.ending import Endings  # few processes delegate
+        from caliber.agents.handing.ending import Endings  # few processes delegate
 
         return Endings(engine, retaining, functools.partial(trigger_jobs.cancel, engine)).run(claim)
 

@@ -43,7 +43,7 @@ _PARTS = {
     "values": Part("caliber.workspace.values", (Values(), Values()), (Values(), Values())),
     "tasks": Part("caliber.workspace.tasks", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
     "handing": Part(
-        "caliber.agents.delegating",
+        "caliber.agents.handing.delegating",
         (Handing(), Handing()),
         (Handing(delegations=100, handoffs=20), Handing(delegations=100, handoffs=20)),
     ),

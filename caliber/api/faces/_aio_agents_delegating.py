@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from caliber.agents.delegating import Delegations
+from caliber.agents.handing.delegating import Delegations
 from caliber.api.aio_base import AsyncFace
 from caliber.model.agents.delegation import DelegatedTask, DelegationStatus
 from caliber.model.ids import Id

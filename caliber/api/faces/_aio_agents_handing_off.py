@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from caliber.agents.handing_off import Handoffs
+from caliber.agents.handing.handing_off import Handoffs
 from caliber.api.aio_base import AsyncFace
 from caliber.model.agents.delegation import Handoff, HandoffSnapshot, HandoffStatus
 from caliber.model.ids import Id

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered
-from caliber.agents.handoff_snapshots import packed, unpacked, without_snapshot
-from caliber.agents.parties import Parties
-from caliber.agents.sharing import share, show_task, unshare
+from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
+from caliber.agents.handing.parties import Parties
+from caliber.agents.handing.sharing import share, show_task, unshare
 from caliber.context.service import Reader
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings

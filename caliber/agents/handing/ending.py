@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from caliber.agents.parties import log_step
-from caliber.agents.sharing import unshare
+from caliber.agents.handing.parties import log_step
+from caliber.agents.handing.sharing import unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered
-from caliber.agents.ending import Endings, due_us, watch
-from caliber.agents.parties import Parties
-from caliber.agents.sharing import grant_to, readable, share, show_task, to_grant, unshare
+from caliber.agents.handing.ending import Endings, due_us, watch
+from caliber.agents.handing.parties import Parties
+from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.kernels import uuid7

@@ -1,0 +1,1 @@
+"""Tasks that agents give to each other: delegations and handoffs."""
