@@ -10,7 +10,6 @@ import functools
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -31,13 +30,11 @@ from caliber.schema.traits import NEVER_US
 from caliber.storage.compile.codec import decoder_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
-from caliber.trajectory.triggers import Retention
+from caliber.trajectory.triggers import Cancel, Retention
 
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:orphans").digest()[:16])
 """The recurring job that looks for orphans."""
 _PRINCIPAL: Final = "system:orphans"
-Cancel = Callable[[UnitOfWork, str, bytes, str], None]
-"""Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
 
 
 class Orphans:
@@ -133,14 +130,16 @@ class Orphans:
             return {}
         since, limit = silent_since.isoformat(timespec="seconds"), self._threshold_ms
         summary = f"abandoned: no activity since {since}, longer than orphan_detection_threshold ({limit} ms)"
+        status = OutcomeStatus.SYSTEM_ABORT
+        self._retention.task_ends(uow, task.trajectory_id, status, summary, _PRINCIPAL)
         scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)
         for scope in scopes:
             self._close(uow, scope, summary)
         self._cancel(uow, "list_by_trajectory", key, "the task was abandoned")
-        status = OutcomeStatus.SYSTEM_ABORT
         _, session = lifecycle.finish_trajectory(uow, task.trajectory_id, status=status, summary=summary, notes=())
         if session is not None:
             self._retention.session_ended(uow, session)
+        self._retention.task_ended(uow, task.trajectory_id, _PRINCIPAL, None)
         self._emit(uow, EventType.TRAJECTORY_COMPLETE, task.trajectory_id, None, status=status.value)
         return {"trajectories_failed": 1, "scopes_closed": len(scopes)}
 

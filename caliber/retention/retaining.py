@@ -1,7 +1,8 @@
 """Retention of declared memories' records: ends with a scope or session, by age, or by maximum number.
 
 Records that end with a scope are removed in the transaction that closes it; a sweep removes by age and number, in
-batches, as a recurring job. Each removal logs an event with the number of records.
+batches, as a recurring job. Each removal logs an event with the number of records. Delegations and handoffs stay, and
+end with their task.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from caliber.config.memories import MemoryConfig
 from caliber.engine.engine import Engine
@@ -22,19 +23,25 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.declared import MemoryCategory
 from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.trajectory import Scope, Session
+from caliber.model.trajectory import OutcomeStatus, Scope, Session
 from caliber.retention.pruning import records_of
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation
-from caliber.schema.relations import SCOPE, SESSION
+from caliber.schema.relations import DELEGATION, SCOPE, SESSION
 from caliber.storage.compile.plan import Plan
 from caliber.storage.write.ending import prune
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory.triggers import Cancel
+
+if TYPE_CHECKING:
+    from caliber.agents.handing.ending import Endings
 
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16])
 """The recurring job of the sweep."""
 _PRINCIPAL = "system:retention"
+_TASK_ENDED = "the task ended"
+"""The reason of delegations and handoffs that end with their task."""
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
 _BATCHES = 20
 """Number of transactions whose records are searched at once: a large table is not read again for each."""
@@ -101,6 +108,26 @@ class Retaining:
         for kept in self._kept(RetentionKind.SESSION):
             removed = prune(uow, kept.relation, records_of(uow, kept.relation, SESSION, session.session_id))
             record_taken(self._engine, uow, kept.memory, removed, session_id=session.session_id)
+
+    # --- together with a task ----------------------------------------------------------------------
+
+    def task_ends(self, uow: UnitOfWork, task: uuid.UUID, status: OutcomeStatus, summary: str, by: str) -> None:
+        """End the delegation that a task is of, before the transaction that ends the task locks its row."""
+        if uow.path_rows(DELEGATION, "list_by_child", task.bytes):
+            self._endings(None).end_above(uow, task, status, summary, by)
+
+    def task_ended(self, uow: UnitOfWork, task: uuid.UUID, by: str, cancel: Cancel | None) -> None:
+        """End the delegations and handoffs of a task, in the transaction that has ended it.
+
+        With ``cancel`` the tasks of these delegations end too; without it they go on alone.
+        """
+        if uow.select("delegation.any_of_task", task.bytes):
+            self._endings(cancel).end_below(uow, task, _TASK_ENDED, by)
+
+    def _endings(self, cancel: Cancel | None) -> Endings:
+        from caliber.agents.handing.ending import Endings  # most tasks end without a delegation
+
+        return Endings(self._engine, self, cancel)
 
     # --- by age and number -------------------------------------------------------------------------
 

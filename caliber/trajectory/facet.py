@@ -189,6 +189,8 @@ class TaskMethods:
     ) -> TrajectoryOutcome:
         """End a task: close its open scopes, run the policies on task_end, store the outcome.
 
+        The delegation that it is of ends with it, and the delegations and handoffs of the task.
+
         Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
         """
         with bounded(deadline_ms):

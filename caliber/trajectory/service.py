@@ -179,11 +179,7 @@ class Tasks(Generic[P]):
     def _emit(
         self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object
     ) -> None:
-        about = (
-            (EntityType.TRAJECTORY, trajectory_id)
-            if scope is None
-            else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
-        )
+        about = (EntityType.TRAJECTORY, trajectory_id) if scope is None else (EntityType.SCOPE, scope.scope_id)
         event = self._engine.event(
             kind,
             principal=self._principal.label,
@@ -377,6 +373,7 @@ class Tasks(Generic[P]):
 
         If interrupted half way it stays active; completing it again continues there. ``along`` writes with the change.
         """
+        cancel = self.policies.cancel if self._engine.config.trajectory.children_on_complete == "cascade_fail" else None
 
         def attempt() -> TrajectoryOutcome:
             snapshot = self._snapshot()
@@ -399,6 +396,9 @@ class Tasks(Generic[P]):
 
             def work(uow: UnitOfWork) -> TrajectoryOutcome:
                 uow.guard(guard)
+                if along is not None:
+                    along(uow)
+                self.retention.task_ends(uow, trajectory_id, status, summary, self._principal.label)
                 current: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
                 states.TRAJECTORY.check(current.status, lifecycle.status_of(status))
                 if uow.select_path(SCOPE, "list_open", trajectory_id.bytes):
@@ -410,8 +410,6 @@ class Tasks(Generic[P]):
                     raise StaleInputs(
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
-                if along is not None:
-                    along(uow)
                 if any(self.policies.actions(trigger) for trigger in WAITING):
                     self.policies.cancel(uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
                 notes = self.policies.apply(uow, subject, prepared).notes
@@ -420,6 +418,7 @@ class Tasks(Generic[P]):
                 )
                 if session is not None:
                     self.retention.session_ended(uow, session)
+                self.retention.task_ended(uow, trajectory_id, self._principal.label, cancel)
                 self._emit(uow, EventType.TRAJECTORY_COMPLETE, trajectory_id, None, status=status.value)
                 assert done.outcome is not None
                 return done.outcome

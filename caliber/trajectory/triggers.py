@@ -141,8 +141,12 @@ class Policies(Protocol[P]):
         ...
 
 
+Cancel = Callable[[UnitOfWork, str, bytes, str], None]
+"""Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
+
+
 class Retention(Protocol):
-    """Records that stay as long as a scope or a session."""
+    """Records that stay, or stay open, as long as a scope, a session or a task."""
 
     def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
         """Remove records that end with their scope, in the transaction that closes it."""
@@ -150,4 +154,15 @@ class Retention(Protocol):
 
     def session_ended(self, uow: UnitOfWork, session: Session) -> None:
         """Remove records that end with their session, in the transaction that ends it."""
+        ...
+
+    def task_ends(self, uow: UnitOfWork, task: uuid.UUID, status: OutcomeStatus, summary: str, by: str) -> None:
+        """End the delegation that a task is of, before the transaction that ends the task locks its row."""
+        ...
+
+    def task_ended(self, uow: UnitOfWork, task: uuid.UUID, by: str, cancel: Cancel | None) -> None:
+        """End the delegations and handoffs of a task, in the transaction that has ended it.
+
+        With ``cancel`` the tasks of these delegations end too; without it they go on alone.
+        """
         ...

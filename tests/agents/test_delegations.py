@@ -16,6 +16,7 @@ import caliber
 from caliber.model import Principal
 from caliber.model.errors import (
     CaliberError,
+    ConstraintViolation,
     DelegationFailed,
     InvalidStateTransition,
     InvalidValue,
@@ -161,7 +162,7 @@ def test_refusals(team: Team) -> None:
     with pytest.raises(RequiredFieldMissing):
         team.ada.agents.delegations.reject(given.delegation_id, reason=None)  # type: ignore[arg-type]
     team.planner.complete_trajectory(team.task, status="success", summary="done")
-    with pytest.raises(DelegationFailed, match="completed"):
+    with pytest.raises(DelegationFailed, match="it is rejected"):
         team.ada.agents.delegations.accept(given.delegation_id)
     with pytest.raises(DelegationFailed, match="completed"):
         team.delegate()
@@ -236,16 +237,77 @@ def test_a_completion_that_is_refused_has_no_effect(team: Team) -> None:
     assert team.memory.get(begun.child_trajectory_id, user="ana").outcome.summary == "not needed"
 
 
-def test_a_task_that_was_ended_by_hand_decides_how_its_delegation_ends(team: Team) -> None:
-    failed, done = team.begun(), team.begun()
+def test_a_task_that_is_ended_by_hand_ends_its_delegation(team: Team) -> None:
+    failed, done, late = (
+        team.begun(artifacts=[team.artifact]),
+        team.begun(),
+        team.begun(deadline=team.now + timedelta(hours=1)),
+    )
+    accepted = team.ada.agents.delegations.accept(team.delegate().delegation_id)
     team.ada.complete_trajectory(failed.child_trajectory_id, status="failure", summary="no parser")
+    assert team.sees(team.ada) == set()
     team.ada.complete_trajectory(done.child_trajectory_id, status="success", summary="tests written")
-    with pytest.raises(DelegationFailed, match="ended as failed"):
-        team.ada.agents.delegations.complete(failed.delegation_id, summary="all well")
-    ended = team.ada.agents.delegations.fail(failed.delegation_id, reason="no parser")
-    assert ended.status == "failed"
-    ended = team.ada.agents.delegations.complete(done.delegation_id, summary="all well")
-    assert ended.status == "completed"
+    team.ada.complete_trajectory(accepted.child_trajectory_id, status="partial", summary="half of them")
+    team.clock.advance(ms=3_600_000)
+    team.ada.complete_trajectory(late.child_trajectory_id, status="success", summary="late")
+    ended = {}
+    for each in team.planner.agents.delegations.list():
+        assert each.completed_at is not None
+        ended[each.delegation_id] = (each.status, each.result.status, each.result.summary, each.result.error)
+    assert ended == {
+        failed.delegation_id: ("failed", "failure", "", "no parser"),
+        done.delegation_id: ("completed", "success", "tests written", None),
+        accepted.delegation_id: ("completed", "partial", "half of them", None),
+        late.delegation_id: ("failed", "system_abort", "", "timeout"),
+    }
+    with pytest.raises(InvalidStateTransition):
+        team.ada.agents.delegations.complete(done.delegation_id, summary="all well")
+    with pytest.raises(InvalidStateTransition):
+        team.planner.agents.delegations.cancel(done.delegation_id, reason="no need")
+
+
+def test_a_task_that_is_ended_by_hand_ends_what_hangs_on_it(team: Team) -> None:
+    waiting, begun = team.delegate(), team.begun()
+    with pytest.raises(ConstraintViolation, match="still active"):
+        team.planner.complete_trajectory(team.task, status="success", summary="done")
+    assert team.ada.agents.delegations.get(waiting.delegation_id) == waiting
+    below = team.ada.agents.delegations.delegate("x", parent=begun.child_trajectory_id, to="bob")
+    team.ada.complete_trajectory(begun.child_trajectory_id, status="success", summary="written")
+    team.planner.complete_trajectory(team.task, status="failure", summary="no budget")
+    ended = {each.delegation_id: each for each in team.memory.agents.delegations.list()}
+    for each in (ended[waiting.delegation_id], ended[below.delegation_id]):
+        assert (each.status, each.result.error) == ("rejected", "the task ended")
+        assert each.completed_at is not None
+    assert ended[begun.delegation_id].status == "completed"
+    assert team.ada.agents.delegations.pending() == team.bob.agents.delegations.pending() == []
+
+
+@pytest.mark.parametrize(("rule", "below"), [("cascade_fail", "failed"), ("detach", "active")])
+def test_the_tasks_of_delegations_end_with_their_parent_or_go_on_alone(backend: Backend, rule: str, below: str) -> None:
+    team = Team(backend, trajectory__children_on_complete=rule)
+    first = team.begun(artifacts=[team.artifact])
+    second = team.ada.agents.delegations.delegate("x", parent=first.child_trajectory_id, to="bob")
+    second = team.bob.agents.delegations.accept(second.delegation_id)
+    team.planner.complete_trajectory(team.task, status="success", summary="done")
+    assert team.planner.agents.delegations.get(first.delegation_id).status == "failed"
+    assert team.memory.get(first.child_trajectory_id, user="ana").status == below
+    assert team.sees(team.ada) == set()
+    status = {"active": "accepted"}.get(below, below)
+    assert team.bob.agents.delegations.get(second.delegation_id).status == status
+    assert team.memory.get(second.child_trajectory_id, user="ana").status == below
+
+
+def test_an_abandoned_task_ends_its_delegations(backend: Backend) -> None:
+    team = Team(backend, orphan_detection_threshold="1h", delegation_timeout="10d")
+    begun, waiting = team.begun(), team.delegate()
+    below = team.ada.agents.delegations.delegate("x", parent=begun.child_trajectory_id, to="bob")
+    offered = team.planner.agents.handoffs.initiate(team.task, to="rev", reason="shift ends", notes="half done")
+    team.clock.advance(ms=2 * 3_600_000)
+    team.memory.acting_as(Principal.admin()).admin.maintain()
+    for each, status in ((begun, "failed"), (waiting, "rejected"), (below, "rejected")):
+        assert team.memory.agents.delegations.get(each.delegation_id).status == status
+    assert team.memory.agents.delegations.get(begun.delegation_id).result.status == "system_abort"
+    assert team.memory.agents.handoffs.get(offered.handoff_id).status == "rejected"
 
 
 def test_what_nobody_answers_times_out(team: Team) -> None:

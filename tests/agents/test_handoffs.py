@@ -112,6 +112,20 @@ def test_rejecting_leaves_the_task(team: Team) -> None:
     assert team.ada.agents.handoffs.accept(offer(team).handoff_id).status == "accepted"
 
 
+def test_a_task_that_ends_ends_its_handoffs(team: Team) -> None:
+    taken = offer(team)
+    team.ada.agents.handoffs.accept(taken.handoff_id)
+    waiting = team.ada.agents.handoffs.initiate(team.task, to="bob", **STORY)
+    team.ada.complete_trajectory(team.task, status="failure", summary="no corpus")
+    ended = [team.memory.agents.handoffs.get(each.handoff_id) for each in (taken, waiting)]
+    assert [(each.status, each.rejection_reason) for each in ended] == [
+        ("completed", None),
+        ("rejected", "the task ended"),
+    ]
+    assert all(each.completed_at is not None for each in ended)
+    assert team.bob.agents.handoffs.pending() == []
+
+
 def test_of_racing_agents_one_takes_the_task(team: Team) -> None:
     offered = offer(team, to_type="coder")
     barrier, won, lost = threading.Barrier(4), list[str](), list[str]()
@@ -163,7 +177,7 @@ def test_refusals(team: Team) -> None:
     with pytest.raises(PermissionDenied):
         team.planner.agents.handoffs.complete(offered.handoff_id)
     team.planner.complete_trajectory(team.task, status="success", summary="done")
-    with pytest.raises(HandoffFailed, match="completed"):
+    with pytest.raises(HandoffFailed, match="it is rejected"):
         team.ada.agents.handoffs.accept(offered.handoff_id)
     with pytest.raises(HandoffFailed, match="completed"):
         offer(team)

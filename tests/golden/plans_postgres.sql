@@ -788,6 +788,16 @@ DELETE FROM "tenant_a"."content_version" WHERE replaced_at < least($1, coalesce(
 --   gives: ordinal
 SELECT nextval('"tenant_a"."context_window_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
+-- delegation.any_of_task
+--   takes: trajectory_id
+--   gives: found
+SELECT 1 FROM "tenant_a"."delegation" WHERE parent_trajectory_id = $1 AND completed_at IS NULL UNION ALL SELECT 1 FROM "tenant_a"."handoff" WHERE trajectory_id = $1 AND completed_at IS NULL LIMIT 1;
+
+-- delegation.open_of_task
+--   takes: trajectory_id
+--   gives: ordinal, delegation_id, delegator_agent_id, task_description, parent_trajectory_id, status, created_at, updated_at, delegatee_agent_id, delegatee_agent_type, child_trajectory_id, shared_artifacts, shared_notes, additional_context, constraints, deadline, result, accepted_at, completed_at, version
+SELECT "ordinal", "delegation_id", "delegator_agent_id", "task_description", "parent_trajectory_id", "status", "created_at", "updated_at", "delegatee_agent_id", "delegatee_agent_type", "child_trajectory_id", "shared_artifacts", "shared_notes", "additional_context", "constraints", "deadline", "result", "accepted_at", "completed_at", "version" FROM "tenant_a"."delegation" WHERE parent_trajectory_id = $1 AND completed_at IS NULL ORDER BY created_at, ordinal;
+
 -- delegation.reserve
 --   takes: count
 --   gives: ordinal
@@ -1041,6 +1051,11 @@ SELECT pruned_to >= pg_snapshot_xmin($1::text::pg_snapshot) FROM "tenant_a"."fee
 --   takes: snapshot
 --   gives: sequence, writer, entries, xid
 SELECT sequence, writer, entries, xid::text FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY sequence;
+
+-- handoff.open_of_task
+--   takes: trajectory_id
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", "snapshot", "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "tenant_a"."handoff" WHERE trajectory_id = $1 AND completed_at IS NULL ORDER BY initiated_at, ordinal;
 
 -- handoff.reserve
 --   takes: count

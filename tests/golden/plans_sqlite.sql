@@ -677,6 +677,16 @@ SELECT owner_id FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?
 --   takes: before
 DELETE FROM content_version WHERE replaced_at < min(?1, coalesce((SELECT min(assembled_at) FROM context_window), 9223372036854775807));
 
+-- delegation.any_of_task
+--   takes: trajectory_id
+--   gives: found
+SELECT 1 FROM "delegation" WHERE parent_trajectory_id = ?1 AND completed_at IS NULL UNION ALL SELECT 1 FROM "handoff" WHERE trajectory_id = ?1 AND completed_at IS NULL LIMIT 1;
+
+-- delegation.open_of_task
+--   takes: trajectory_id
+--   gives: ordinal, delegation_id, delegator_agent_id, task_description, parent_trajectory_id, status, created_at, updated_at, delegatee_agent_id, delegatee_agent_type, child_trajectory_id, shared_artifacts, shared_notes, additional_context, constraints, deadline, result, accepted_at, completed_at, version
+SELECT "ordinal", "delegation_id", "delegator_agent_id", "task_description", "parent_trajectory_id", "status", "created_at", "updated_at", "delegatee_agent_id", "delegatee_agent_type", "child_trajectory_id", "shared_artifacts", "shared_notes", "additional_context", "constraints", "deadline", "result", "accepted_at", "completed_at", "version" FROM "delegation" WHERE parent_trajectory_id = ?1 AND completed_at IS NULL ORDER BY created_at, ordinal;
+
 -- embedding.drop_many
 --   takes: ordinals
 --   gives: ordinal, space_id, owner_type, owner_id, chunk_index, content_hash, vector, generated_at, version
@@ -871,6 +881,11 @@ DELETE FROM event WHERE created_at < ?1 AND family <> 'audit';
 --   takes: family, since, limit
 --   gives: ordinal, event_id, family, event_type, created_at, trajectory_id, scope_id, subject_type, subject_id, principal, payload, duration_ms
 SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM event WHERE family = ?1 AND created_at >= ?2 ORDER BY created_at DESC LIMIT ?3;
+
+-- handoff.open_of_task
+--   takes: trajectory_id
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", "snapshot", "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "handoff" WHERE trajectory_id = ?1 AND completed_at IS NULL ORDER BY initiated_at, ordinal;
 
 -- job.claim
 --   takes: kind, now, until, claimant, limit

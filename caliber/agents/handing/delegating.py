@@ -12,11 +12,11 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered
-from caliber.agents.handing.ending import Endings, due_us, watch
+from caliber.agents.handing.ending import DONE, Endings, due_us, watch
 from caliber.agents.handing.parties import Parties
 from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
@@ -36,8 +36,6 @@ from caliber.model.trajectory import OutcomeStatus, Trajectory, TrajectoryStatus
 from caliber.schema.relations import DELEGATION, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import Tasks
-
-_DONE: Final = (OutcomeStatus.SUCCESS, OutcomeStatus.PARTIAL)
 
 
 class Delegations(Parties):
@@ -291,7 +289,7 @@ class Delegations(Parties):
         produced = self._ids(artifacts, "artifacts"), self._ids(notes, "notes")
         self._check_length("summary", words)
         outcome = arguments.as_enum(status, OutcomeStatus, "status")
-        if outcome not in _DONE:
+        if outcome not in DONE:
             raise InvalidValue(field="status", reason="must be success or partial; use fail for a failure")
         with bounded(deadline_ms):
             acting = self._acting_on(agent, "complete as")
@@ -302,7 +300,7 @@ class Delegations(Parties):
 
             def work(uow: UnitOfWork) -> None:
                 nonlocal task
-                current, ended, records = self._may_complete(uow, key, acting, produced)
+                current, _, records = self._may_complete(uow, key, acting, produced)
                 now = from_us(uow.now_us)
                 task = uow.update(
                     DELEGATION,
@@ -312,7 +310,6 @@ class Delegations(Parties):
                 )
                 by = self._principal.label
                 unshare(self._engine, uow, task, task.delegatee_agent_id, by)
-                self._endings.end_below(uow, ended.trajectory_id, "the task ended", by)
                 for ref in records:
                     grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
                 self._logged(uow, EventType.DELEGATION_COMPLETE, task)

@@ -1,14 +1,14 @@
-"""End of delegations without a result: rejected, failed, cancelled, timed out; with every task below.
+"""End of delegations: rejected, failed, cancelled or timed out with every task below, and with a task that ends.
 
-One transaction ends a delegation, its task, and all tasks and delegations below that. A job of its own watches each
-delegation; time is that of the database's clock. Source: C-114, C-439, C-445, C-446, K-046.
+One transaction ends a delegation, its task, and all tasks and delegations below that. A task that is ended by hand ends
+its delegation, and the delegations and handoffs below. A job of its own watches each delegation; time is that of the
+database's clock. Source: C-114, C-439, C-445, C-446, K-046.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable
 from typing import Final
 
 from caliber.agents.handing.parties import log_step
@@ -25,13 +25,14 @@ from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory
 from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
-from caliber.trajectory.triggers import Retention
+from caliber.trajectory.triggers import Cancel, Retention
 
 WATCH: Final = "agents.delegation"
 """The kind of the jobs that end a delegation whose time is over."""
 _WATCHER: Final = "system:delegations"
-Cancel = Callable[[UnitOfWork, str, bytes, str], None]
-"""Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
+DONE: Final = (OutcomeStatus.SUCCESS, OutcomeStatus.PARTIAL)
+"""The outcomes of a delegation that was completed."""
+_FAILED: Final = "the task ended as failed"
 
 
 def due_us(task: DelegatedTask, timeout_ms: int) -> int | None:
@@ -60,9 +61,9 @@ def watch(engine: Engine, uow: UnitOfWork, task: DelegatedTask) -> None:
 
 
 class Endings:
-    """Ends delegations and tasks of one tenant."""
+    """Ends delegations and tasks of one tenant; without ``cancel`` the tasks of delegations go on alone."""
 
-    def __init__(self, engine: Engine, retention: Retention, cancel: Cancel) -> None:
+    def __init__(self, engine: Engine, retention: Retention, cancel: Cancel | None) -> None:
         self._engine = engine
         self._retention = retention
         self._cancel = cancel
@@ -99,37 +100,73 @@ class Endings:
         """End an open delegation for a reason, and its task as failed: a pending one is rejected, another failed."""
         pending = task.status is DelegationStatus.PENDING
         target = DelegationStatus.REJECTED if pending else DelegationStatus.FAILED
-        states.DELEGATION.check(task.status, target)
-        now = from_us(uow.now_us)
-        result = DelegationResult(outcome, error=reason)
-        ended: DelegatedTask = uow.update(
-            DELEGATION, dataclasses.replace(task, status=target, result=result, completed_at=now, updated_at=now)
-        )
-        unshare(self._engine, uow, ended, ended.delegatee_agent_id, by)
         kind = EventType.DELEGATION_REJECT if pending else EventType.DELEGATION_FAIL
-        tasks = (ended.parent_trajectory_id, ended.child_trajectory_id)
-        log_step(self._engine, uow, by, kind, DELEGATION.name, ended.delegation_id, tasks, {"outcome": outcome.value})
-        if ended.child_trajectory_id is not None:
+        ended = self._step(uow, task, target, kind, by, DelegationResult(outcome, error=reason))
+        if ended.child_trajectory_id is not None and self._cancel is not None:
             self.end_task(uow, ended.child_trajectory_id, reason, by)
         return ended
 
+    def _step(
+        self,
+        uow: UnitOfWork,
+        task: DelegatedTask,
+        status: DelegationStatus,
+        kind: EventType,
+        by: str,
+        result: DelegationResult | None = None,
+    ) -> DelegatedTask:
+        """Move a delegation to its next state, with the result if that is the last one."""
+        states.DELEGATION.check(task.status, status)
+        now = from_us(uow.now_us)
+        ended = None if result is None else now
+        moved: DelegatedTask = uow.update(
+            DELEGATION, dataclasses.replace(task, status=status, result=result, completed_at=ended, updated_at=now)
+        )
+        if result is not None:
+            unshare(self._engine, uow, moved, moved.delegatee_agent_id, by)
+        tasks = (moved.parent_trajectory_id, moved.child_trajectory_id)
+        payload = {} if result is None else {"outcome": result.status.value}
+        log_step(self._engine, uow, by, kind, DELEGATION.name, moved.delegation_id, tasks, payload)
+        return moved
+
+    def end_above(self, uow: UnitOfWork, task_id: uuid.UUID, outcome: OutcomeStatus, summary: str, by: str) -> None:
+        """End the delegation that a task is of as the task ends, by hand: completed or failed.
+
+        The parent task and the delegation are locked before the task itself, as a cancellation does.
+        """
+        for found in uow.select_path(DELEGATION, "list_by_child", task_id.bytes):
+            if not found.is_open:
+                continue
+            uow.lock(TRAJECTORY, found.parent_trajectory_id.bytes)
+            uow.lock(DELEGATION, found.delegation_id.bytes)
+            task: DelegatedTask | None = uow.find(DELEGATION, found.delegation_id.bytes)
+            if task is None or not task.is_open:
+                continue
+            due = due_us(task, self._engine.config.delegation_timeout)
+            if due is not None and due <= uow.now_us:
+                self.end(uow, task, TIMEOUT, by, OutcomeStatus.SYSTEM_ABORT)
+            elif outcome in DONE:
+                if task.status is DelegationStatus.ACCEPTED:
+                    task = self._step(uow, task, DelegationStatus.IN_PROGRESS, EventType.DELEGATION_START, by)
+                result = DelegationResult(outcome, summary)
+                self._step(uow, task, DelegationStatus.COMPLETED, EventType.DELEGATION_COMPLETE, by, result)
+            else:
+                self.end(uow, task, summary or _FAILED, by, outcome)
+
     def end_below(self, uow: UnitOfWork, task_id: uuid.UUID, reason: str, by: str) -> None:
-        """End the open delegations and handoffs of a task that ends."""
-        for each in uow.select_path(DELEGATION, "list_by_parent", task_id.bytes):
-            if each.is_open:
-                self.end(uow, each, reason, by)
-        for each in uow.select_path(HANDOFF, "list_by_trajectory", task_id.bytes):
-            if each.status is HandoffStatus.INITIATED:
-                now = from_us(uow.now_us)
-                rejected = HandoffStatus.REJECTED
-                uow.update(
-                    HANDOFF,
-                    dataclasses.replace(
-                        each, status=rejected, completed_at=now, updated_at=now, rejection_reason=reason
-                    ),
-                )
-                about = (EventType.HANDOFF_REJECT, HANDOFF.name, each.handoff_id)
-                log_step(self._engine, uow, by, *about, (task_id,), {})
+        """End the open delegations and handoffs of a task that ends; an accepted handoff is completed."""
+        for each in uow.select_entities(DELEGATION, "delegation.open_of_task", task_id.bytes):
+            self.end(uow, each, reason, by)
+        for each in uow.select_entities(HANDOFF, "handoff.open_of_task", task_id.bytes):
+            taken = each.status is HandoffStatus.ACCEPTED
+            status = HandoffStatus.COMPLETED if taken else HandoffStatus.REJECTED
+            states.HANDOFF.check(each.status, status)
+            now = from_us(uow.now_us)
+            why = None if taken else reason
+            ended = dataclasses.replace(each, status=status, completed_at=now, updated_at=now, rejection_reason=why)
+            uow.update(HANDOFF, ended)
+            kind = EventType.HANDOFF_COMPLETE if taken else EventType.HANDOFF_REJECT
+            log_step(self._engine, uow, by, kind, HANDOFF.name, each.handoff_id, (task_id,), {})
 
     def end_task(self, uow: UnitOfWork, task_id: uuid.UUID, reason: str, by: str) -> None:
         """End a task as failed for a reason, with the tasks and delegations below it; an ended one stays as it is."""
@@ -142,7 +179,8 @@ class Endings:
             self.end_task(uow, child.trajectory_id, reason, by)
         for scope in uow.select_path(SCOPE, "list_open", task_id.bytes):
             self._close(uow, scope, by)
-        self._cancel(uow, "list_by_trajectory", task_id.bytes, "the task was ended")
+        if self._cancel is not None:
+            self._cancel(uow, "list_by_trajectory", task_id.bytes, "the task was ended")
         status = OutcomeStatus.FAILURE
         _, session = lifecycle.finish_trajectory(uow, task_id, status=status, summary=reason, notes=())
         if session is not None:

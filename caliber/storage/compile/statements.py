@@ -73,6 +73,9 @@ IRREGULAR: dict[str, Irregular] = {
     "job.list_ended": Irregular(("outcome", "kind", "limit"), rows_of="job"),
     "job.counts": Irregular((), results=("kind", "jobs")),
     "agent.renew": Irregular(("agent_ids", "now"), rows_of="agent"),
+    "delegation.any_of_task": Irregular(("trajectory_id",), results=("found",)),
+    "delegation.open_of_task": Irregular(("trajectory_id",), rows_of="delegation"),
+    "handoff.open_of_task": Irregular(("trajectory_id",), rows_of="handoff"),
     "workspace_value.by_prefix": Irregular(("prefix",), rows_of="workspace_value"),
     "message.ready": Irregular(("mailbox", "mailbox_of_type", "now", "ahead"), results=("rank", "rank_of_type")),
     "message.claim": Irregular(

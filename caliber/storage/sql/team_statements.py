@@ -1,9 +1,12 @@
-"""SQL statements of agents and of the workspace: signs of life of many agents, values whose keys begin with a text."""
+"""SQL statements of agents and of the workspace.
+
+Signs of life of many agents, delegations and handoffs that have not ended, and values whose keys begin with a text.
+"""
 
 from __future__ import annotations
 
 from caliber.model.agents.registry import AgentStatus
-from caliber.schema.relations import AGENT, WORKSPACE_VALUE
+from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, WORKSPACE_VALUE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Dialect
 from caliber.storage.compile.spelling import literal, quote_all
@@ -15,6 +18,10 @@ def team_statements(dialect: Dialect) -> dict[str, str]:
     """Return the text of each irregular statement about agents and the workspace, in the words of a database."""
     agents, agent = dialect.table(AGENT.name), quote_all(codec_of(AGENT).names)
     values, value = dialect.table(WORKSPACE_VALUE.name), quote_all(codec_of(WORKSPACE_VALUE).names)
+    delegations, delegation = dialect.table(DELEGATION.name), quote_all(codec_of(DELEGATION).names)
+    handoffs, handoff = dialect.table(HANDOFF.name), quote_all(codec_of(HANDOFF).names)
+    given = f"FROM {delegations} WHERE parent_trajectory_id = {dialect.placeholder(1)} AND completed_at IS NULL"
+    passed = f"FROM {handoffs} WHERE trajectory_id = {dialect.placeholder(1)} AND completed_at IS NULL"
     one, now = dialect.placeholder(1), dialect.placeholder(2)
     ids = dialect.one_of(AGENT.column("agent_id"), "agent_id", dialect.list_placeholder(1))
     # Locked in the order of their ids: two calls about the same agents wait for each other, and end.
@@ -25,6 +32,9 @@ def team_statements(dialect: Dialect) -> dict[str, str]:
             f" status = CASE WHEN status = {_FAILED} THEN {_IDLE} ELSE status END"
             f" WHERE agent_id {dialect.among(held)} RETURNING {agent}"
         ),
+        "delegation.any_of_task": f"SELECT 1 {given} UNION ALL SELECT 1 {passed} LIMIT 1",
+        "delegation.open_of_task": f"SELECT {delegation} {given} ORDER BY created_at, ordinal",
+        "handoff.open_of_task": f"SELECT {handoff} {passed} ORDER BY initiated_at, ordinal",
         # No range of an index: databases order texts by the rules of a language.
         "workspace_value.by_prefix": f"SELECT {value} FROM {values} WHERE substr(key, 1, length({one})) = {one}",
     }
