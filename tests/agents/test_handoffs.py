@@ -278,6 +278,23 @@ def test_delegations_go_with_the_task(team: Team) -> None:
     assert team.rev.get(work.child_trajectory_id).outcome.summary == "tests are written"
 
 
+@pytest.mark.parametrize("to", [{"to": "planner"}, {"to_type": "planner"}])
+def test_a_task_that_is_handed_back_ends_its_delegation_and_goes_on(team: Team, to: dict[str, str]) -> None:
+    work = team.begun(artifacts=[team.artifact])
+    passed = team.ada.agents.handoffs.initiate(work.child_trajectory_id, **to, **STORY)
+    assert team.planner.agents.delegations.get(work.delegation_id).status == "in_progress"
+    team.planner.agents.handoffs.accept(passed.handoff_id)
+    ended = team.planner.agents.delegations.get(work.delegation_id)
+    assert (ended.status, ended.result.status) == ("failed", "failure")
+    assert ended.result.error == "the task was handed back to the agent that delegated it"
+    assert team.sees(team.ada) == set()
+    task = team.planner.get(work.child_trajectory_id)
+    assert (task.status, task.agent_id) == ("active", team.memory.agents.get("planner").agent_id)
+    assert task.turn_count == 1
+    team.planner.complete_trajectory(task.trajectory_id, status="success", summary="tests are written")
+    team.planner.complete_trajectory(team.task, status="success", summary="shipped")
+
+
 def test_a_forgotten_person_leaves_the_handoffs(team: Team) -> None:
     team.planner.append_turn(team.scope, role="user", content="I am Ana Quast.")
     shared = team.memory.start_trajectory("shared work", initiator=team.memory.agents.get("planner").ref)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered
+from caliber.agents.handing.ending import Endings
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
 from caliber.agents.handing.parties import Parties
 from caliber.agents.handing.sharing import share, show_task, unshare
@@ -46,6 +47,7 @@ from caliber.trajectory.summarizer import TurnSummarizer
 
 _MAX_TOKENS: Final = 2**31 - 1
 """A window's budget: as much as the configuration allows."""
+_HANDED_BACK: Final = "the task was handed back to the agent that delegated it"
 _LISTS: Final = (("next_steps", "Next steps"), ("blockers", "Blockers"), ("open_questions", "Open questions"))
 
 
@@ -55,6 +57,7 @@ class Handoffs(Parties):
     def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
         super().__init__(engine, principal, HANDOFF)
         self._tasks = tasks
+        self._endings = Endings(engine, tasks.retention, None)
 
     # --- giving ----------------------------------------------------------------------------------
 
@@ -166,7 +169,8 @@ class Handoffs(Parties):
         """Take over a task: the agent becomes the agent of the task, and its next window holds the notes.
 
         They are a turn of the task, with reason, next steps, blockers and open questions. Of agents that accept at once
-        one wins. Delegations of the task, and by its agent, pass on with it. Accepting again changes nothing.
+        one wins. Delegations of the task, and by its agent, pass on with it; a delegation whose task goes back to the
+        agent that delegated it fails, and the task goes on. Accepting again changes nothing.
 
         Raises: InputError kinds; NotFound; NotRegistered; PermissionDenied for an agent that it is not addressed to;
             HandoffFailed where another agent was first, it was rejected, the task ended, or has another agent by now.
@@ -258,10 +262,15 @@ class Handoffs(Parties):
         return moved
 
     def _move_delegations(self, uow: UnitOfWork, handoff: Handoff, me: Agent) -> None:
-        """Let the receiver go on with the delegation that the task is of, and get the results of those it gave."""
+        """Let the receiver go on with the delegation that the task is of, and get the results of those it gave.
+
+        A delegation that comes back to its delegator fails: nobody works on it for another agent.
+        """
         now, by, giver = from_us(uow.now_us), self._principal.label, handoff.from_agent_id
         for each in uow.select_path(DELEGATION, "list_by_child", handoff.trajectory_id.bytes):
-            if each.is_open and each.delegatee_agent_id == giver and each.delegator_agent_id != me.agent_id:
+            if each.is_open and each.delegator_agent_id == me.agent_id:
+                self._endings.end(uow, each, _HANDED_BACK, by)
+            elif each.is_open and each.delegatee_agent_id == giver:
                 unshare(self._engine, uow, each, giver, by)
                 moved = uow.update(
                     DELEGATION, dataclasses.replace(each, delegatee_agent_id=me.agent_id, updated_at=now)
