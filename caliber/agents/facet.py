@@ -208,6 +208,8 @@ class Agents:
     ) -> Agent:
         """Make an agent active, hibernated or archived, and return it; only active agents act.
 
+        An archived agent gives its tasks of the workspace back: other agents may claim them.
+
         Raises: InputError kinds; NotRegistered; PermissionDenied unless the principal is the application or an admin.
         """
         return self._registry.set_lifecycle(lifecycle, agent, deadline_ms)

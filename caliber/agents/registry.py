@@ -35,6 +35,7 @@ from caliber.model.search import ReadConsistency
 from caliber.model.time import MS_US, from_us
 from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.workspace.giving_back import give_back
 
 _HIERARCHY: Final = "caliber:agents reports_to"
 """Serializes changes of the hierarchy: two that are sound alone could close a cycle together."""
@@ -185,6 +186,8 @@ class Registry:
                 changed: Agent = uow.update(
                     AGENT, dataclasses.replace(known, lifecycle=target, updated_at=now, last_heartbeat=now)
                 )
+                if target is AgentLifecycle.ARCHIVED:
+                    give_back(self._engine, uow, named.ref, self._principal.label)
                 if target is AgentLifecycle.ACTIVE:
                     watch(uow, uow.now_us + self._engine.config.agents.heartbeat_timeout_ms * MS_US)
                 self._audit(uow, EventType.AGENT_LIFECYCLE, changed, {"lifecycle": target})

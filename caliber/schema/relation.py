@@ -161,6 +161,8 @@ class ForeignKey:
     alike: str | None = None
     locked_first: bool = False
     """Whether the referenced row is locked before the referring one, as a deletion does."""
+    frees: tuple[str, StrEnum, StrEnum] | None = None
+    """A column and two of its values: a row that loses the reference gets the second value in place of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +309,7 @@ class Relation:
         named += () if self.memory is None else [column for _, column in self.memory.names]
         named += [name for each in self.counted for name in (each.column, each.key)]
         named += [key.alike for key in self.foreign_keys if key.alike is not None]
+        named += [key.frees[0] for key in self.foreign_keys if key.frees is not None]
         named += self.active
         named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
         named += () if self.importance is None else (self.importance,)

@@ -31,6 +31,7 @@ from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.agents import AgentDirectory
 from caliber.workspace.dependencies import awaited_by, begun, check_acyclic, check_ready, given, parent_of, taken, waits
+from caliber.workspace.giving_back import emit_task
 from caliber.workspace.records import SharedRecords
 
 _LINKS: Final = "caliber:workspace:task-links"
@@ -111,7 +112,7 @@ class WorkspaceTasks:
             embeddings.attach(uow, TASK.name, task.task_id, task.title, vectors)
             for other in awaited:
                 uow.insert_new(TASK_DEPENDENCY, TaskDependency(task.task_id, TaskId(other), at))
-            self._emit(uow, task, "add")
+            emit_task(self._engine, uow, task, "add", self._principal.label)
             return task
 
         with bounded(deadline_ms):
@@ -478,15 +479,8 @@ class WorkspaceTasks:
 
     def _stored(self, uow: UnitOfWork, task: WorkspaceTask, action: str) -> WorkspaceTask:
         stored: WorkspaceTask = uow.update(TASK, dataclasses.replace(task, updated_at=from_us(uow.now_us)))
-        self._emit(uow, stored, action)
+        emit_task(self._engine, uow, stored, action, self._principal.label)
         return stored
-
-    def _emit(self, uow: UnitOfWork, task: WorkspaceTask, action: str) -> None:
-        payload = {"id": str(task.task_id), "action": action, "status": task.status.value}
-        if task.assigned_to is not None:
-            payload["assigned_to"] = str(task.assigned_to)
-        about = (TASK.name, task.task_id)
-        uow.emit(self._engine.event("task", principal=self._principal.label, subject=about, payload=payload))
 
     # --- ready or not ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from support.providers import CountingEmbeddings
 from support.weeks import SetClock
 
 import caliber
-from caliber.model import Principal, states
+from caliber.model import EntityRef, Principal, states
 from caliber.model.deadline import earliest
 from caliber.model.errors import (
     CircularReference,
@@ -120,6 +120,35 @@ def test_an_unknown_agent_gets_no_task_where_agents_are_registered(backend: Back
 
 
 @pytest.mark.databases("all")
+@pytest.mark.databases("all")
+@pytest.mark.parametrize("leaving", ["forgotten", "archived"])
+def test_an_agent_that_leaves_gives_its_tasks_back(backend: Backend, leaving: str) -> None:
+    memory = backend.open(**KNOBS)
+    tasks, snork, planner = memory.workspace.tasks, as_agent(memory, "snork"), as_agent(memory, "planner")
+    memory.agents.register("snork")
+    hidden = planner.add("begun", visible_to=["agent:planner"])
+    begun = snork.start(planner.assign(hidden.task_id, "snork").task_id)
+    waiting = tasks.assign(tasks.add("waiting").task_id, "snork")
+    done = snork.complete(snork.claim(tasks.add("done").task_id).task_id)
+    of_user = tasks.start(tasks.assign(tasks.add("of maria", user="maria").task_id, "snork", user="maria").task_id)
+    events: list[Any] = []
+    memory.events.subscribe(events.append, event_type="task")
+    if leaving == "forgotten":
+        memory.acting_as(Principal.admin()).forget(entity=EntityRef.agent("snork"))
+    else:
+        memory.agents.set_lifecycle("archived", "snork")
+        memory.flush()
+        assert {each.payload["id"] for each in events} == {str(each.task_id) for each in (begun, waiting, of_user)}
+    for each in (begun, waiting):
+        left = planner.get(each.task_id)
+        assert (left.status, left.assigned_to) == (WorkStatus.PENDING, None)
+    left = tasks.get(of_user.task_id, user="maria")
+    assert (left.status, left.assigned_to) == (WorkStatus.PENDING, None)
+    assert tasks.get(done.task_id).status is WorkStatus.COMPLETED
+    assert {planner.claim().title, planner.claim().title} == {"begun", "waiting"}
+    assert planner.claim() is None
+
+
 def test_tasks_are_found_by_words_and_meaning_as_they_are_now(backend: Backend) -> None:
     # P-044, P-036
     memory = backend.open(backend.config(embedding_provider=HASH_PROVIDER, vector__dimensions=32, policies=[]))

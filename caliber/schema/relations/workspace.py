@@ -107,7 +107,10 @@ TASK = Relation(
         version(),
     ),
     foreign_keys=(
-        ForeignKey("assigned_to", "agent", "agent_id", "set null"),
+        ForeignKey(
+            *("assigned_to", "agent", "agent_id", "set null"),
+            frees=("status", WorkStatus.IN_PROGRESS, WorkStatus.PENDING),
+        ),
         ForeignKey("parent_task_id", "task", "task_id", "set null"),
     ),
     paths=(

@@ -16,7 +16,7 @@ from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalErr
 from caliber.model.events import Event
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
-from caliber.schema.relation import Relation
+from caliber.schema.relation import ForeignKey, Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
@@ -466,12 +466,14 @@ class UnitOfWork:
                 if key.on_delete == "cascade":
                     self.delete(relation, entity)
                 else:
-                    self.update(relation, self._released(relation, row, entity, key.column))
+                    self.update(relation, self._released(relation, row, entity, key))
 
-    def _released(self, relation: Relation, row: Row, entity: Any, column: str) -> Any:
+    def _released(self, relation: Relation, row: Row, entity: Any, key: ForeignKey) -> Any:
         """Return a record without its reference to a deleted row; archived if it would duplicate another record."""
-        out, ends = dataclasses.replace(entity, **{column: None}), relation.ends
-        if ends is None or ends.archive is None or ends.supersede != column:
+        out, ends = dataclasses.replace(entity, **{key.column: None}), relation.ends
+        if key.frees is not None and getattr(out, key.frees[0]) is key.frees[1]:
+            out = dataclasses.replace(out, **{key.frees[0]: key.frees[2]})
+        if ends is None or ends.archive is None or ends.supersede != key.column:
             return out
         again = self.has_twin(relation, row, self._plans[relation.name].codec.encode(out, row[0]))
         return dataclasses.replace(out, **{ends.archive: from_us(self.now_us)}) if again else out
