@@ -3,7 +3,7 @@
 A name resolves to the same entity in every process, also before it was ever stored: the id is made of kind, namespace
 and name. Further names of one person, and the ids of entities that were merged, are rows of relation ``identity``.
 
-Source: O-17, K-194, K-195.
+Source: O-17, K-194, K-195, C-420.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.deadline import bounded
-from caliber.model.errors import Conflict, InvalidValue, PermissionDenied
+from caliber.model.errors import Conflict, InvalidValue, NotRegistered, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.identities import Identity, MergedIdentities
 from caliber.model.ids import IdentityId
@@ -138,6 +138,29 @@ def labels_of_agent(engine: Engine, agent: EntityRef) -> set[str]:
     if number >= 0:
         names.add(engine.memory.entity(rows, number).name)
     return {Principal.agent(name).label for name in names}
+
+
+def requires_registration(engine: Engine, principal: Principal) -> bool:
+    """Return whether a principal is an agent that acts only once the registry has it."""
+    is_agent = principal.kind is PrincipalKind.AGENT and not principal.serves
+    return is_agent and engine.config.agents.registration == "required"
+
+
+def require_registered(engine: Engine, principal: Principal) -> None:
+    """Raise NotRegistered for an agent that the registry does not have, where the configuration asks for that."""
+    if requires_registration(engine, principal):
+        agent = entity_of(engine, principal.id, AGENTS, field="agent", register=False)
+        for consistency in (None, ReadConsistency.LATEST):  # another process may have just registered it
+            if engine.snapshot(consistency)[AGENT.name].find(agent.id.bytes) >= 0:
+                return
+        raise not_registered(agent)
+
+
+def not_registered(agent: EntityRef) -> NotRegistered:
+    """Return the refusal of an agent that the registry does not have."""
+    return NotRegistered(
+        f"agent {agent.id} is not registered: register it with memory.agents.register(...)", agent_id=str(agent.id)
+    )
 
 
 def identities_in(uow: UnitOfWork, entity: EntityRef) -> list[Identity]:

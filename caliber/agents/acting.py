@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from caliber.access.identities import as_entity, current, entity_of
+from caliber.access.identities import as_entity, current, entity_of, not_registered, require_registered
+from caliber.access.identities import requires_registration as requires_registration
 from caliber.jobs.states import SYSTEM, new_job
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus
-from caliber.model.errors import NotRegistered, PermissionDenied, RequiredFieldMissing
+from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
@@ -152,29 +153,6 @@ def is_live(agent: Agent) -> bool:
 def _acts_unwritten(agent: Agent, now_us: int, config: CaliberConfig) -> bool:
     """Return whether an agent acts without a write: it may act, and no sign of life is due."""
     return is_live(agent) and now_us - to_us(agent.last_heartbeat) <= config.agents.sign_every_ms * MS_US
-
-
-def requires_registration(engine: Engine, principal: Principal) -> bool:
-    """Return whether a principal is an agent that acts only once the registry has it."""
-    is_agent = principal.kind is PrincipalKind.AGENT and not principal.serves
-    return is_agent and engine.config.agents.registration == "required"
-
-
-def require_registered(engine: Engine, principal: Principal) -> None:
-    """Raise NotRegistered for an agent that the registry does not have, where the configuration asks for that."""
-    if requires_registration(engine, principal):
-        agent = agent_named(engine, principal.id)
-        for consistency in (None, ReadConsistency.LATEST):  # another process may have just registered it
-            if find_agent(engine, agent.ref, consistency) is not None:
-                return
-        raise not_registered(agent.ref)
-
-
-def not_registered(ref: EntityRef) -> NotRegistered:
-    """Return the refusal of an agent that the registry does not have."""
-    return NotRegistered(
-        f"agent {ref.id} is not registered: register it with memory.agents.register(...)", agent_id=str(ref.id)
-    )
 
 
 def insert_agent(uow: UnitOfWork, config: CaliberConfig, agent: Agent) -> bool:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from caliber.access.identities import not_registered, require_registered
 from caliber.agents.acting import (
     ActingAgent,
     acting_agent,
@@ -18,8 +19,6 @@ from caliber.agents.acting import (
     find_agent,
     insert_agent,
     new_agent,
-    not_registered,
-    require_registered,
     watch,
 )
 from caliber.agents.liveness import all_agents, fail_silent, log_change, renew

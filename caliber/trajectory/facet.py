@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
+from caliber.access.identities import OWN_KIND, current, entity_of, keeping, require_registered, user_for
 from caliber.access.owners import guest_in
 from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
@@ -86,8 +86,12 @@ class TaskMethods:
             return self._engine.write(work)
 
     def _initiator(self, user: str | EntityRef | None, initiator: EntityRef | None) -> EntityRef:
-        """Return the entity that starts a task or session. Raises: RequiredFieldMissing, InvalidValue, DTypeError."""
+        """Return the entity that starts a task or session.
+
+        Raises: RequiredFieldMissing, InvalidValue, DTypeError, NotRegistered.
+        """
         self._engine.check_open()
+        require_registered(self._engine, self._principal)
         if user is not None and initiator is not None:
             raise InvalidValue(field="user", reason="is given with initiator; one of them says who starts it")
         if user is not None:
@@ -123,6 +127,8 @@ class TaskMethods:
         Raises: NotFound for another one; PermissionDenied with ``write`` for one that it may only read, or below which
             it may not write records of relation ``below``.
         """
+        if write:
+            require_registered(self._engine, self._principal)
         require(self._engine, self._searching.readers, relation, key, write=write, below=below)
         return key
 
@@ -163,7 +169,7 @@ class TaskMethods:
         administration both may be left out.
 
         Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
-            nesting beyond ``pcp.context_dag.max_depth``).
+            nesting beyond ``pcp.context_dag.max_depth``), NotRegistered (an agent, where ``agents.registration`` asks).
         """
         with bounded(deadline_ms):
             self._searching.readers.require_kind(TRAJECTORY)

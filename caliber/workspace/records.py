@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from caliber.access.identities import entity_of, user_for
+from caliber.access.identities import entity_of, require_registered, user_for
 from caliber.access.owners import default_readers, may_change, private_to
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
@@ -34,8 +34,9 @@ class SharedRecords:
         self._searching = searching
 
     def readers_for(self, user: str | EntityRef | None) -> Readers:
-        """Return the readers of the principal, or of ``user``. Raises: PermissionDenied for another user."""
+        """Return the readers of the principal, or of ``user``. Raises: PermissionDenied for another; NotRegistered."""
         self.engine.check_open()
+        require_registered(self.engine, self.principal)
         return self._searching.seen_by(user).readers
 
     def placed(
@@ -43,10 +44,11 @@ class SharedRecords:
     ) -> tuple[uuid.UUID | None, tuple[str, ...] | None]:
         """Return the user of a new record, if any, and its readers; None: everybody.
 
-        Raises: InputError kinds; PermissionDenied for a user who names another one, or readers.
+        Raises: InputError kinds; NotRegistered; PermissionDenied for a user who names another one, or readers.
         """
         engine, principal = self.engine, self.principal
         engine.check_open()
+        require_registered(engine, principal)
         if user is not None and visible_to is not None:
             raise InvalidValue(field="user", reason="is given with visible_to; one of them says who sees it")
         if principal.is_user and visible_to is not None:

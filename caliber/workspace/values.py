@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from caliber.access.corrections import CorrectionListeners
+from caliber.access.identities import require_registered
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
@@ -169,6 +170,7 @@ class Values:
         if self._principal.is_user:
             resource = "values of the workspace, which agents share"
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+        require_registered(self._engine, self._principal)
 
     def _with_prefix(self, prefix: str) -> Iterable[WorkspaceValue]:
         engine = self._engine

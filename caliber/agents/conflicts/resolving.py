@@ -10,9 +10,10 @@ import dataclasses
 import uuid
 from typing import Any, Final, Literal
 
+from caliber.access.identities import not_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
-from caliber.agents.acting import agent_named, not_registered
+from caliber.agents.acting import agent_named
 from caliber.agents.conflicts import recording
 from caliber.agents.conflicts.recording import Side
 from caliber.engine.engine import Engine

@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from caliber.access.identities import not_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
-from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent, not_registered
+from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.model import arguments

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from caliber.agents.acting import not_registered
+from caliber.access.identities import not_registered
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
 from caliber.model.agents import (

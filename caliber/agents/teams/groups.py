@@ -10,7 +10,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-from caliber.agents.acting import agent_named, not_registered, require_registered
+from caliber.access.identities import not_registered, require_registered
+from caliber.agents.acting import agent_named
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
