@@ -145,7 +145,8 @@ def dataset() -> list[tuple[Relation, Any]]:
         (DELEGATION, plain(DELEGATION, delegation_id=uid(96), delegator_agent_id=uid(95), parent_trajectory_id=T1)),
         (DELEGATION, plain(DELEGATION, delegation_id=uid(97), delegator_agent_id=uid(95), parent_trajectory_id=T1,
                            completed_at=from_us(9))),
-        (HANDOFF, plain(HANDOFF, handoff_id=uid(98), from_agent_id=uid(95), **key, snapshot=b"all")),
+        (HANDOFF, plain(HANDOFF, handoff_id=uid(98), from_agent_id=uid(95), **key, snapshot=b"all",
+                        to_agent_type="coder")),
         (HANDOFF, plain(HANDOFF, handoff_id=uid(99), from_agent_id=uid(95), **key, completed_at=from_us(9))),
         (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(101), key="a/one")),
         (WORKSPACE_VALUE, plain(WORKSPACE_VALUE, value_id=uid(102), key="a/two", deleted_at=from_us(1))),
@@ -171,7 +172,7 @@ def argument(name: str) -> Any:
     if name == "outcome":
         return "done"
     texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
-    texts |= {"kind", "state", "claimant", "holder", "prefix"}
+    texts |= {"kind", "state", "claimant", "holder", "prefix", "status", "agent_type"}
     if name == "trust":
         return "web"
     if name == "family":
@@ -262,6 +263,15 @@ READS: Final[list[tuple[str, tuple[Any, ...], Callable[[list[Row]], Any], Any]]]
     ("delegation.open_of_task", (T2.bytes,), lambda rows: ids(DELEGATION, rows), []),
     ("handoff.open_of_task", (T1.bytes,), lambda rows: ids(HANDOFF, rows), [98]),
     ("handoff.open_of_task", (T2.bytes,), lambda rows: ids(HANDOFF, rows), []),
+    ("handoff.brief_by_trajectory", (T1.bytes,), lambda rows: ids(HANDOFF, rows), [98, 99]),
+    ("handoff.brief_by_trajectory", (T1.bytes,), lambda rows: {codec_of(HANDOFF).decode(row).snapshot for row in rows},
+     {b""}),
+    ("handoff.brief_by_agent", (uid(95).bytes,), lambda rows: ids(HANDOFF, rows), [98, 99]),
+    ("handoff.brief_by_agent", (uid(96).bytes,), lambda rows: ids(HANDOFF, rows), []),
+    ("handoff.brief_by_status", ("initiated",), lambda rows: ids(HANDOFF, rows), [98, 99]),
+    ("handoff.brief_by_status", ("completed",), lambda rows: ids(HANDOFF, rows), []),
+    ("handoff.brief_pending_of_type", ("coder",), lambda rows: ids(HANDOFF, rows), [98]),
+    ("handoff.brief_pending_of_type", ("tester",), lambda rows: ids(HANDOFF, rows), []),
     ("workspace_value.by_prefix", ("a/",), lambda rows: sorted(ids(WORKSPACE_VALUE, rows)), [101, 102]),
     ("workspace_value.by_prefix", ("",), lambda rows: sorted(ids(WORKSPACE_VALUE, rows)), [101, 102, 103, 104]),
     ("workspace_value.by_prefix", ("a%",), lambda rows: ids(WORKSPACE_VALUE, rows), [104]),

@@ -367,6 +367,20 @@ def test_who_sees_a_delegation(team: Team) -> None:
     assert story == ["delegation_accept", "delegation_create"]
 
 
+def test_a_list_comes_in_pages(team: Team) -> None:
+    given = [team.delegate(to=("ada", "bob")[at % 2]).delegation_id for at in range(5)]
+    delegations, ada = team.planner.agents.delegations, team.ada.agents.delegations
+    pages = [delegations.list(limit=2)]
+    while pages[-1]:
+        pages.append(delegations.list(limit=2, after=pages[-1][-1].delegation_id))
+    assert [len(page) for page in pages] == [2, 2, 1, 0]
+    assert [each.delegation_id for page in pages for each in page] == given
+    assert [each.delegation_id for each in delegations.list(agent="bob", after=given[1])] == [given[3]]
+    assert [each.delegation_id for each in ada.list(task=team.task, after=given[0], limit=1)] == [given[2]]
+    with pytest.raises(NotFound):
+        ada.list(after=given[1])
+
+
 def test_the_story_goes_with_its_task(team: Team) -> None:
     given = team.begun()
     team.memory.acting_as(Principal.admin()).admin.purge_trajectory(given.child_trajectory_id)

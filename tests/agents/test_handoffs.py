@@ -6,6 +6,7 @@ Source: C-375, C-383, C-402, C-414, C-430, C-431, C-440, C-445, K-039.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from typing import Any
 
@@ -24,6 +25,7 @@ from caliber.model.errors import (
     PermissionDenied,
     RequiredFieldMissing,
 )
+from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
 STORY: dict[str, Any] = {
@@ -263,6 +265,37 @@ def test_agents_alone_are_parties_of_a_task_without_a_user(team: Team) -> None:
     for party in (team.planner, team.ada, team.memory):
         assert len(party.agents.handoffs.list()) == len(party.agents.delegations.list()) == 1
         assert party.agents.handoffs.snapshot(key).window_id
+
+
+def test_a_list_comes_in_pages_and_reads_no_snapshot(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    for _ in range(3):
+        given.append(offer(team).handoff_id)
+        team.ada.agents.handoffs.reject(given[-1], reason="no time")
+    typed = offer(team, to_type="coder")
+    given.append(typed.handoff_id)
+    planner, ada, read = team.planner.agents.handoffs, team.ada.agents.handoffs, list[bytes]()
+    plans: Any = inspect(team.memory).store.plans
+    known = plans["handoff"]
+
+    def decode(row: Any) -> Any:
+        read.append(row[known.codec.index("snapshot")])
+        return known.codec.decode(row)
+
+    with monkeypatch.context() as patched:
+        codec = dataclasses.replace(known.codec, decode=decode)
+        patched.setitem(plans, "handoff", dataclasses.replace(known, codec=codec))
+        assert [each.handoff_id for each in planner.list()] == given
+        assert [each.handoff_id for each in planner.list(task=team.task, limit=2)] == given[:2]
+        assert [each.handoff_id for each in planner.list(agent="planner", status="rejected")] == given[:3]
+        assert ada.pending() == [typed]
+    assert read
+    assert set(read) == {b""}
+    assert [each.handoff_id for each in planner.list(limit=2, after=given[1])] == given[2:]
+    assert [each.handoff_id for each in ada.list(after=given[2])] == given[3:]
+    with pytest.raises(NotFound):
+        team.rev.agents.handoffs.list(after=given[0])
+    assert planner.snapshot(given[0]).window_id
 
 
 def test_delegations_go_with_the_task(team: Team) -> None:

@@ -1052,6 +1052,26 @@ SELECT pruned_to >= pg_snapshot_xmin($1::text::pg_snapshot) FROM "tenant_a"."fee
 --   gives: sequence, writer, entries, xid
 SELECT sequence, writer, entries, xid::text FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY sequence;
 
+-- handoff.brief_by_agent
+--   takes: agent_id
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BYTEA), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "tenant_a"."handoff" WHERE from_agent_id = $1 OR to_agent_id = $1 ORDER BY initiated_at, ordinal;
+
+-- handoff.brief_by_status
+--   takes: status
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BYTEA), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "tenant_a"."handoff" WHERE status = $1 ORDER BY initiated_at, ordinal;
+
+-- handoff.brief_by_trajectory
+--   takes: trajectory_id
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BYTEA), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "tenant_a"."handoff" WHERE trajectory_id = $1 ORDER BY initiated_at, ordinal;
+
+-- handoff.brief_pending_of_type
+--   takes: agent_type
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BYTEA), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "tenant_a"."handoff" WHERE to_agent_type = $1 AND to_agent_id IS NULL AND status = 'initiated' ORDER BY initiated_at, ordinal;
+
 -- handoff.open_of_task
 --   takes: trajectory_id
 --   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version

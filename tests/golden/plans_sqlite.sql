@@ -882,6 +882,26 @@ DELETE FROM event WHERE created_at < ?1 AND family <> 'audit';
 --   gives: ordinal, event_id, family, event_type, created_at, trajectory_id, scope_id, subject_type, subject_id, principal, payload, duration_ms
 SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM event WHERE family = ?1 AND created_at >= ?2 ORDER BY created_at DESC LIMIT ?3;
 
+-- handoff.brief_by_agent
+--   takes: agent_id
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BLOB), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "handoff" WHERE from_agent_id = ?1 OR to_agent_id = ?1 ORDER BY initiated_at, ordinal;
+
+-- handoff.brief_by_status
+--   takes: status
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BLOB), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "handoff" WHERE status = ?1 ORDER BY initiated_at, ordinal;
+
+-- handoff.brief_by_trajectory
+--   takes: trajectory_id
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BLOB), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "handoff" WHERE trajectory_id = ?1 ORDER BY initiated_at, ordinal;
+
+-- handoff.brief_pending_of_type
+--   takes: agent_type
+--   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
+SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", CAST('' AS BLOB), "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "handoff" WHERE to_agent_type = ?1 AND to_agent_id IS NULL AND status = 'initiated' ORDER BY initiated_at, ordinal;
+
 -- handoff.open_of_task
 --   takes: trajectory_id
 --   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version

@@ -404,7 +404,7 @@ class Delegations(Parties):
             found = [each for each in self._read("list_by_delegatee", acting.bytes) if each.accepted_at is None]
             found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
             waiting = [each for each in found if each.status is DelegationStatus.PENDING]
-            return sorted(waiting, key=lambda each: (each.created_at, each.delegation_id.bytes))[:most]
+            return sorted(waiting, key=_place)[:most]
 
     def list(
         self,
@@ -413,17 +413,20 @@ class Delegations(Parties):
         task: Id | None = None,
         agent: str | EntityRef | None = None,
         limit: int = 100,
+        after: Id | None = None,
         deadline_ms: int | None = None,
     ) -> list[DelegatedTask]:
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
 
-        They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``.
+        They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``. ``after`` is
+        the id of the last delegation of the page before.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; NotFound for a delegation ``after`` that does not exist or is hidden.
         """
         wanted = None if status is None else arguments.as_enum(status, DelegationStatus, "status")
         parent = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
+        last = None if after is None else arguments.as_uuid(after, "after")
         with bounded(deadline_ms):
             self._engine.check_open()
             party = None if agent is None else self._party(agent)
@@ -437,14 +440,13 @@ class Delegations(Parties):
                     for one in ([wanted] if wanted is not None else DelegationStatus)
                     for each in self._read("list_by_status", one.value)
                 ]
-            shown = {
-                each.delegation_id: each
+            fitting = (
+                each
                 for each in found
                 if wanted in (None, each.status)
                 and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
-                and self._shows(each)
-            }
-            return sorted(shown.values(), key=lambda each: (each.created_at, each.delegation_id.bytes))[:most]
+            )
+            return self._page(fitting, last, most, _place, self._shows)
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -482,3 +484,8 @@ class Delegations(Parties):
             delegatee=None if worker is None else str(worker),
             child=None if task.child_trajectory_id is None else str(task.child_trajectory_id),
         )
+
+
+def _place(task: DelegatedTask) -> tuple[datetime, bytes]:
+    """Return the place of a delegation in lists, the oldest first."""
+    return task.created_at, task.delegation_id.bytes

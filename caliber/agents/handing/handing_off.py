@@ -8,9 +8,11 @@ Source: C-375, C-383, C-402, C-430, C-431, C-440, C-445, K-039.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final
 
 from caliber.access.visibility import Readers
@@ -390,10 +392,10 @@ class Handoffs(Parties):
         most = arguments.as_whole(limit, "limit", 1)
         with bounded(deadline_ms):
             acting = self._acting_on(agent, "list as")
-            found = self._read("list_by_receiver", acting.bytes)
-            found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
-            waiting = [without_snapshot(each) for each in found if each.status is HandoffStatus.INITIATED]
-            return sorted(waiting, key=lambda each: (each.initiated_at, each.handoff_id.bytes))[:most]
+            found = [each for each in self._brief("by_agent", acting.bytes) if each.to_agent_id == acting]
+            found += [] if (own := self._type_of(acting)) is None else self._brief("pending_of_type", own)
+            waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
+            return sorted(waiting, key=_place)[:most]
 
     def list(
         self,
@@ -402,38 +404,46 @@ class Handoffs(Parties):
         task: Id | None = None,
         agent: str | EntityRef | None = None,
         limit: int = 100,
+        after: Id | None = None,
         deadline_ms: int | None = None,
     ) -> list[Handoff]:
         """Return handoffs that the principal may see, the oldest first, at most ``limit``.
 
-        They are those of one ``status``, of a ``task``, or given or accepted by an ``agent``.
+        They are those of one ``status``, of a ``task``, or given or accepted by an ``agent``. ``after`` is the id of
+        the last handoff of the page before.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; NotFound for a handoff ``after`` that does not exist or is hidden.
         """
         wanted = None if status is None else arguments.as_enum(status, HandoffStatus, "status")
         of = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
+        last = None if after is None else arguments.as_uuid(after, "after")
         with bounded(deadline_ms):
             self._engine.check_open()
             party = None if agent is None else self._party(agent)
             if of is not None:
-                found = self._read("list_by_trajectory", of.bytes)
+                found = self._brief("by_trajectory", of.bytes)
             elif party is not None:
-                found = self._read("list_by_sender", party.bytes) + self._read("list_by_receiver", party.bytes)
+                found = self._brief("by_agent", party.bytes)
             else:
                 found = [
                     each
                     for one in ([wanted] if wanted is not None else HandoffStatus)
-                    for each in self._read("list_by_status", one.value)
+                    for each in self._brief("by_status", one.value)
                 ]
-            shown = {
-                each.handoff_id: without_snapshot(each)
+            fitting = (
+                each
                 for each in found
-                if wanted in (None, each.status)
-                and (party is None or party in (each.from_agent_id, each.to_agent_id))
-                and self._shows(each)
-            }
-            return sorted(shown.values(), key=lambda each: (each.initiated_at, each.handoff_id.bytes))[:most]
+                if wanted in (None, each.status) and (party is None or party in (each.from_agent_id, each.to_agent_id))
+            )
+            return self._page(fitting, last, most, _place, self._shows)
+
+    def _brief(self, statement: str, key: Any) -> builtins.list[Handoff]:
+        """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""
+        store = self._engine.store
+        decode, plan = store.plans[HANDOFF.name].codec.decode, store.statements[f"handoff.brief_{statement}"]
+        with store.read() as session:
+            return [decode(row) for row in session.run(plan, (key,))]
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -456,6 +466,11 @@ class Handoffs(Parties):
             giver=str(handoff.from_agent_id),
             receiver=None if receiver is None else str(receiver),
         )
+
+
+def _place(handoff: Handoff) -> tuple[datetime, bytes]:
+    """Return the place of a handoff in lists, the oldest first."""
+    return handoff.initiated_at, handoff.handoff_id.bytes
 
 
 def briefing(handoff: Handoff) -> str:

@@ -6,8 +6,10 @@ by the user of its task, and by the application and admins. Source: C-426, C-427
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from caliber.access.identities import not_registered
@@ -177,6 +179,28 @@ class Parties:
         plans = self._engine.store.plans[self._relation.name]
         with self._engine.store.read() as session:
             return [plans.codec.decode(row) for row in session.run(plans.lists[path], key)]
+
+    def _page(
+        self,
+        found: Iterable[R],
+        after: uuid.UUID | None,
+        most: int,
+        place: Callable[[R], tuple[datetime, bytes]],
+        shows: Callable[[R], bool],
+    ) -> list[R]:
+        """Return the records to show, the oldest first, at most ``most``: those behind the record ``after``.
+
+        Raises: NotFound for a record ``after`` that does not exist or is hidden.
+        """
+        last = None
+        if after is not None:
+            before = self._found(after)
+            if before is None or not shows(before):
+                raise self._not_found(after)
+            last = place(before)
+        once = {place(each): each for each in found}
+        behind = (once[at] for at in sorted(once) if last is None or at > last)
+        return list(itertools.islice(filter(shows, behind), most))
 
     def _found(self, key: uuid.UUID) -> Any | None:
         plans = self._engine.store.plans[self._relation.name]

@@ -143,6 +143,7 @@ class AsyncDelegations(AsyncFace, of=Delegations):
         task: Id | None = None,
         agent: str | EntityRef | None = None,
         limit: int = 100,
+        after: Id | None = None,
         deadline_ms: int | None = None,
     ) -> list[DelegatedTask]:
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
@@ -150,5 +151,5 @@ class AsyncDelegations(AsyncFace, of=Delegations):
         See ``Delegations.list``.
         """
         return await self._run(
-            self._sync.list, status=status, task=task, agent=agent, limit=limit, deadline_ms=deadline_ms
+            self._sync.list, status=status, task=task, agent=agent, limit=limit, after=after, deadline_ms=deadline_ms
         )

@@ -104,9 +104,10 @@ class AsyncHandoffs(AsyncFace, of=Handoffs):
         task: Id | None = None,
         agent: str | EntityRef | None = None,
         limit: int = 100,
+        after: Id | None = None,
         deadline_ms: int | None = None,
     ) -> list[Handoff]:
         """Return handoffs that the principal may see, the oldest first, at most ``limit``. See ``Handoffs.list``."""
         return await self._run(
-            self._sync.list, status=status, task=task, agent=agent, limit=limit, deadline_ms=deadline_ms
+            self._sync.list, status=status, task=task, agent=agent, limit=limit, after=after, deadline_ms=deadline_ms
         )

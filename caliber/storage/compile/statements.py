@@ -76,6 +76,10 @@ IRREGULAR: dict[str, Irregular] = {
     "delegation.any_of_task": Irregular(("trajectory_id",), results=("found",)),
     "delegation.open_of_task": Irregular(("trajectory_id",), rows_of="delegation"),
     "handoff.open_of_task": Irregular(("trajectory_id",), rows_of="handoff"),
+    "handoff.brief_by_trajectory": Irregular(("trajectory_id",), rows_of="handoff"),
+    "handoff.brief_by_agent": Irregular(("agent_id",), rows_of="handoff"),
+    "handoff.brief_by_status": Irregular(("status",), rows_of="handoff"),
+    "handoff.brief_pending_of_type": Irregular(("agent_type",), rows_of="handoff"),
     "workspace_value.by_prefix": Irregular(("prefix",), rows_of="workspace_value"),
     "message.ready": Irregular(("mailbox", "mailbox_of_type", "now", "ahead"), results=("rank", "rank_of_type")),
     "message.claim": Irregular(

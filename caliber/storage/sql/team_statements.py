@@ -5,12 +5,15 @@ Signs of life of many agents, delegations and handoffs that have not ended, and 
 
 from __future__ import annotations
 
+from caliber.model.agents.delegation import HandoffStatus
 from caliber.model.agents.registry import AgentStatus
 from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, WORKSPACE_VALUE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Dialect
-from caliber.storage.compile.spelling import literal, quote_all
+from caliber.storage.compile.spelling import literal, quote, quote_all
 
+_SNAPSHOT = HANDOFF.column("snapshot")
+_INITIATED = literal(HandoffStatus.INITIATED)
 _FAILED, _IDLE = literal(AgentStatus.FAILED), literal(AgentStatus.IDLE)
 
 
@@ -20,6 +23,10 @@ def team_statements(dialect: Dialect) -> dict[str, str]:
     values, value = dialect.table(WORKSPACE_VALUE.name), quote_all(codec_of(WORKSPACE_VALUE).names)
     delegations, delegation = dialect.table(DELEGATION.name), quote_all(codec_of(DELEGATION).names)
     handoffs, handoff = dialect.table(HANDOFF.name), quote_all(codec_of(HANDOFF).names)
+    # A list leaves out the snapshots, which may be large: they read as empty.
+    empty = f"CAST('' AS {dialect.type_of(_SNAPSHOT)})"
+    brief = ", ".join(empty if name == _SNAPSHOT.name else quote(name) for name in codec_of(HANDOFF).names)
+    listed, oldest = f"SELECT {brief} FROM {handoffs} WHERE", "ORDER BY initiated_at, ordinal"
     given = f"FROM {delegations} WHERE parent_trajectory_id = {dialect.placeholder(1)} AND completed_at IS NULL"
     passed = f"FROM {handoffs} WHERE trajectory_id = {dialect.placeholder(1)} AND completed_at IS NULL"
     one, now = dialect.placeholder(1), dialect.placeholder(2)
@@ -34,7 +41,13 @@ def team_statements(dialect: Dialect) -> dict[str, str]:
         ),
         "delegation.any_of_task": f"SELECT 1 {given} UNION ALL SELECT 1 {passed} LIMIT 1",
         "delegation.open_of_task": f"SELECT {delegation} {given} ORDER BY created_at, ordinal",
-        "handoff.open_of_task": f"SELECT {handoff} {passed} ORDER BY initiated_at, ordinal",
+        "handoff.open_of_task": f"SELECT {handoff} {passed} {oldest}",
+        "handoff.brief_by_trajectory": f"{listed} trajectory_id = {one} {oldest}",
+        "handoff.brief_by_agent": f"{listed} from_agent_id = {one} OR to_agent_id = {one} {oldest}",
+        "handoff.brief_by_status": f"{listed} status = {one} {oldest}",
+        "handoff.brief_pending_of_type": (
+            f"{listed} to_agent_type = {one} AND to_agent_id IS NULL AND status = {_INITIATED} {oldest}"
+        ),
         # No range of an index: databases order texts by the rules of a language.
         "workspace_value.by_prefix": f"SELECT {value} FROM {values} WHERE substr(key, 1, length({one})) = {one}",
     }
