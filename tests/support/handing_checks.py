@@ -16,9 +16,15 @@ from support.agent_history import OK, REFUSED, Client, Op
 
 WORKERS = 3
 ACCEPTS = ("accept", "take")
-NEEDS = {"start": "accept", "complete": "start", "fail": "accept", "finish": "take"}
+NEEDS = {"start": "accept", "complete": "start", "fail": "accept", "end task": "accept", "finish": "take"}
 """Calls, and the one that comes before."""
-ENDS = {"complete": ("completed",), "fail": ("failed",), "cancel": ("failed", "rejected"), "finish": ("completed",)}
+ENDS = {
+    "complete": ("completed",),
+    "fail": ("failed",),
+    "end task": ("completed",),
+    "cancel": ("failed", "rejected"),
+    "finish": ("completed",),
+}
 """Calls that end a record, and the states that they leave."""
 LEAVES = {"accept": "pending", "start": "accepted", "take": "initiated"}
 """Calls, and the state that is over after them."""
@@ -162,6 +168,8 @@ class Handing:
         agent = own if rng.random() < 0.85 else agent
         if choice < 0.7:
             _call(client, "start", key, agent, delegations.start)
+        elif choice < 0.75:
+            _call(client, "end task", key, own, lambda found, *, agent: _end_task(client.memory, found))
         elif choice < 0.9:
             _call(client, "complete", key, agent, delegations.complete, summary="done")
         elif choice < 0.95:
@@ -190,6 +198,13 @@ class Handing:
         }
         faults = [f"a task of no delegation: {each}" for each in children - below]
         return faults + handing_faults(ops, stored)
+
+
+def _end_task(memory: caliber.Caliber, key: uuid.UUID) -> Any:
+    """End the task of a delegation by hand, and return the delegation."""
+    delegations: Any = memory.agents.delegations
+    memory.complete_trajectory(delegations.get(key).child_trajectory_id, status="success", summary="done")
+    return delegations.get(key)
 
 
 def _call(client: Client, name: str, key: str, agent: str, call: Any, **options: Any) -> Any:
