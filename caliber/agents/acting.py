@@ -134,6 +134,24 @@ def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | Enti
     return renewed
 
 
+def named_in(uow: UnitOfWork, agent: EntityRef) -> Agent:
+    """Return the row of an agent that gets work: for it that is no sign of life, and does not register it.
+
+    Raises: NotRegistered; PermissionDenied for an archived agent.
+    """
+    known: Agent | None = uow.find(AGENT, agent.id.bytes)
+    if known is None:
+        raise not_registered(agent)
+    if known.lifecycle is AgentLifecycle.ARCHIVED:
+        raise PermissionDenied(
+            f"agent {agent.id} is archived: name another one, or make it active with memory.agents.set_lifecycle",
+            agent_id=str(agent.id),
+            action="give work to",
+            resource="an agent that is archived",
+        )
+    return known
+
+
 def admitted(engine: Engine, agent: ActingAgent) -> Agent:
     """Return an agent that acts, as ``registered`` does, but from memory where its act would write nothing.
 

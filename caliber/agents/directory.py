@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from caliber.agents.acting import ActingAgent, acting_agent, agent_named, registered
+from caliber.agents.acting import ActingAgent, acting_agent, agent_named, named_in, registered
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.references import EntityRef
+from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.agents import NamedAgent
 
@@ -26,5 +27,11 @@ class Directory:
         return agent_named(self._engine, agent)
 
     def require(self, uow: UnitOfWork, agent: NamedAgent) -> None:
-        """Require an agent's row in a transaction, or register it. Raises: as ``registered``."""
+        """Require the row of an agent that acts, or register it. Raises: as ``registered``."""
         registered(uow, self._engine.config, agent if isinstance(agent, ActingAgent) else agent.ref)
+
+    def check(self, uow: UnitOfWork, agent: NamedAgent) -> None:
+        """Require the row of an agent that gets work, or register it. Raises: as ``registered`` and ``named_in``."""
+        if uow.find(AGENT, agent.ref.id.bytes) is None:
+            self.require(uow, agent)
+        named_in(uow, agent.ref)

@@ -29,5 +29,12 @@ class AgentDirectory(Protocol):
         ...
 
     def require(self, uow: UnitOfWork, agent: NamedAgent) -> None:
-        """Require an agent's row in a transaction, or register it. Raises: NotRegistered, PermissionDenied."""
+        """Require the row of an agent that acts, or register it. Raises: NotRegistered, PermissionDenied."""
+        ...
+
+    def check(self, uow: UnitOfWork, agent: NamedAgent) -> None:
+        """Require the row of an agent that gets work, or register it: for it that is no sign of life.
+
+        Raises: NotRegistered; PermissionDenied for an archived one.
+        """
         ...

@@ -129,6 +129,13 @@ def test_of_racing_agents_one_accepts(team: Team) -> None:
     assert len(below) == 1
 
 
+def test_an_archived_agent_gets_no_task(team: Team) -> None:
+    team.memory.agents.set_lifecycle("archived", "ada")
+    with pytest.raises(PermissionDenied, match="archived"):
+        team.delegate(to="ada")
+    assert team.memory.agents.delegations.list() == []
+
+
 def test_refusals(team: Team) -> None:
     give = team.planner.agents.delegations.delegate
     with pytest.raises(DelegationFailed, match="itself"):

@@ -155,6 +155,13 @@ def test_of_racing_agents_one_takes_the_task(team: Team) -> None:
     assert task.turn_count == 1
 
 
+def test_an_archived_agent_gets_no_task(team: Team) -> None:
+    team.memory.agents.set_lifecycle("archived", "ada")
+    with pytest.raises(PermissionDenied, match="archived"):
+        offer(team, to="ada")
+    assert team.memory.agents.handoffs.list() == []
+
+
 def test_refusals(team: Team) -> None:
     with pytest.raises(HandoffFailed, match="itself"):
         offer(team, to="planner")

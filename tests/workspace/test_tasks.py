@@ -16,7 +16,7 @@ from support.providers import CountingEmbeddings
 from support.weeks import SetClock
 
 import caliber
-from caliber.model import EntityRef, Principal, states
+from caliber.model import EntityRef, FixedClock, Principal, states
 from caliber.model.deadline import earliest
 from caliber.model.errors import (
     CircularReference,
@@ -116,10 +116,25 @@ def test_an_unknown_agent_gets_no_task_where_agents_are_registered(backend: Back
     assert tasks.get(task.task_id) == task
 
 
+def test_a_task_that_is_assigned_is_no_act_of_its_agent(backend: Backend) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock, **KNOBS)
+    task = memory.workspace.tasks.add("t")
+    for name in ("gone", "silent"):
+        memory.agents.register(name)
+    memory.agents.set_lifecycle("archived", "gone")
+    with pytest.raises(PermissionDenied, match="archived"):
+        memory.workspace.tasks.assign(task.task_id, "gone")
+    memory.agents.set_status("failed", "silent")
+    before = memory.agents.get("silent")
+    clock.advance(ms=3_600_000)
+    assert memory.workspace.tasks.assign(task.task_id, "silent").assigned_to == before.agent_id
+    assert memory.agents.get("silent") == before
+
+
 # --- searching -------------------------------------------------------------------------------------
 
 
-@pytest.mark.databases("all")
 @pytest.mark.databases("all")
 @pytest.mark.parametrize("leaving", ["forgotten", "archived"])
 def test_an_agent_that_leaves_gives_its_tasks_back(backend: Backend, leaving: str) -> None:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.access.visibility import Readers
-from caliber.agents.acting import registered
+from caliber.agents.acting import named_in, registered
 from caliber.agents.handing.ending import DONE, Endings, due_us, watch
 from caliber.agents.handing.parties import Parties
 from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
@@ -89,7 +89,7 @@ class Delegations(Parties):
                 uow.lock(TRAJECTORY, below.bytes)
                 above: Trajectory = uow.get(TRAJECTORY, below.bytes)
                 me = registered(uow, self._engine.config, acting)
-                other = None if addressee.agent is None else self._known(uow, addressee.agent)
+                other = None if addressee.agent is None else named_in(uow, addressee.agent.ref)
                 self._check_given(uow, me, other, addressee.type, above)
                 if ends is not None and to_us(ends) <= uow.now_us:
                     raise InvalidValue(field="deadline", reason="is past; a delegation must end later than now")

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from caliber.access.visibility import Readers
-from caliber.agents.acting import registered
+from caliber.agents.acting import named_in, registered
 from caliber.agents.handing.ending import Endings
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
 from caliber.agents.handing.parties import Parties
@@ -105,7 +105,7 @@ class Handoffs(Parties):
                 uow.lock(TRAJECTORY, key.bytes)
                 owned: Trajectory = uow.get(TRAJECTORY, key.bytes)
                 me = registered(uow, engine.config, acting)
-                other = None if addressee.agent is None else self._known(uow, addressee.agent)
+                other = None if addressee.agent is None else named_in(uow, addressee.agent.ref)
                 if other is not None and other.agent_id == me.agent_id:
                     raise HandoffFailed(reason="an agent cannot hand a task over to itself")
                 self._check_works_on(owned, me)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
-from caliber.access.identities import not_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
 from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent
@@ -111,14 +110,6 @@ class Parties:
         """Return the type of an agent; None for one that is not registered."""
         known = find_agent(self._engine, EntityRef(EntityType.AGENT, agent_id))
         return None if known is None else known.agent_type
-
-    @staticmethod
-    def _known(uow: UnitOfWork, agent: ActingAgent) -> Agent:
-        """Return the row of an agent that work is for, which does not act itself. Raises: NotRegistered."""
-        known: Agent | None = uow.find(AGENT, agent.ref.id.bytes)
-        if known is None:
-            raise not_registered(agent.ref)
-        return known
 
     def _check_addressed(self, agent_id: uuid.UUID | None, agent_type: str | None, me: Agent, key: uuid.UUID) -> None:
         """Raise PermissionDenied unless work is for an agent, by its name or its type."""

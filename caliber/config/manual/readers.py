@@ -410,7 +410,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "principal.id": ("admin.rule_outcomes", "api.tenants"),
     "principal.role": ("admin.rule_outcomes", "api.tenants"),
     "principal.admin": ("admin.rule_outcomes", "api.tenants"),
-    "agents.registration": ("agents.acting",),
+    "agents.registration": ("access.identities", "agents.acting"),
     "agents.heartbeat_timeout_ms": ("agents.acting", "agents.liveness", "agents.registry"),
     "agents.lock_place_ms": ("agents.locks",),
     "agents.lock_poll_ms": ("agents.lock_waiting",),
