@@ -5,13 +5,14 @@ Source: C-364 to C-368, K-036, K-037.
 
 from __future__ import annotations
 
+import builtins
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from caliber.agents import lock_queue
-from caliber.agents.acting import agent_named, registered, requires_registration
+from caliber.agents.acting import agent_named, registered, require_registered, requires_registration
 from caliber.agents.lock_queue import Blocked, Request
 from caliber.agents.lock_waiting import Waiter, waiters_of
 from caliber.engine.background import PeriodicTask
@@ -36,8 +37,10 @@ from caliber.model.events import EventFamily, EventType
 from caliber.model.ids import LockWaiterId
 from caliber.model.process.interrupts import managed, suppress
 from caliber.model.time import to_us
+from caliber.schema.relation import Relation
 from caliber.schema.relations import LOCK, LOCK_WAITER
 from caliber.storage import waiting
+from caliber.storage.compile.plan import Plan
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -268,7 +271,7 @@ class LockService:
         )
         event_log.audit(uow, event)
 
-    # --- reading -----------------------------------------------------------------------------------
+    # --- reading, without a write transaction: the clock decides which leases count ---------------------------------
 
     def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """Return the locks of a resource that have not run out, as far as the principal may see them.
@@ -278,27 +281,20 @@ class LockService:
         self._engine.check_open()
         resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
 
-        def work(uow: UnitOfWork) -> list[Lock]:
-            return [
-                lock
-                for lock in uow.select_path(LOCK, "list_by_resource", resource)
-                if to_us(lock.expires_at) > uow.now_us and self._is_own(lock.holder)
-            ]
-
         with bounded(deadline_ms):
-            return self._act(work)
+            now, path = self._engine.clock.now_us(), self._engine.store.plans[LOCK.name].lists["list_by_resource"]
+            locks: list[Lock] = self._read(LOCK, path, resource)
+        return [lock for lock in locks if to_us(lock.expires_at) > now and self._is_own(lock.holder)]
 
     def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
         """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
 
         Raises: InputError kinds.
         """
-        own = None if self._principal.serves else self._principal.label
+        self._engine.check_open()
         number = arguments.as_whole(limit, "limit", 1)
         with bounded(deadline_ms):
-            return self._act(
-                lambda uow: uow.select_entities(LOCK_WAITER, "lock_waiter.list_live", uow.now_us, own, number)
-            )
+            return self._listed(LOCK_WAITER, "lock_waiter.list_live", number)
 
     def reap(self, *, deadline_ms: int | None = None) -> int:
         """Delete rows of leases that ran out, and of waiters that died; return how many."""
@@ -311,10 +307,23 @@ class LockService:
 
         Raises: InputError kinds.
         """
-        own = None if self._principal.serves else self._principal.label
+        self._engine.check_open()
         number = arguments.as_whole(limit, "limit", 1)
         with bounded(deadline_ms):
-            return self._act(lambda uow: uow.select_entities(LOCK, "lock.list_live", uow.now_us, own, number))
+            return self._listed(LOCK, "lock.list_live", number)
+
+    def _listed(self, relation: Relation, statement: str, limit: int) -> builtins.list[Any]:
+        """Return locks or requests that have not run out, as far as the principal may see them."""
+        own = None if self._principal.serves else self._principal.label
+        now = self._engine.clock.now_us()
+        return self._read(relation, self._engine.store.statements[statement], now, own, limit)
+
+    def _read(self, relation: Relation, plan: Plan, *values: Any) -> builtins.list[Any]:
+        """Return the entities of one statement. Raises: NotRegistered; StorageError kinds."""
+        require_registered(self._engine, self._principal)
+        decode = self._engine.store.plans[relation.name].codec.decode
+        with self._engine.store.read() as session:
+            return [decode(row) for row in session.run(plan, values)]
 
 
 class Acquiring:

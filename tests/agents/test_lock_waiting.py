@@ -325,6 +325,29 @@ def test_a_release_in_another_handle_wakes_the_next(backend: Any) -> None:
     assert time.monotonic() - began < 1.5, "it was woken, before its own next look"
 
 
+def test_a_look_at_locks_writes_nothing(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock, embedding_provider=None, agents__registration="required")
+    memory.agents.register("planner")
+    planner = memory.acting_as(Principal.agent("planner")).agents.locks
+    planner.acquire("file", lease_ms=1_000)
+    memory.agents.locks.acquire("other", holder="app", lease_ms=LONG_MS)
+    store = inspect(memory).store
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a write transaction")
+
+    monkeypatch.setattr(type(store), "write", refuse)
+    clock.advance(ms=40_000)
+    for locks, resources in ((memory.agents.locks, ["other"]), (planner, [])):
+        assert [each.resource for each in locks.list()] == resources
+        assert [each.resource for each in locks.held("other")] == resources
+        assert locks.held("file") == [], "its lease ran out"
+        assert locks.waiting() == []
+    monkeypatch.undo()
+    assert memory.storage.locks.count() == 2, "a look deletes no row"
+
+
 def test_reap_removes_leases_and_requests_that_ran_out(backend: Any) -> None:
     clock = FixedClock()
     memory = backend.open(clock=clock, embedding_provider=None)
