@@ -121,13 +121,7 @@ def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | Enti
         assert known is not None  # inserted here, or by another transaction that has ended
     if _acts_unwritten(known, uow.now_us, config):
         return known
-    if known.lifecycle is not AgentLifecycle.ACTIVE:
-        raise PermissionDenied(
-            f"agent {ref.id} is {known.lifecycle}: make it active with memory.agents.set_lifecycle before it acts",
-            agent_id=str(ref.id),
-            action="act as",
-            resource=f"an agent that is {known.lifecycle}",
-        )
+    _check_active(known)
     revived = AgentStatus.IDLE if known.status is AgentStatus.FAILED else known.status
     now = from_us(uow.now_us)
     renewed: Agent = uow.update(AGENT, dataclasses.replace(known, status=revived, last_heartbeat=now, updated_at=now))
@@ -166,6 +160,25 @@ def admitted(engine: Engine, agent: ActingAgent) -> Agent:
 def is_live(agent: Agent) -> bool:
     """Return whether an agent is active and has not failed: it is reached, and would be missed."""
     return agent.lifecycle is AgentLifecycle.ACTIVE and agent.status is not AgentStatus.FAILED
+
+
+def require_active(engine: Engine, principal: Principal) -> None:
+    """Raise PermissionDenied for an agent that memory has as hibernated or archived; an unknown one may act."""
+    if principal.kind is PrincipalKind.AGENT and not principal.serves:
+        known = find_agent(engine, agent_named(engine, principal.id).ref)
+        if known is not None:
+            _check_active(known)
+
+
+def _check_active(agent: Agent) -> None:
+    if agent.lifecycle is not AgentLifecycle.ACTIVE:
+        raise PermissionDenied(
+            f"agent {agent.agent_id} is {agent.lifecycle}: make it active with memory.agents.set_lifecycle before it"
+            " acts",
+            agent_id=str(agent.agent_id),
+            action="act as",
+            resource=f"an agent that is {agent.lifecycle}",
+        )
 
 
 def _acts_unwritten(agent: Agent, now_us: int, config: CaliberConfig) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from caliber.agents import lock_queue
-from caliber.agents.acting import agent_named, registered, require_registered, requires_registration
+from caliber.agents.acting import agent_named, registered, require_active, require_registered, requires_registration
 from caliber.agents.lock_queue import Blocked, Request
 from caliber.agents.lock_waiting import Waiter, waiters_of
 from caliber.engine.background import PeriodicTask
@@ -84,8 +84,12 @@ class LockService:
         return self._engine.store.write(work)
 
     def _act(self, work: Callable[[UnitOfWork], T]) -> T:
-        """Write an act of the principal: an agent that is to be registered is looked up in the same transaction."""
+        """Write an act of the principal: an agent that is to be registered is looked up in the same transaction.
+
+        Raises: NotRegistered; PermissionDenied for an agent that is hibernated or archived.
+        """
         if not requires_registration(self._engine, self._principal):
+            require_active(self._engine, self._principal)
             return self._write(work)
         agent, config = agent_named(self._engine, self._principal.id), self._engine.config
 
@@ -112,8 +116,9 @@ class LockService:
         Requests that wait get the lock in their order; a shared lock does not overtake an exclusive request. The same
         holder asking again renews its lock under a new token, also in another mode.
 
-        Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; NotRegistered for an agent
-            where ``agents.registration`` is required; LockAcquisitionFailed when it is held incompatibly, or others
+        Raises: InputError kinds; PermissionDenied for a holder that is not the principal's, and for an agent that is
+            hibernated or archived; NotRegistered for an agent where ``agents.registration`` is required;
+            LockAcquisitionFailed when it is held incompatibly, or others
             wait for it, for all of ``wait_ms``; its ``holder`` is who holds it, or None where that is not the
             principal's to know; LockDeadlock, at once, when the holders wait for each other; Unavailable when
             ``deadline_ms`` passes first.
@@ -211,7 +216,8 @@ class LockService:
     ) -> Lock:
         """Extend a lease that has not run out.
 
-        Raises: LockExpired; PermissionDenied when another holds it; InputError kinds.
+        Raises: LockExpired; PermissionDenied when another holds it, or for an agent that is hibernated or archived;
+            InputError kinds.
         """
         self._engine.check_open()
         lease = self._lease_ms(lease_ms)

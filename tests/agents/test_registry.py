@@ -297,6 +297,29 @@ def test_locks_ask_the_registry_only_where_registration_is_required(open_store: 
     assert memory.agents.list() == []
 
 
+@pytest.mark.parametrize("lifecycle", ["hibernated", "archived"])
+def test_an_agent_that_is_not_active_takes_no_lock(open_store: Opened, lifecycle: str) -> None:
+    memory = open_store()
+    memory.agents.register("planner")
+    locks = memory.acting_as(Principal.agent("planner")).agents.locks
+    lock = locks.acquire("file")
+    token = LockToken("file", lock.token)
+    memory.agents.set_lifecycle(lifecycle, "planner")
+
+    def hold() -> None:
+        with locks.hold("other"):
+            pass
+
+    calls: list[Callable[[], Any]] = [lambda: locks.acquire("other"), hold, lambda: locks.renew(token)]
+    for call in calls:
+        with pytest.raises(PermissionDenied, match=f"is {lifecycle}: make it active"):
+            call()
+    assert locks.list() == [lock], "as an agent that looks at messages"
+    assert locks.release(token), "an agent that left gives back what it held"
+    memory.agents.set_lifecycle("active", "planner")
+    assert locks.acquire("other").holder == "agent:planner"
+
+
 def test_acts_are_signs_of_life(open_store: Opened) -> None:
     clock = FixedClock()
     memory = open_store(clock=clock, agents__heartbeat_timeout_ms=40_000)
