@@ -165,7 +165,7 @@ class RecordCorrections(ABC, Generic[R]):
         text, vector = self._embed(key, changes)
 
         def work(uow: UnitOfWork) -> R:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             self._serialize(uow)
             old: R = self._corrections.read(uow, self.relation, key, CorrectionAction.SUPERSEDE)
             later = self._superseding(uow, key)
@@ -202,7 +202,7 @@ class RecordCorrections(ABC, Generic[R]):
         """Take back the newest correction of a record that stands. Raises: as the handle's method."""
 
         def work(uow: UnitOfWork) -> R:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             self._serialize(uow)
             record: R = self._corrections.read(uow, self.relation, key, CorrectionAction.UNDO)
             event = self._corrections.last(uow, self.relation, record)
@@ -306,7 +306,7 @@ class RecordCorrections(ABC, Generic[R]):
 
         Raises: as ``Corrections.read``; Conflict for one that was merged into another, or of another version.
         """
-        uow.guard(guard)
+        uow.guard(guard, self._principal)
         if dated:
             self._serialize(uow)
         record: R = self._corrections.read(uow, self.relation, key, action)

@@ -172,10 +172,10 @@ def require_active(engine: Engine, principal: Principal) -> None:
 
 def _check_active(agent: Agent) -> None:
     if agent.lifecycle is not AgentLifecycle.ACTIVE:
+        shown = str(agent.agent_id)
         raise PermissionDenied(
-            f"agent {agent.agent_id} is {agent.lifecycle}: make it active with memory.agents.set_lifecycle before it"
-            " acts",
-            agent_id=str(agent.agent_id),
+            f"agent {shown} is {agent.lifecycle}: make it active with memory.agents.set_lifecycle before it acts",
+            agent_id=shown,
             action="act as",
             resource=f"an agent that is {agent.lifecycle}",
         )

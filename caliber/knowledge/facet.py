@@ -120,7 +120,7 @@ class NoteMethods:
         text = embedded_text(new.entity, new.content)
 
         def work(uow: UnitOfWork) -> Note:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             note, created = note_ops.add_note(uow, new)
             if created:
                 attach(uow, "note", note.note_id, text, vector)

@@ -191,7 +191,7 @@ class Records(RecordReader):
             ready = self._with_vectors(new)
 
             def work(uow: UnitOfWork) -> list[Any]:
-                uow.guard(guard)
+                uow.guard(guard, self._principal)
                 return [self._insert(uow, item) for item in ready]
 
             return self._engine.write(work)
@@ -344,7 +344,7 @@ class Records(RecordReader):
             vectors = self._embeddings.vector(self._relation.name, text) if text_changes else None
 
             def work(uow: UnitOfWork) -> Any:
-                uow.guard(guard)
+                uow.guard(guard, self._principal)
                 record = self._read(uow, key, expected)
                 if "trust" in values:
                     self._check_label(dataclasses.replace(record, trust=values["trust"]))
@@ -413,7 +413,7 @@ class Records(RecordReader):
         key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> Any:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             record = self._read(uow, key, expected)
             if record.archived_at is not None:
                 return record
@@ -436,7 +436,7 @@ class Records(RecordReader):
         key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> None:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             record = self._read(uow, key, expected)
             uow.delete(self._relation, record)
             self._tell(uow, EventType.MEMORY_DELETE, record)

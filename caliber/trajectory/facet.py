@@ -326,7 +326,7 @@ class TaskMethods:
             vectors = embedder.prepare("turn", texts)
 
         def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Callable[[], None]]]]:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             stored = yield from turn_ops.append_turns(uow, scope_id, new, author_id)
             appended = bool(uow.changes)  # turns that were there already change nothing
             if vectors is not None:
@@ -406,7 +406,7 @@ class TaskMethods:
         author_id = self._author(scope)
 
         def work(uow: UnitOfWork) -> Artifact:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             artifact, created = artifact_ops.create_artifact(
                 uow, scope, new, unlabelled=engine.config.trust.artifacts, user=user, author_id=author_id
             )

@@ -324,7 +324,7 @@ class Tasks(Generic[P]):
         return self.retry(attempt)
 
     def _close(self, uow: UnitOfWork, subject: Subject, prepared: P, guard: LockToken | None) -> Scope:
-        uow.guard(guard)
+        uow.guard(guard, self._principal)
         assert subject.scope is not None
         current: Scope = uow.get(SCOPE, subject.scope.scope_id.bytes)
         if not current.is_open:
@@ -395,7 +395,7 @@ class Tasks(Generic[P]):
             prepared = self.policies.prepare(Trigger.TASK_END, subject)
 
             def work(uow: UnitOfWork) -> TrajectoryOutcome:
-                uow.guard(guard)
+                uow.guard(guard, self._principal)
                 if along is not None:
                     along(uow)
                 self.retention.task_ends(uow, trajectory_id, status, summary, self._principal.label)

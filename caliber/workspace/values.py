@@ -77,7 +77,7 @@ class Values:
         expected = None if version is None else arguments.as_whole(version, "version")
 
         def work(uow: UnitOfWork, lost: builtins.list[WorkspaceValue]) -> WorkspaceValue:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             known = self._current(uow, wanted)
             _check(known, expected, lost)
             now = from_us(uow.now_us)
@@ -111,7 +111,7 @@ class Values:
         expected = None if version is None else arguments.as_whole(version, "version", 1)
 
         def work(uow: UnitOfWork, lost: builtins.list[WorkspaceValue]) -> WorkspaceValue:
-            uow.guard(guard)
+            uow.guard(guard, self._principal)
             known = self._current(uow, wanted)
             if known is None or known.deleted_at is not None:
                 if expected is not None:

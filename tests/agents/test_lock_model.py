@@ -20,7 +20,7 @@ from support.evidence import scale
 import caliber
 from caliber.agents import lock_queue
 from caliber.agents.lock_queue import Blocked, Request
-from caliber.model import FixedClock
+from caliber.model import FixedClock, Principal
 from caliber.model.agents import Lock, LockMode, LockToken
 from caliber.model.errors import LockExpired, PermissionDenied
 from caliber.model.ids import LockWaiterId
@@ -74,6 +74,9 @@ class LockMachine(RuleBasedStateMachine):
         self.tokens: dict[str, int] = {}
         self.numbers = itertools.count(1)
         self.woken: set[uuid.UUID] = set()
+
+    def label(self, holder: str) -> str:
+        return Principal.agent(f"{holder} {self.example}").label
 
     # --- the model -------------------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ class LockMachine(RuleBasedStateMachine):
     @rule(resource=RESOURCES, holder=HOLDERS, mode=MODES, lease_ms=LEASES, queues=st.booleans())
     def ask(self, resource: str, holder: str, mode: LockMode, lease_ms: int, queues: bool) -> None:
         waiter_id = LockWaiterId(uuid.UUID(int=(self.example << 64) + next(self.numbers))) if queues else None
-        resource, holder = f"{resource} {self.example}", f"{holder} {self.example}"
+        resource, holder = f"{resource} {self.example}", self.label(holder)
         self.attempt(Request(resource, holder, mode, lease_ms, PLACE_MS, waiter_id))
 
     @precondition(lambda self: any(self.queues.values()))
@@ -197,7 +200,7 @@ class LockMachine(RuleBasedStateMachine):
         resource, one = data.draw(
             st.sampled_from([(resource, each) for resource, locks in self.held.items() for each in locks])
         )
-        by = f"{by} {self.example}"
+        by = self.label(by)
         token, is_live = LockToken(resource, one.token), one in self.live(resource)
         woken: set[uuid.UUID] = set()
 
@@ -222,17 +225,22 @@ class LockMachine(RuleBasedStateMachine):
                 assert bool(woken) == bool(self.queues.get(resource))
 
     @precondition(lambda self: any(self.tokens.values()))
-    @rule(data=st.data(), age=st.integers(0, 3))
-    def write_guarded(self, data: Any, age: int) -> None:
+    @rule(data=st.data(), age=st.integers(0, 3), by=st.none() | HOLDERS)
+    def write_guarded(self, data: Any, age: int, by: str | None) -> None:
         resource = data.draw(st.sampled_from(sorted(self.tokens)))
         token = self.tokens[resource] - age
         if token < 1:
             return
-        if any(each.token == token for each in self.live(resource)):
-            self.store.write(lambda uow: uow.guard(LockToken(resource, token)))
+        holder = next((each.holder for each in self.live(resource) if each.token == token), None)
+        writer = Principal.application() if by is None else Principal.agent(f"{by} {self.example}")
+        if holder is not None and by is not None and holder != writer.label:
+            with pytest.raises(PermissionDenied):
+                self.store.write(lambda uow: uow.guard(LockToken(resource, token), writer))
+        elif holder is not None:
+            self.store.write(lambda uow: uow.guard(LockToken(resource, token), writer))
         else:
             with pytest.raises(LockExpired):
-                self.store.write(lambda uow: uow.guard(LockToken(resource, token)))
+                self.store.write(lambda uow: uow.guard(LockToken(resource, token), writer))
 
     # --- time ------------------------------------------------------------------------------------
 

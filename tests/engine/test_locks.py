@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from support.configs import config
 from support.drawn import needs
 
 import caliber
-from caliber.model import FixedClock, LockMode, LockToken
+from caliber.model import FixedClock, LockMode, LockToken, Principal
 from caliber.model.errors import InputError, LockAcquisitionFailed, LockExpired, PermissionDenied
 from caliber.model.time import from_us
 
@@ -128,6 +129,33 @@ def test_lost_lock_stops_the_write(name: str, agent: Any, clock: FixedClock) -> 
     again = agent.memory.agents.locks.acquire("r", holder="a", lease_ms=60_000)
     GUARDED[name](agent, token_of(again))
     assert agent.memory.admin.stats()["position"] != before
+
+
+def own_note(agent: Any) -> Any:
+    return agent.note(f"first of {agent.memory.principal.label}").note_id
+
+
+ALSO_GUARDED: dict[str, Callable[[Any, LockToken], Any]] = {
+    **GUARDED,
+    "update_note": lambda agent, guard: agent.memory.update_note(own_note(agent), content="second", guard=guard),
+    "delete_note": lambda agent, guard: agent.memory.delete_note(own_note(agent), guard=guard),
+    "set_value": lambda agent, guard: agent.memory.workspace.values.set("key", 1, guard=guard),
+    "delete_value": lambda agent, guard: (
+        agent.memory.workspace.values.set("key", 1),
+        agent.memory.workspace.values.delete("key", guard=guard),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALSO_GUARDED)
+def test_a_lock_guards_the_writes_of_its_holder_alone(name: str, agent: Any) -> None:
+    lock = agent.memory.agents.locks.acquire("r", holder="agent:holder", lease_ms=60_000)
+    stranger, holder = copy.copy(agent), copy.copy(agent)
+    stranger.memory = agent.memory.acting_as(Principal.agent("stranger"))
+    holder.memory = agent.memory.acting_as(Principal.agent("holder"))
+    with pytest.raises(PermissionDenied, match="lock of another holder"):
+        ALSO_GUARDED[name](stranger, token_of(lock))
+    ALSO_GUARDED[name](holder, token_of(lock))
 
 
 def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:

@@ -1154,8 +1154,8 @@ DELETE FROM "tenant_a"."lock" AS old WHERE old.expires_at <= $1 AND old.token < 
 
 -- lock.held
 --   takes: resource, token, now
---   gives: token
-SELECT token FROM "tenant_a"."lock" WHERE resource = $1 AND token = $2 AND expires_at > $3;
+--   gives: holder
+SELECT holder FROM "tenant_a"."lock" WHERE resource = $1 AND token = $2 AND expires_at > $3;
 
 -- lock.list_live
 --   takes: now, holder, limit

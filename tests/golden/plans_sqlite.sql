@@ -974,8 +974,8 @@ DELETE FROM lock WHERE expires_at <= ?1 AND token < (SELECT max(token) FROM lock
 
 -- lock.held
 --   takes: resource, token, now
---   gives: token
-SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
+--   gives: holder
+SELECT holder FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
 
 -- lock.list_live
 --   takes: now, holder, limit

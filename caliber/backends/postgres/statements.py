@@ -77,7 +77,7 @@ _TEXTS: Final = {
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0)::bigint FROM {memory_type}",
     # Two integers: the first keeps our locks apart from other programs' in the same database.
     "lock.serialize": ("SELECT pg_advisory_xact_lock({advisory_class}, hashtext({advisory_schema} || $1)) IS NOT NULL"),
-    "lock.held": "SELECT token FROM {lock} WHERE resource = $1 AND token = $2 AND expires_at > $3",
+    "lock.held": "SELECT holder FROM {lock} WHERE resource = $1 AND token = $2 AND expires_at > $3",
     # The newest row of a resource stays, expired or not: tokens must keep rising.
     "lock.delete_expired": (
         "DELETE FROM {lock} AS old WHERE old.expires_at <= $1"

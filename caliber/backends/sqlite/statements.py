@@ -73,7 +73,7 @@ _TEXTS = {
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0) FROM memory_type",
     # BEGIN IMMEDIATE keeps every other writer out already.
     "lock.serialize": "SELECT ?1 IS NOT NULL",
-    "lock.held": "SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
+    "lock.held": "SELECT holder FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
     # The newest row of a resource stays, expired or not: tokens must keep rising.
     "lock.delete_expired": (
         "DELETE FROM lock WHERE expires_at <= ?1"

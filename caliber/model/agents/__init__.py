@@ -36,7 +36,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class LockToken:
-    """Proof of a lock, passed as ``guard`` to a write: the write fails once the lock is lost."""
+    """Proof of a lock, passed as ``guard`` to a write of its holder: the write fails once the lock is lost."""
 
     resource: str
     token: int

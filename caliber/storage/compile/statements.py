@@ -35,7 +35,7 @@ IRREGULAR: dict[str, Irregular] = {
     "turn.of_closed_scopes": Irregular(("created_until",), rows_of="turn"),
     "memory.revision": Irregular((), results=("memories", "versions")),
     "lock.serialize": Irregular(("resource",), results=("serialized",)),
-    "lock.held": Irregular(("resource", "token", "now"), results=("token",)),
+    "lock.held": Irregular(("resource", "token", "now"), results=("holder",)),
     "lock.delete_expired": Irregular(("now",)),
     "lock.list_live": Irregular(("now", "holder", "limit"), rows_of="lock"),
     "lock_waiter.list_live": Irregular(("now", "holder", "limit"), rows_of="lock_waiter"),

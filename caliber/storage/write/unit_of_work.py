@@ -11,8 +11,15 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from caliber.model.agents import LockToken
-from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
+from caliber.model import arguments
+from caliber.model.errors import (
+    Conflict,
+    InsertFailed,
+    InternalError,
+    LockExpired,
+    NotFound,
+    PermissionDenied,
+)
 from caliber.model.events import Event
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
@@ -27,6 +34,8 @@ from caliber.storage.write.consequences import LOWERS, changed, lower, lower_own
 from caliber.storage.write.twins import has_twin
 
 if TYPE_CHECKING:
+    from caliber.model.access import Principal
+    from caliber.model.agents import LockToken
     from caliber.storage.compile.listing import Listing
 
 
@@ -357,25 +366,28 @@ class UnitOfWork:
         """Run a plan of the backend's own that takes nothing, in this transaction."""
         self._session.changed(plan, ())
 
-    def guard(self, token: LockToken | None) -> None:
-        """Check a fencing token inside this very transaction.
+    def guard(self, token: LockToken | None, writer: Principal) -> None:
+        """Check a fencing token, and that it is the writer's, inside this very transaction.
 
-        Raises: LockExpired when the lock has expired, was released or was taken over.
+        Raises: LockExpired when the lock has expired, was released or was taken over; PermissionDenied when another
+            holds it, unless the application or an admin writes.
         """
         if token is None:
             return
-        if not isinstance(token, LockToken):
-            raise DTypeError(field="guard", expected="LockToken", got=type(token).__name__)
-        if not isinstance(token.resource, str):
-            raise DTypeError(field="guard.resource", expected="str", got=type(token.resource).__name__)
-        if isinstance(token.token, bool) or not isinstance(token.token, int):
-            raise DTypeError(field="guard.token", expected="an int", got=type(token.token).__name__)
-        if not 0 <= token.token < 2**63:
-            raise InvalidValue(field="guard.token", reason="must be at least 0 and fit 64 bits")
-        self.serialize(token.resource)
+        proof = arguments.as_token(token, "guard")
+        assert proof is not None  # as checked above
+        self.serialize(proof.resource)
         now_us = self.now_us if self._clock_us is None else self._clock_us()
-        if not self.select("lock.held", token.resource, token.token, now_us):
-            raise LockExpired(resource=token.resource)
+        held = self.select("lock.held", proof.resource, proof.token, now_us)
+        if not held:
+            raise LockExpired(resource=proof.resource)
+        if not writer.serves and held[0][0] != writer.label:
+            raise PermissionDenied(
+                f"{writer.label} may not write under a lock of another holder: guard the write with a lock of its own",
+                agent_id=writer.label,
+                action="write under",
+                resource="a lock of another holder",
+            )
 
     def lock_reads(self) -> None:
         """From now on, keep others from changing the rows that are read one by one.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from caliber.model.access import Principal
 from caliber.model.deadline import within
 from caliber.model.errors import Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
@@ -173,7 +174,7 @@ def test_work_that_raises_before_it_writes_is_the_callers_own_error(contract: Co
     store = contract.store()
 
     def work(uow: UnitOfWork) -> None:
-        uow.guard("no token")  # type: ignore[arg-type]
+        uow.guard("no token", Principal.application())  # type: ignore[arg-type]
 
     with pytest.raises(InputError):
         store.write(work)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from caliber.events import event_log
+from caliber.model.access import Principal
 from caliber.model.agents import LockToken
-from caliber.model.errors import LockExpired
+from caliber.model.errors import LockExpired, PermissionDenied
 from caliber.model.events import Event, EventFamily
 from caliber.model.references import EntityType
 from caliber.model.time import FixedClock, from_us
@@ -26,6 +27,8 @@ from caliber.storage.write.changes import UPSERT, unpack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import changed, plain, unlike_any
 from caliber.testing.world import PATIENCE_S, Contract, Undo, count
+
+APPLICATION = Principal.application()
 
 
 class Recorder:
@@ -192,23 +195,31 @@ def test_store_without_windows_keeps_no_content(contract: Contract) -> None:
 def test_guard_is_checked_in_the_very_transaction(contract: Contract) -> None:
     # C-364 to C-368: a lock that lapsed between the check and the write would be no guard
     store = contract.store(clock=FixedClock(1_000))
-    lock = plain(LOCK, resource="r", token=4, expires_at=from_us(2_000))
+    lock = plain(LOCK, resource="r", token=4, holder="agent:a", expires_at=from_us(2_000))
     store.write(lambda uow: uow.insert(LOCK, lock))
 
-    def guarded(token: LockToken | None) -> Callable[[UnitOfWork], None]:
+    def guarded(token: LockToken | None, writer: Principal = APPLICATION) -> Callable[[UnitOfWork], None]:
         def work(uow: UnitOfWork) -> None:
             uow.insert(NOTE, changed(NOTE, plain(NOTE), **unlike_any(NOTE)))
-            uow.guard(token)
+            uow.guard(token, writer)
 
         return work
 
-    store.write(guarded(LockToken("r", 4)))
+    writers = (APPLICATION, Principal.admin("a"), Principal.agent("a"))
+    for writer in writers:
+        store.write(guarded(LockToken("r", 4), writer))
     for token in (LockToken("r", 3), LockToken("other", 4)):
         with pytest.raises(LockExpired):
             store.write(guarded(token))
-    assert count(store, NOTE) == 1
-    store.write(guarded(None))
-    assert count(store, NOTE) == 2
+    for other in (Principal.agent("b"), Principal.user("a")):
+        with pytest.raises(PermissionDenied, match="lock of another holder") as caught:
+            store.write(guarded(LockToken("r", 4), other))
+        assert "agent:a" not in f"{caught.value} {caught.value.context}", "the holder stays unknown"
+        with pytest.raises(LockExpired):
+            store.write(guarded(LockToken("r", 3), other))
+    assert count(store, NOTE) == len(writers)
+    store.write(guarded(None, Principal.agent("b")))
+    assert count(store, NOTE) == len(writers) + 1
 
 
 def test_lock_that_lapses_while_the_writer_waits_guards_no_more(contract: Contract) -> None:
@@ -225,7 +236,7 @@ def test_lock_that_lapses_while_the_writer_waits_guards_no_more(contract: Contra
 
     def guarded() -> None:
         try:
-            store.write(lambda uow: uow.guard(LockToken("r", 1)))
+            store.write(lambda uow: uow.guard(LockToken("r", 1), APPLICATION))
             outcome.append("written")
         except LockExpired as error:
             outcome.append(error)
