@@ -1,8 +1,12 @@
 """Transactions of locks: granting one in turn, keeping a place in the queue of its resource, and finding deadlocks.
 
 Each transaction serializes on its resource. A request is granted when no lock of another holder is in its way and no
-request ahead of it in the queue is: a stream of shared locks cannot starve an exclusive one. A holder that asks for
-more of a resource it holds does not queue behind others, who wait for it already.
+request ahead of it in the queue is: a stream of shared locks cannot starve an exclusive one.
+
+A holder that asks again for a resource it holds does not queue behind others: they wait for its lock already, so that
+neither would go on. Where it shares the resource, and asks to share it while another's exclusive request waits, it gets
+the lock that it has, with the same token and the same lease: readers under one label cannot keep a lock alive by asking
+for it in turn. The lock ends with its lease, or with the first release, and the exclusive request is next.
 
 Source: C-364 to C-368, K-036, K-037.
 """
@@ -84,11 +88,15 @@ def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     now = uow.now_us
     own_place = next((each for each in queue if each.waiter_id == request.waiter_id), None)
     ticket = None if own_place is None else own_place.ticket
-    in_the_way, ahead = _Queue.live(locks, queue, now).obstacles(request.holder, request.mode, ticket)
+    live = _Queue.live(locks, queue, now)
+    in_the_way, ahead = live.obstacles(request.holder, request.mode, ticket)
     if in_the_way or ahead:
         return _wait(uow, request, in_the_way, ahead, queue, own_place)
     if own_place is not None:
         _leave(uow, own_place, len(queue) > 1, wake)
+    shared = live.shared_again(request, ticket)
+    if shared is not None:
+        return shared
     return _grant(uow, request, locks, wake if len(queue) > (own_place is not None) else None)
 
 
@@ -109,10 +117,24 @@ class _Queue:
     def obstacles(self, holder: str, mode: LockMode, ticket: int | None) -> tuple[list[Lock], list[LockWaiter]]:
         """Return the locks of others, and the requests of others ahead, that a request has to wait for."""
         in_the_way = _conflicting(self.locks, holder, mode)
-        if any(lock.holder == holder for lock in self.locks):
+        if self._held_by(holder) is not None:
             return in_the_way, []
+        return in_the_way, self._ahead(holder, mode, ticket)
+
+    def shared_again(self, request: Request, ticket: int | None) -> Lock | None:
+        """Return the lock of a holder that asks to share what it shares, ahead of exclusive requests of others."""
+        own = self._held_by(request.holder)
+        if own is None or own.mode is not LockMode.SHARED or request.mode is not LockMode.SHARED:
+            return None
+        return own if self._ahead(request.holder, request.mode, ticket) else None
+
+    def _held_by(self, holder: str) -> Lock | None:
+        return next((lock for lock in self.locks if lock.holder == holder), None)
+
+    def _ahead(self, holder: str, mode: LockMode, ticket: int | None) -> list[LockWaiter]:
+        """Return the requests of others that came before a request and conflict with it."""
         ahead = [each for each in self.waiters if ticket is None or each.ticket < ticket]
-        return in_the_way, _conflicting(ahead, holder, mode)
+        return _conflicting(ahead, holder, mode)
 
 
 def _conflicting(others: Sequence[C], holder: str, mode: LockMode) -> list[C]:

@@ -114,7 +114,8 @@ class LockService:
         """Acquire a lock for ``lease_ms``, or for the configured ``lock_timeout``.
 
         Requests that wait get the lock in their order; a shared lock does not overtake an exclusive request. The same
-        holder asking again renews its lock under a new token, also in another mode.
+        holder asking again renews its lock under a new token, also in another mode. While another's exclusive request
+        waits, a holder that asks to share what it shares gets the lock that it has: its token and lease stay.
 
         Raises: InputError kinds; PermissionDenied for a holder that is not the principal's, and for an agent that is
             hibernated or archived; NotRegistered for an agent where ``agents.registration`` is required;

@@ -92,15 +92,24 @@ class LockMachine(RuleBasedStateMachine):
         locks = [each.holder for each in live if each.holder != request.holder and collide(each.mode, request.mode)]
         if any(each.holder == request.holder for each in live):
             return locks
+        return locks + self.ahead(request)
+
+    def ahead(self, request: Request) -> list[str]:
+        """Return the holders of requests that came before a request and collide with it."""
         ahead = []
         for each in self.queues.get(request.resource, []):
             if each.request.waiter_id == request.waiter_id:
                 break
             if self.waits(each):
                 ahead.append(each.request)
-        return locks + [
-            each.holder for each in ahead if each.holder != request.holder and collide(each.mode, request.mode)
-        ]
+        return [each.holder for each in ahead if each.holder != request.holder and collide(each.mode, request.mode)]
+
+    def shared_again(self, request: Request) -> Held | None:
+        """Return the lock of a reader that asks again although a writer is ahead of it."""
+        own = next((each for each in self.live(request.resource) if each.holder == request.holder), None)
+        if own is None or LockMode.EXCLUSIVE in (own.mode, request.mode):
+            return None
+        return own if self.ahead(request) else None
 
     def edges(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {}
@@ -135,15 +144,19 @@ class LockMachine(RuleBasedStateMachine):
         now, resource = self.clock.now_us(), request.resource
         if isinstance(outcome, Lock):
             assert expected == []
+            shared = self.shared_again(request)
+            if shared is not None:
+                assert (outcome.token, to_us(outcome.expires_at)) == (shared.token, shared.ends), (
+                    "no longer than before"
+                )
+                self.left(place, woken)
+                return
             self.tokens[resource] = self.tokens.get(resource, now - 1) + 1
             assert outcome.token == self.tokens[resource], "tokens begin at the clock, and rise by one"
             others = [each for each in self.live(resource) if each.holder != request.holder]
             ends = now + request.lease_ms * MS
             self.held[resource] = [*others, Held(request.holder, request.mode, outcome.token, ends)]
-            if place is not None:
-                self.queues[resource].remove(place)
-                if self.queues[resource]:
-                    assert request.waiter_id in woken, "those behind it learn that it left"
+            self.left(place, woken)
             return
         assert isinstance(outcome, Blocked)
         assert set(outcome.holders) == set(expected)
@@ -166,11 +179,29 @@ class LockMachine(RuleBasedStateMachine):
         elif not 2 / 3 < (place.renewed + PLACE_MS * MS - now) / (PLACE_MS * MS) <= 1:
             place.renewed = now
 
+    def left(self, place: Waiting | None, woken: set[uuid.UUID]) -> None:
+        if place is not None:
+            queue = self.queues[place.request.resource]
+            queue.remove(place)
+            if queue:
+                assert place.request.waiter_id in woken, "those behind it learn that it left"
+
     @rule(resource=RESOURCES, holder=HOLDERS, mode=MODES, lease_ms=LEASES, queues=st.booleans())
     def ask(self, resource: str, holder: str, mode: LockMode, lease_ms: int, queues: bool) -> None:
         waiter_id = LockWaiterId(uuid.UUID(int=(self.example << 64) + next(self.numbers))) if queues else None
         resource, holder = f"{resource} {self.example}", self.label(holder)
         self.attempt(Request(resource, holder, mode, lease_ms, PLACE_MS, waiter_id))
+
+    @precondition(lambda self: any(self.queues.values()) and any(self.held.values()))
+    @rule(data=st.data(), lease_ms=LEASES, queues=st.booleans())
+    def holder_asks(self, data: Any, lease_ms: int, queues: bool) -> None:
+        """A holder asks for what it holds, mostly in the same mode, whoever waits."""
+        contended = [each for each, queue in self.queues.items() if queue and self.held.get(each)]
+        resource = data.draw(st.sampled_from(contended or [each for each, locks in self.held.items() if locks]))
+        one = data.draw(st.sampled_from(self.held[resource]))
+        mode = data.draw(st.sampled_from([one.mode, one.mode, *LockMode]))
+        waiter_id = LockWaiterId(uuid.UUID(int=(self.example << 64) + next(self.numbers))) if queues else None
+        self.attempt(Request(resource, one.holder, mode, lease_ms, PLACE_MS, waiter_id))
 
     @precondition(lambda self: any(self.queues.values()))
     @rule(data=st.data())

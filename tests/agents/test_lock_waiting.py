@@ -107,7 +107,7 @@ def test_shared_locks_do_not_starve_an_exclusive_request(memory: caliber.Caliber
     with pytest.raises(LockAcquisitionFailed):
         locks.acquire("file", holder="late", mode="shared")
     readers = [ask("file", f"r{at}", "shared") for at in range(3)]
-    assert locks.acquire("file", holder="reader", mode="shared").token > reader.token, "a holder does not queue"
+    assert locks.acquire("file", holder="reader", mode="shared") == reader, "a holder does not queue, and gains nothing"
     assert not writer.done()
     locks.release(token_of(locks.held("file")[0]), holder="reader")
     lock = writer.result(30)
@@ -115,6 +115,36 @@ def test_shared_locks_do_not_starve_an_exclusive_request(memory: caliber.Caliber
     locks.release(token_of(lock), holder="writer")
     assert {each.result(30).mode for each in readers} == {LockMode.SHARED}
     assert len(locks.held("file")) == 3
+
+
+def test_readers_of_one_label_do_not_starve_an_exclusive_request(backend: Any) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock, embedding_provider=None)
+    locks, store = memory.agents.locks, inspect(memory).store
+    writer = lock_queue.Request("file", "writer", LockMode.EXCLUSIVE, LONG_MS, LONG_MS, LockWaiterId(uuid7()))
+
+    def attempt() -> Any:
+        return store.write(lambda uow: lock_queue.attempt(uow, writer, lambda *_: None))
+
+    first = locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000)
+    clock.advance(ms=1)
+    second = locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000)
+    assert second.token > first.token, "nobody waits yet"
+    assert isinstance(attempt(), lock_queue.Blocked)
+    for _ in range(3):  # in turn: each asks before the one before it lets go
+        clock.advance(ms=3_000)
+        assert locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000) == second
+        with pytest.raises(LockAcquisitionFailed):
+            locks.acquire("file", holder="another", mode="shared")
+        assert isinstance(attempt(), lock_queue.Blocked)
+    renewed = locks.renew(token_of(second), holder="readers", lease_ms=10_000)
+    assert renewed.expires_at > second.expires_at, "a holder may renew: it came first"
+    assert locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000) == renewed
+    assert locks.release(token_of(second), holder="readers"), "the first release ends the lock"
+    lock = attempt()
+    assert lock.holder == "writer"
+    with pytest.raises(LockAcquisitionFailed):
+        locks.acquire("file", holder="readers", mode="shared")
 
 
 def test_a_request_that_gives_up_lets_the_next_one_on(memory: caliber.Caliber, ask: Ask) -> None:
