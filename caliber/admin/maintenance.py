@@ -22,6 +22,8 @@ def maintain(engine: Engine) -> dict[str, int]:
     Audit records are never removed here; knowledge and turns only by the retention of declared memories, in batches
     after it. Artifacts past their TTL are retired, not deleted. Abandoned tasks are ended, a batch a call.
     """
+    from caliber.agents.locking.lock_reaping import reap  # a store is opened without it
+
     engine.check_open()
     retention, jobs = engine.config.retention, engine.part(JobQueue)
 
@@ -57,7 +59,7 @@ def maintain(engine: Engine) -> dict[str, int]:
         out["embedding_cache"] = uow.execute(
             "embedding_cache.prune", now - engine.config.embedding_cache_retention * 1_000
         )
-        out["locks"] = uow.execute("lock.delete_expired", now) + uow.execute("lock_waiter.delete_expired", now)
+        out["locks"] = 0
         out["expired_messages"] = uow.execute("message.expire", now)
         out["messages"] = uow.execute("message.prune", now - engine.config.message_retention * 1_000)
         return out
@@ -65,6 +67,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     # Windows still in the queue may refer to contents that would go now.
     engine.behind.flush()
     removed = engine.write(work)
+    removed["locks"] = reap(engine.write)
     removed["memories"] = 0
     retaining = Retaining(engine)
     if retaining.sweeps:

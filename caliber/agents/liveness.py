@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
-from caliber.agents import lock_queue
 from caliber.agents.acting import ActingAgent, is_live, watch
 from caliber.agents.lock_waiting import waiters_of
+from caliber.agents.locking import lock_queue
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.jobs.claims import Claim

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from caliber.agents import lock_queue
 from caliber.agents.acting import agent_named, registered, require_active, require_registered, requires_registration
-from caliber.agents.lock_queue import Blocked, Request
 from caliber.agents.lock_waiting import Waiter, waiters_of
+from caliber.agents.locking import lock_queue, lock_reaping
+from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
 from caliber.engine.engine import Engine
 from caliber.events import event_log
@@ -304,10 +304,14 @@ class LockService:
             return self._listed(LOCK_WAITER, "lock_waiter.list_live", number)
 
     def reap(self, *, deadline_ms: int | None = None) -> int:
-        """Delete rows of leases that ran out, and of waiters that died; return how many."""
+        """Delete rows of ended leases, and of requests whose place expired; return how many.
+
+        Tokens keep rising, also where the last row of a resource is deleted. ``memory.admin.maintain()`` and each open
+        store, every ``retention.apply_every_ms``, do the same.
+        """
         self._engine.check_open()
         with bounded(deadline_ms):
-            return self._write(lock_queue.reap)
+            return lock_reaping.reap(self._write)
 
     def list(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
         """Return the locks that have not run out, as far as the principal may see them, the next to run out first.

@@ -167,12 +167,12 @@ def argument(name: str) -> Any:
         return "[1]"
     if name in ("message_ids", "agent_ids"):
         return f'["{uid(1).hex}"]'
-    if name == "kinds":
+    if name in ("kinds", "resources"):
         return '["r"]'
     if name == "outcome":
         return "done"
     texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
-    texts |= {"kind", "state", "claimant", "holder", "prefix", "status", "agent_type"}
+    texts |= {"kind", "state", "claimant", "holder", "prefix", "status", "agent_type", "after_resource"}
     if name == "trust":
         return "web"
     if name == "family":

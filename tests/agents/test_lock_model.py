@@ -18,8 +18,8 @@ from support.databases import Backend
 from support.evidence import scale
 
 import caliber
-from caliber.agents import lock_queue
-from caliber.agents.lock_queue import Blocked, Request
+from caliber.agents.locking import lock_queue, lock_reaping
+from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.model import FixedClock, Principal
 from caliber.model.agents import Lock, LockMode, LockToken
 from caliber.model.errors import LockExpired, PermissionDenied
@@ -63,10 +63,15 @@ class LockMachine(RuleBasedStateMachine):
     memory: caliber.Caliber
     clock: FixedClock
     examples = itertools.count()
+    machines: list[LockMachine]
+    """Those of all examples: their rows stay in the store."""
+    floor: list[int]
+    """The highest token of a row that was deleted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.store = inspect(self.memory).store
+        self.machines.append(self)
         self.example = next(self.examples)
         """Resources and holders of other examples stay in the store."""
         self.held: dict[str, list[Held]] = {}
@@ -151,8 +156,10 @@ class LockMachine(RuleBasedStateMachine):
                 )
                 self.left(place, woken)
                 return
-            self.tokens[resource] = self.tokens.get(resource, now - 1) + 1
-            assert outcome.token == self.tokens[resource], "tokens begin at the clock, and rise by one"
+            newest = max((each.token for each in self.held.get(resource, [])), default=0)
+            assert outcome.token == (newest + 1 if newest else max(now, self.floor[0] + 1)), "from the clock, by one"
+            assert outcome.token > self.tokens.get(resource, 0), "tokens rise, also after their rows were deleted"
+            self.tokens[resource] = outcome.token
             others = [each for each in self.live(resource) if each.holder != request.holder]
             ends = now + request.lease_ms * MS
             self.held[resource] = [*others, Held(request.holder, request.mode, outcome.token, ends)]
@@ -281,12 +288,19 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule()
     def reap(self) -> None:
-        now = self.clock.now_us()
-        self.store.write(lock_queue.reap)
+        lock_reaping.reap(self.store.write)
+        for each in self.machines:
+            each.reaped(self.clock.now_us())
+        rows = {each.lock_id for each in self.memory.storage.locks.all() if each.resource}
+        assert len(rows) == sum(len(locks) for each in self.machines for locks in each.held.values())
+
+    def reaped(self, now: int) -> None:
         for resource, locks in self.held.items():
-            newest = max((each.token for each in locks), default=0)
-            self.held[resource] = [each for each in locks if each.ends > now or each.token == newest]
-            queue = self.queues.get(resource, [])
+            newest, lasts = max((each.token for each in locks), default=0), bool(self.live(resource))
+            stay = [each for each in locks if each.ends > now or (lasts and each.token == newest)]
+            self.floor[0] = max([self.floor[0], *(each.token for each in locks if each not in stay)])
+            self.held[resource] = stay
+        for resource, queue in self.queues.items():
             self.queues[resource] = [each for each in queue if each.renewed + PLACE_MS * MS > now]
 
     @invariant()
@@ -302,7 +316,9 @@ def test_locks_are_those_of_the_model(backend: Backend) -> None:
 
     class OnDatabase(LockMachine):
         clock = at
-        memory = backend.open(clock=at, embedding_provider=None)
+        memory = backend.open(clock=at, embedding_provider=None, retention__apply_every_ms=0)
+        machines: list[LockMachine] = []  # noqa: RUF012  (of one run)
+        floor = [0]  # noqa: RUF012
 
     run_state_machine_as_test(
         OnDatabase,

@@ -15,7 +15,7 @@ from support.drawn import needs
 from support.waits import until
 
 import caliber
-from caliber.agents import lock_queue
+from caliber.agents.locking import lock_queue
 from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken, Principal
 from caliber.model.agents import LockWaiter
@@ -376,16 +376,6 @@ def test_a_look_at_locks_writes_nothing(backend: Any, monkeypatch: pytest.Monkey
         assert locks.waiting() == []
     monkeypatch.undo()
     assert memory.storage.locks.count() == 2, "a look deletes no row"
-
-
-def test_reap_removes_leases_and_requests_that_ran_out(backend: Any) -> None:
-    clock = FixedClock()
-    memory = backend.open(clock=clock, embedding_provider=None)
-    for holder in "abc":
-        memory.agents.locks.acquire("file", holder=holder, mode="shared", lease_ms=1_000)
-    clock.advance(ms=1_000)
-    assert memory.agents.locks.reap() == 2, "the newest stays, so that tokens rise"
-    assert memory.agents.locks.list() == []
 
 
 def test_a_closed_handle_ends_those_who_wait(backend: Any) -> None:

@@ -1148,9 +1148,15 @@ DELETE FROM "tenant_a"."job" WHERE ended_at IS NULL AND available_at < $1 AND ki
 --   takes: job_id, version, done, total
 UPDATE "tenant_a"."job" SET attempts = CASE WHEN done < $3 THEN 1 ELSE attempts END, error = CASE WHEN done < $3 THEN NULL ELSE error END, done = $3, total = $4 WHERE job_id = $1 AND version = $2 AND ended_at IS NULL;
 
--- lock.delete_expired
---   takes: now
-DELETE FROM "tenant_a"."lock" AS old WHERE old.expires_at <= $1 AND old.token < (SELECT max(newer.token) FROM "tenant_a"."lock" AS newer WHERE newer.resource = old.resource);
+-- lock.delete_ended
+--   takes: now, resources
+--   gives: token
+DELETE FROM "tenant_a"."lock" AS old WHERE old.resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb)) AND old.expires_at <= $1 AND old.resource > '' AND (EXISTS (SELECT 1 FROM "tenant_a"."lock" AS newer WHERE newer.resource = old.resource AND newer.token > old.token) OR NOT EXISTS (SELECT 1 FROM "tenant_a"."lock" AS live WHERE live.resource = old.resource AND live.expires_at > $1)) RETURNING old.token;
+
+-- lock.ended
+--   takes: now, after_resource, limit
+--   gives: resource, is_free
+WITH page AS MATERIALIZED (SELECT resource FROM (SELECT old.resource FROM "tenant_a"."lock" AS old WHERE old.expires_at <= $1 AND old.resource > '' AND (EXISTS (SELECT 1 FROM "tenant_a"."lock" AS newer WHERE newer.resource = old.resource AND newer.token > old.token) OR NOT EXISTS (SELECT 1 FROM "tenant_a"."lock" AS live WHERE live.resource = old.resource AND live.expires_at > $1)) UNION SELECT resource FROM "tenant_a"."lock_waiter" WHERE expires_at <= $1) AS ended WHERE resource > $2 ORDER BY resource LIMIT $3::bigint) SELECT resource, pg_try_advisory_xact_lock(1128352834, hashtext('tenant_a/' || resource)) FROM page ORDER BY resource;
 
 -- lock.held
 --   takes: resource, token, now
@@ -1162,6 +1168,11 @@ SELECT holder FROM "tenant_a"."lock" WHERE resource = $1 AND token = $2 AND expi
 --   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
 SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "tenant_a"."lock" WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text) ORDER BY expires_at, lock_id LIMIT $3::bigint;
 
+-- lock.of_resource
+--   takes: resource
+--   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "tenant_a"."lock" WHERE resource IN ($1, '') ORDER BY token;
+
 -- lock.reserve
 --   takes: count
 --   gives: ordinal
@@ -1172,9 +1183,9 @@ SELECT nextval('"tenant_a"."lock_ordinal_seq"'::regclass) FROM generate_series(1
 --   gives: serialized
 SELECT pg_advisory_xact_lock(1128352834, hashtext('tenant_a/' || $1)) IS NOT NULL;
 
--- lock_waiter.delete_expired
---   takes: now
-DELETE FROM "tenant_a"."lock_waiter" WHERE expires_at <= $1;
+-- lock_waiter.delete_ended
+--   takes: now, resources
+DELETE FROM "tenant_a"."lock_waiter" WHERE expires_at <= $1 AND resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb));
 
 -- lock_waiter.list_live
 --   takes: now, holder, limit

@@ -968,9 +968,15 @@ DELETE FROM "job" WHERE ended_at IS NULL AND available_at < ?1 AND kind NOT IN (
 --   takes: job_id, version, done, total
 UPDATE "job" SET attempts = CASE WHEN done < ?3 THEN 1 ELSE attempts END, error = CASE WHEN done < ?3 THEN NULL ELSE error END, done = ?3, total = ?4 WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL;
 
--- lock.delete_expired
---   takes: now
-DELETE FROM lock WHERE expires_at <= ?1 AND token < (SELECT max(token) FROM lock AS newer WHERE newer.resource = lock.resource);
+-- lock.delete_ended
+--   takes: now, resources
+--   gives: token
+DELETE FROM lock WHERE resource IN (SELECT value FROM json_each(?2)) AND expires_at <= ?1 AND resource > '' AND (EXISTS (SELECT 1 FROM lock AS newer WHERE newer.resource = lock.resource AND newer.token > lock.token) OR NOT EXISTS (SELECT 1 FROM lock AS live WHERE live.resource = lock.resource AND live.expires_at > ?1)) RETURNING token;
+
+-- lock.ended
+--   takes: now, after_resource, limit
+--   gives: resource, is_free
+SELECT resource, 1 FROM (SELECT resource FROM lock WHERE expires_at <= ?1 AND resource > '' AND (EXISTS (SELECT 1 FROM lock AS newer WHERE newer.resource = lock.resource AND newer.token > lock.token) OR NOT EXISTS (SELECT 1 FROM lock AS live WHERE live.resource = lock.resource AND live.expires_at > ?1)) UNION SELECT resource FROM lock_waiter WHERE expires_at <= ?1) WHERE resource > ?2 ORDER BY resource LIMIT ?3;
 
 -- lock.held
 --   takes: resource, token, now
@@ -982,14 +988,19 @@ SELECT holder FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
 --   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
 SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM lock WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2) ORDER BY expires_at, lock_id LIMIT ?3;
 
+-- lock.of_resource
+--   takes: resource
+--   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM lock WHERE resource IN (?1, '') ORDER BY token;
+
 -- lock.serialize
 --   takes: resource
 --   gives: serialized
 SELECT ?1 IS NOT NULL;
 
--- lock_waiter.delete_expired
---   takes: now
-DELETE FROM lock_waiter WHERE expires_at <= ?1;
+-- lock_waiter.delete_ended
+--   takes: now, resources
+DELETE FROM lock_waiter WHERE expires_at <= ?1 AND resource IN (SELECT value FROM json_each(?2));
 
 -- lock_waiter.list_live
 --   takes: now, holder, limit

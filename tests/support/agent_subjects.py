@@ -38,7 +38,7 @@ def _stands(module: str) -> bool:
 _LOCKS = (Locks(), Locks(same_clock=False))
 _MESSAGES = (Messages(), Messages(same_clock=False))
 _PARTS = {
-    "locks": Part("caliber.agents.lock_queue", _LOCKS, _LOCKS),
+    "locks": Part("caliber.agents.locking.lock_queue", _LOCKS, _LOCKS),
     "states": Part("caliber.agents.registry", (States(), States()), (States(), States())),
     "values": Part("caliber.workspace.values", (Values(), Values()), (Values(), Values())),
     "tasks": Part("caliber.workspace.tasks", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
@@ -53,7 +53,7 @@ PARTS = {name: part for name, part in _PARTS.items() if _stands(part.module)}
 
 _IN_LOCKS = {
     "a lock excludes no one": ("locks", "", "attempt", "if in_the_way or ahead:", "if False:"),
-    "a token is given again": ("locks", "", "_grant", "locks[-1].token + 1", "locks[-1].token + 1 - now // 1000 % 2"),
+    "a token is given again": ("locks", "", "attempt", "newest + 1 if locks", "newest + 1 - now // 1000 % 2 if locks"),
     "any holder may release": ("locks", "", "_held", "if lock.holder != holder:", "if False:"),
     "an old token holds beside the new one": ("locks", "", "_grant", "lock not in lasting]", "lock in ()]"),
     "a released lock holds": ("locks", "", "_end", "dataclasses.replace(lock, expires_at=EPOCH)", "lock"),

@@ -46,7 +46,7 @@ def _allow(reason: str, **modules: str) -> None:
 _allow(
     WAITS,
     agents__lock_waiting="LockWaiters.look LockWaiters.pause_s _SHORTEST_S",
-    agents__lock_queue="_RENEWED_AT _TOO_FAR",
+    agents__locking__lock_queue="_RENEWED_AT _TOO_FAR",
     agents__mail__delivery="PUT_BACK_US",
     api__several__aio_tenants="WAIT_STEP_S",
     jobs__claims="extend_all",
@@ -94,7 +94,8 @@ _allow(
 )
 _allow(
     PIECES,
-    agents__lock_queue="_PAGE",
+    agents__locking__lock_queue="_PAGE",
+    agents__locking__lock_reaping="_PAGE",
     search__stored_content="_MANY",
     backends__postgres__bulk__loading="_RECORDS_AT_ONCE",
     backends__postgres__maintaining__erasing="PostgresEraser._values",

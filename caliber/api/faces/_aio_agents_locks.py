@@ -49,7 +49,10 @@ class AsyncLockService(AsyncLocking, of=LockService):
         return await self._run(self._sync.waiting, limit=limit, deadline_ms=deadline_ms)
 
     async def reap(self, *, deadline_ms: int | None = None) -> int:
-        """Delete rows of leases that ran out, and of waiters that died; return how many. See ``LockService.reap``."""
+        """Delete rows of ended leases, and of requests whose place expired; return how many.
+
+        See ``LockService.reap``.
+        """
         return await self._run(self._sync.reap, deadline_ms=deadline_ms)
 
     async def list(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:

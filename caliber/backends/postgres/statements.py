@@ -22,6 +22,13 @@ from caliber.storage.sql.message_statements import message_statements
 from caliber.storage.sql.team_statements import team_statements
 from caliber.storage.sql.trust_statements import trust_statements
 
+_ENDED: Final = (
+    "old.expires_at <= $1 AND old.resource > ''"
+    " AND (EXISTS (SELECT 1 FROM {lock} AS newer WHERE newer.resource = old.resource AND newer.token > old.token)"
+    " OR NOT EXISTS (SELECT 1 FROM {lock} AS live WHERE live.resource = old.resource AND live.expires_at > $1))"
+)
+"""Rows of ended locks, without the newest one of a resource where another lock lasts: its token must keep rising."""
+
 _TEXTS: Final = {
     "append.scope": (
         "UPDATE {scope} SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint,"
@@ -78,10 +85,20 @@ _TEXTS: Final = {
     # Two integers: the first keeps our locks apart from other programs' in the same database.
     "lock.serialize": ("SELECT pg_advisory_xact_lock({advisory_class}, hashtext({advisory_schema} || $1)) IS NOT NULL"),
     "lock.held": "SELECT holder FROM {lock} WHERE resource = $1 AND token = $2 AND expires_at > $3",
-    # The newest row of a resource stays, expired or not: tokens must keep rising.
-    "lock.delete_expired": (
-        "DELETE FROM {lock} AS old WHERE old.expires_at <= $1"
-        " AND old.token < (SELECT max(newer.token) FROM {lock} AS newer WHERE newer.resource = old.resource)"
+    # The resource '' has the row with the highest token that was deleted.
+    "lock.of_resource": "SELECT {lock_row} FROM {lock} WHERE resource IN ($1, '') ORDER BY token",
+    # A resource that another transaction works on is not waited for.
+    "lock.ended": (
+        "WITH page AS MATERIALIZED (SELECT resource FROM (SELECT old.resource FROM {lock} AS old WHERE "
+        + _ENDED
+        + " UNION SELECT resource FROM {lock_waiter} WHERE expires_at <= $1) AS ended"
+        " WHERE resource > $2 ORDER BY resource LIMIT $3::bigint)"
+        " SELECT resource, pg_try_advisory_xact_lock({advisory_class}, hashtext({advisory_schema} || resource))"
+        " FROM page ORDER BY resource"
+    ),
+    "lock.delete_ended": (
+        "DELETE FROM {lock} AS old WHERE old.resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb))"
+        " AND " + _ENDED + " RETURNING old.token"
     ),
     "lock.list_live": (
         "SELECT {lock_row} FROM {lock} WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text)"
@@ -91,7 +108,10 @@ _TEXTS: Final = {
         "SELECT {lock_waiter_row} FROM {lock_waiter} WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text)"
         " ORDER BY resource, ticket LIMIT $3::bigint"
     ),
-    "lock_waiter.delete_expired": "DELETE FROM {lock_waiter} WHERE expires_at <= $1",
+    "lock_waiter.delete_ended": (
+        "DELETE FROM {lock_waiter} WHERE expires_at <= $1"
+        " AND resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb))"
+    ),
     "change.since": "SELECT sequence, writer, entries FROM {change} WHERE sequence > $1 ORDER BY sequence",
     "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM {change}",
     "change.insert": "INSERT INTO {change} (writer, entries, created_at) VALUES ($1, $2, $3) RETURNING sequence",

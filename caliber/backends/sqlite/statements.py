@@ -17,6 +17,13 @@ from caliber.storage.sql.trust_statements import trust_statements
 ROW = {name: quote_all(codec_of(relation).names) for name, relation in BY_NAME.items()}
 
 
+_ENDED = (
+    "expires_at <= ?1 AND resource > ''"
+    " AND (EXISTS (SELECT 1 FROM lock AS newer WHERE newer.resource = lock.resource AND newer.token > lock.token)"
+    " OR NOT EXISTS (SELECT 1 FROM lock AS live WHERE live.resource = lock.resource AND live.expires_at > ?1))"
+)
+"""Rows of ended locks, without the newest one of a resource where another lock lasts: its token must keep rising."""
+
 _TEXTS = {
     "append.scope": (
         "UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4,"
@@ -74,10 +81,15 @@ _TEXTS = {
     # BEGIN IMMEDIATE keeps every other writer out already.
     "lock.serialize": "SELECT ?1 IS NOT NULL",
     "lock.held": "SELECT holder FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
-    # The newest row of a resource stays, expired or not: tokens must keep rising.
-    "lock.delete_expired": (
-        "DELETE FROM lock WHERE expires_at <= ?1"
-        " AND token < (SELECT max(token) FROM lock AS newer WHERE newer.resource = lock.resource)"
+    # The resource '' has the row with the highest token that was deleted.
+    "lock.of_resource": f"SELECT {ROW['lock']} FROM lock WHERE resource IN (?1, '') ORDER BY token",
+    "lock.ended": (
+        f"SELECT resource, 1 FROM (SELECT resource FROM lock WHERE {_ENDED}"
+        " UNION SELECT resource FROM lock_waiter WHERE expires_at <= ?1)"
+        " WHERE resource > ?2 ORDER BY resource LIMIT ?3"
+    ),
+    "lock.delete_ended": (
+        f"DELETE FROM lock WHERE resource IN (SELECT value FROM json_each(?2)) AND {_ENDED} RETURNING token"
     ),
     "lock.list_live": (
         f"SELECT {ROW['lock']} FROM lock WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2)"
@@ -87,7 +99,9 @@ _TEXTS = {
         f"SELECT {ROW['lock_waiter']} FROM lock_waiter WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2)"
         " ORDER BY resource, ticket LIMIT ?3"
     ),
-    "lock_waiter.delete_expired": "DELETE FROM lock_waiter WHERE expires_at <= ?1",
+    "lock_waiter.delete_ended": (
+        "DELETE FROM lock_waiter WHERE expires_at <= ?1 AND resource IN (SELECT value FROM json_each(?2))"
+    ),
     "change.since": "SELECT sequence, writer, entries FROM change WHERE sequence > ?1 ORDER BY sequence",
     "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM change",
     "change.insert": "INSERT INTO change (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING sequence",

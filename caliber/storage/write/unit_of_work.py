@@ -417,11 +417,11 @@ class UnitOfWork:
     def serialize_and_list(self, resource: str, *paths: tuple[Relation, str]) -> list[list[Any]]:
         """As ``serialize``, and return the entities of access paths under ``resource`` as they are from then on.
 
-        A server gets all of these statements in one go.
+        A path may be an irregular statement of one parameter. A server gets all of these statements in one go.
         """
         plans = [(self._plans[relation.name], path) for relation, path in paths]
         asked = [(self._statements["lock.serialize"], (resource,))]
-        asked += [(each.lists[path], (resource,)) for each, path in plans]
+        asked += [(each.lists.get(path) or self._statements[path], (resource,)) for each, path in plans]
         _, *lists = self._session.run_all(asked)
         return [[self._hold(each, row) for row in rows] for (each, _), rows in zip(plans, lists, strict=True)]
 

@@ -209,9 +209,21 @@ def test_pruning_statements_remove_what_they_say(contract_dataset: Filled) -> No
         assert run("event.prune", 50) == 1
         assert left(store, uow, EVENT) == [72, 73], "audit stays"
         assert run("embedding_cache.prune", 50) == 1
-        assert run("lock.delete_expired", 10) == 1
-        assert left(store, uow, LOCK) == [52, 53], "the newest token of a resource stays, expired or not"
-        assert run("lock_waiter.delete_expired", 10) == 1
+        floor = plain(LOCK, lock_id=uid(54), resource="", token=2, expires_at=from_us(0))
+        uow.insert(LOCK, floor)
+        rows = uow.select_entities(LOCK, "lock.of_resource", "r")
+        assert [row.token for row in rows] == [1, 2, 3], "with the floor"
+        assert [tuple(row) for row in uow.select("lock.ended", 10, "", 9)] == [("q", True), ("r", True)]
+        assert [row[0] for row in uow.select("lock.ended", 10, "q", 9)] == ["r"]
+        assert [row[0] for row in uow.select("lock.ended", 10, "", 1)] == ["q"]
+        assert uow.select("lock.ended", 9, "", 9) == []
+        assert uow.select("lock.delete_ended", 10, '["r"]') == [(1,)]
+        assert left(store, uow, LOCK) == [52, 53, 54]
+        assert [row[0] for row in uow.select("lock.ended", 100, "", 9)] == ["q", "r"]
+        assert uow.select("lock.delete_ended", 99, '["q", "r"]') == [(7,)], "the newest where no lock lasts"
+        assert left(store, uow, LOCK) == [52, 54]
+        assert run("lock_waiter.delete_ended", 10, '["q"]') == 0
+        assert run("lock_waiter.delete_ended", 10, '["r"]') == 1
         assert left(store, uow, LOCK_WAITER) == [55, 57]
         assert run("content.prune", 0) == 0, "what was replaced a moment ago may still be asked for"
         assert run("content.prune", 2**62) == 1, "what was replaced before the oldest kept window"

@@ -35,6 +35,10 @@ _PAGE: Final = 1_000
 """The most locks of a holder that one statement reads."""
 _LISTS: Final = ((LOCK, "list_by_resource"), (LOCK_WAITER, "list_by_resource"))
 """The access paths to the locks of a resource and to the requests that wait for it, in their order."""
+FLOOR: Final = ""
+"""The resource, which no caller can name, of the row with the highest token that was deleted."""
+_WITH_FLOOR: Final = ((LOCK, "lock.of_resource"), _LISTS[1])
+"""As ``_LISTS``, with that row among the locks."""
 _TOO_FAR: Final = 1.5
 """A place with more of its time left than this is of a clock that was put back since."""
 
@@ -84,7 +88,8 @@ Wake = Callable[[str, uuid.UUID], None]
 
 def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     """Grant a request, or keep its place in the queue and return what it waits for."""
-    locks, queue = uow.serialize_and_list(request.resource, *_LISTS)
+    rows, queue = uow.serialize_and_list(request.resource, *_WITH_FLOOR)
+    locks = [row for row in rows if row.resource != FLOOR]
     now = uow.now_us
     own_place = next((each for each in queue if each.waiter_id == request.waiter_id), None)
     ticket = None if own_place is None else own_place.ticket
@@ -97,7 +102,10 @@ def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:
     shared = live.shared_again(request, ticket)
     if shared is not None:
         return shared
-    return _grant(uow, request, locks, wake if len(queue) > (own_place is not None) else None)
+    newest = max((row.token for row in locks or rows), default=0)
+    # A resource without a row may have lost it with an erased name: its tokens must not begin anew.
+    token = newest + 1 if locks else max(now, newest + 1)
+    return _grant(uow, request, locks, token, wake if len(queue) > (own_place is not None) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +160,11 @@ def _left_of(waiter: LockWaiter, now_us: int) -> float:
     return (ends - now_us) / max(1, ends - to_us(waiter.renewed_at))
 
 
-def _grant(uow: UnitOfWork, request: Request, locks: Sequence[Lock], wake: Wake | None) -> Lock:
+def _grant(uow: UnitOfWork, request: Request, locks: Sequence[Lock], token: int, wake: Wake | None) -> Lock:
     """Write a lock; ``wake`` is for those who wait for an exclusive one that becomes a shared one."""
     now = uow.now_us
     lasting = [lock for lock in locks if lock.holder != request.holder and to_us(lock.expires_at) > now]
     free = [lock for lock in locks if lock not in lasting]
-    # A resource without a row may have lost it with an erased name: its tokens must not begin anew.
-    token = locks[-1].token + 1 if locks else now
     fresh = Lock(
         lock_id=LockId(uuid7()),
         resource=request.resource,
@@ -326,11 +332,6 @@ def _announce(uow: UnitOfWork, relation: Relation, entity: Lock | LockWaiter, ke
     """Let the waiters of all processes learn that a row has ended, once it has."""
     uow.record_change(relation, entity, None)
     uow.on_commit.append(lambda: wake(entity.resource, key))
-
-
-def reap(uow: UnitOfWork) -> int:
-    """Delete rows of leases that ran out, and of waiters that died; return how many."""
-    return uow.execute("lock.delete_expired", uow.now_us) + uow.execute("lock_waiter.delete_expired", uow.now_us)
 
 
 def _held(uow: UnitOfWork, locks: Sequence[Lock], token: LockToken, holder: str, action: str) -> Lock | None:

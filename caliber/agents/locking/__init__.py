@@ -1,0 +1,1 @@
+"""Transactions of locks: queues of their resources, and removal of ended ones."""
