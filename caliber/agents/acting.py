@@ -10,7 +10,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from caliber.access.identities import as_entity, current, entity_of, not_registered, require_registered
-from caliber.access.identities import requires_registration as requires_registration
 from caliber.jobs.states import SYSTEM, new_job
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from caliber.agents.acting import agent_named, registered, require_active, require_registered, requires_registration
+from caliber.access.identities import require_registered, requires_registration
+from caliber.agents.acting import agent_named, registered, require_active
 from caliber.agents.lock_waiting import Waiter, waiters_of
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.agents.locking.lock_queue import Blocked, Request
