@@ -189,6 +189,8 @@ class Timer:
         """By thread, its task, and when it began it."""
         self._running: set[BackgroundTask] = set()
         self._led = False
+        self._all_hang = False
+        """True while the leader waits for one of the busy threads, to lead in its place."""
         self._refused = False
 
     def put(self, task: BackgroundTask) -> None:
@@ -300,7 +302,8 @@ class Timer:
         ident = threading.get_ident()
         with self._condition:
             self._free(again)
-            self._condition.notify_all()
+            if self._all_hang:
+                self._condition.notify_all()  # the leader waits for a thread that can lead
             while self._led:
                 if len(self._threads) > THREADS:
                     self._threads.discard(me)
@@ -319,8 +322,10 @@ class Timer:
                     if wait_s <= 0 and alone and len(self._threads) >= THREADS:
                         # till then one of them will have finished
                         wait_s = max(begun for begun, _ in self._busy.values()) + HANGS_S - now
+                        self._all_hang = wait_s > 0
                     if wait_s > 0:
                         self._condition.wait(min(wait_s, threading.TIMEOUT_MAX))
+                        self._all_hang = False
                         continue
                     task = entry.task
                     self._cancel(task)
@@ -332,7 +337,7 @@ class Timer:
                 return None
             finally:
                 self._led = False
-                self._condition.notify_all()
+                self._condition.notify_one()
 
 
 process_timers: list[Timer] = []

@@ -100,6 +100,13 @@ class Condition(_thread.RLock):  # type: ignore[misc]
             self.wait(remaining)
         return True
 
+    def notify_one(self) -> None:
+        """Wake the thread that has waited longest, unless it has been woken."""
+        for gate in self._gates:
+            if gate.locked():
+                gate.release()
+                return
+
     def notify_all(self) -> None:
         """Wake all waiting threads; repeating it is harmless."""
         for gate in self._gates:
