@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from caliber.access.identities import require_registered, requires_registration
 from caliber.agents.acting import agent_named, registered, require_active
-from caliber.agents.lock_waiting import Waiter, waiters_of
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
+from caliber.engine.commit_waiters import CommitWaiter, waiters_of
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7
@@ -45,6 +45,7 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
+_SHORTEST_S = 0.001
 LIST_MAX = 1_000
 """The most locks, or requests, that a list holds unless its caller asks for more."""
 
@@ -130,8 +131,7 @@ class LockService:
             acquiring = self._acquiring(resource, holder, lease_ms, mode, wait_ms, woken.set)
             try:
                 while (lock := acquiring.attempt()) is None:
-                    while not woken.wait(acquiring.pause_s()) and acquiring.sleeps:
-                        acquiring.look()
+                    woken.wait(acquiring.pause_s())
                     woken.clear()
                 return lock
             finally:
@@ -243,7 +243,7 @@ class LockService:
         return self._write(lambda uow: lock_queue.release(uow, token, holder, self._wake))
 
     def _wake(self, resource: str, ended: uuid.UUID) -> None:
-        waiters_of(self._engine).wake(resource, ended)
+        waiters_of(self._engine).notify(resource, ended)
 
     def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """End all locks of a resource, and return them; each is an audit event.
@@ -347,7 +347,9 @@ class Acquiring:
         self._request = request
         self._began_s = time.monotonic()
         self._until_s = self._began_s + wait_s
-        self._waiter = Waiter(request.resource, wake) if wait_s else None
+        self._waiter: CommitWaiter | None = None
+        if wait_s:
+            self._waiter = CommitWaiter((request.resource,), wake, self._engine.config.agents.lock_poll_ms)
         self._blocked: Blocked | None = None
         self._again_s = 0.0
         self._queued = False
@@ -357,7 +359,7 @@ class Acquiring:
         """Return the lock, or None if it is to be waited for. Raises: LockAcquisitionFailed, LockDeadlock."""
         waiter, first = self._waiter, self._blocked is None
         if waiter is not None:
-            waiter.awaited = None
+            waiter.keys = (self._request.resource,)
             self._queued = True
         outcome = self._locks._act(lambda uow: lock_queue.attempt(uow, self._request, self._locks._wake))
         if isinstance(outcome, Lock):
@@ -370,12 +372,12 @@ class Acquiring:
             self._contend(outcome, refused=True)
             raise self._refusal(outcome)
         self._contend(outcome)
-        waiters = waiters_of(self._engine)
         if first:
-            waiters.add(waiter)
+            waiters_of(self._engine).add(waiter)
         # Only now do others see our place: who closed a circle at the same time, or ended meanwhile, shows at once.
-        pause_s = 0.0 if first else waiters.pause_s(outcome.free_in_us, self._request.place_ms)
-        waiter.awaited = outcome.awaited
+        lease_s, place_s = max(_SHORTEST_S, outcome.free_in_us / 1_000_000), self._request.place_ms / 3_000
+        pause_s = 0.0 if first else min(lease_s, place_s)
+        waiter.keys = outcome.awaited
         self._again_s = min(time.monotonic() + pause_s, self._until_s)
         return None
 
@@ -395,21 +397,11 @@ class Acquiring:
         """True if it may have a place in the queue."""
         return self._waiter is not None
 
-    @property
-    def sleeps(self) -> bool:
-        """True while it is too early for another attempt, unless something ended."""
-        remaining = remaining_s()
-        return time.monotonic() < self._again_s and (remaining is None or remaining > 0)
-
     def pause_s(self) -> float:
-        """Return how long to sleep before ``look``, or the next attempt."""
+        """Return how long to sleep before the next attempt, unless woken."""
         remaining = remaining_s()
         until_s = max(0.0, self._again_s - time.monotonic())
-        return min(until_s, waiters_of(self._engine).step_s, until_s if remaining is None else max(0.0, remaining))
-
-    def look(self) -> None:
-        """Look for commits of other processes; they wake the waiter."""
-        waiters_of(self._engine).look()
+        return until_s if remaining is None else max(0.0, min(until_s, remaining))
 
     def end(self) -> None:
         """Give up the place in the queue, if there still is one."""
@@ -421,7 +413,9 @@ class Acquiring:
         if self._queued and waiter_id is not None and self._engine.state == "open":
             # Without the store the place ends by itself.
             with unbounded(), suppress(CaliberError):
-                self._locks._write(lambda uow: lock_queue.leave(uow, waiter.resource, waiter_id, self._locks._wake))
+                self._locks._write(
+                    lambda uow: lock_queue.leave(uow, self._request.resource, waiter_id, self._locks._wake)
+                )
 
     def _refusal(self, blocked: Blocked) -> LockAcquisitionFailed:
         resource = self._request.resource

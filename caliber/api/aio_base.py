@@ -190,8 +190,7 @@ class AsyncLocking(AsyncFace):
         try:
             while (lock := await self._run(attempt)) is None:
                 # A thread that waited here would be missing from the pool when the lock is released.
-                while not await _is_set(woken, min(acquiring.pause_s(), rest_s())) and acquiring.sleeps and rest_s():
-                    await self._run(acquiring.look)
+                await _wait(woken, min(acquiring.pause_s(), rest_s()))
                 woken.clear()
             return lock
         finally:
@@ -221,17 +220,6 @@ class AsyncLocking(AsyncFace):
             yield LockToken(lock.resource, lock.token)
         finally:
             await asyncio.shield(loop.run_in_executor(None, self._sync._let_go, lock, renewing))
-
-
-async def _is_set(event: asyncio.Event, timeout_s: float) -> bool:
-    """Wait for an event; return whether it was set in time."""
-    if timeout_s <= 0:
-        return event.is_set()
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await event.wait()
-    except TimeoutError:
-        return False
 
 
 class AsyncListening(AsyncFace):

@@ -88,6 +88,22 @@ class RemoteEventListener(Protocol):
         ...
 
 
+class CommitSignal(Protocol):
+    """Reports of writes to a store, before their commits can be seen; one thread waits for them."""
+
+    def wait(self, timeout_s: float) -> bool | None:
+        """Wait until something is written; return False when the time is over first, None when ``wake`` is called."""
+        ...
+
+    def wake(self) -> None:
+        """End a wait, or the next one, from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Release the watch, after the last wait."""
+        ...
+
+
 class Store(BulkStore, Protocol):
     """One open tenant of one database."""
 
@@ -98,6 +114,8 @@ class Store(BulkStore, Protocol):
     plans: dict[str, RelationPlans]
     statements: dict[str, Plan]
     feed: Feed
+    sees_every_commit: bool
+    """True if ``changed_elsewhere`` notices every commit, False if only those that change what memory holds."""
     capabilities: frozenset[str]
     """The capabilities that a store may lack, and has: by their names in ``caliber.testing.CAPABILITIES``."""
     full_text: FullText | None
@@ -153,6 +171,10 @@ class Store(BulkStore, Protocol):
 
     def changed_elsewhere(self) -> bool:
         """Return whether another process committed since the last question; cheap."""
+        ...
+
+    def commit_signal(self) -> CommitSignal | None:
+        """Return reports of other processes' writes, for a process that waits; None where there are none."""
         ...
 
     def catch_up(self) -> None:

@@ -27,7 +27,7 @@ from caliber.model.workspace import WorkspaceValue
 from caliber.schema.relations import WORKSPACE_VALUE
 from caliber.storage.compile.json_values import as_json
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.workspace.watching import Watch, watchers_of
+from caliber.workspace.watching import Watch
 
 KEY_BYTES: Final = 1_024
 """The longest key: databases index no text that is much longer."""
@@ -142,9 +142,10 @@ class Values:
     def watch(self, prefix: str = "", *, timeout_ms: int | None = None) -> Watch:
         """Return an iterator over the changes of values whose keys begin with ``prefix``, from now on.
 
-        It waits for commits of this process, and of others as soon as their news arrive (``resident.feed_poll_ms``, or
-        at once where ``storage.feed_dsn`` is set). Each step is the value as it is by then; one whose ``deleted_at`` is
-        set was deleted. Changes that follow each other quickly may be seen as one, and the last one always is.
+        It waits for commits of this process, and of others as soon as their news arrive (``resident.feed_poll_ms``;
+        sooner on SQLite on Linux, at once where ``storage.feed_dsn`` is set). Each step is the value as it is by then;
+        one whose ``deleted_at`` is set was deleted. Changes that follow each other quickly may be seen as one, and the
+        last one always is.
         ``timeout_ms`` ends it after a time without changes; closing it, or the store, ends it too.
 
         Raises: InputError kinds; PermissionDenied for a user.
@@ -152,7 +153,7 @@ class Values:
         self._require_agent("read")
         wanted = _as_key(prefix, "prefix", allow_empty=True)
         timeout = None if timeout_ms is None else arguments.as_duration_ms(timeout_ms, "timeout_ms")
-        return Watch(watchers_of(self._engine), lambda: self._with_prefix(wanted), timeout)
+        return Watch(self._engine, lambda: self._with_prefix(wanted), timeout)
 
     def _compared(self, work: Callable[[UnitOfWork, builtins.list[WorkspaceValue]], WorkspaceValue]) -> WorkspaceValue:
         """Write, and let a refusal that another writer caused be recorded as a conflict of the two."""

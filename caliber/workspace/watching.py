@@ -8,76 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
+from caliber.engine.commit_waiters import CommitWaiter, waiters_of
 from caliber.engine.engine import Engine
 from caliber.model.workspace import WorkspaceValue
 from caliber.schema.relations import WORKSPACE_VALUE
-from caliber.storage.write.unit_of_work import RowChange
 
 Wake = Callable[[], None]
-
-
-class ValueWatchers:
-    """The watches of an open tenant: a follower of its commits that wakes them. It is made by the first watch."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wakes: dict[object, Wake] = {}
-        self.closed = False
-
-    def add(self, watch: object, wake: Wake) -> None:
-        """Have ``wake`` called after each commit that may have changed a value."""
-        with self._lock:
-            self._wakes[watch] = wake
-
-    def remove(self, watch: object) -> None:
-        """End that."""
-        with self._lock:
-            self._wakes.pop(watch, None)
-
-    def committed(self, changes: Sequence[RowChange]) -> None:
-        """Wake the watches after a commit of ours that changed a value."""
-        if any(change.relation is WORKSPACE_VALUE for change in changes):
-            self._wake()
-
-    def changed_elsewhere(self) -> None:
-        """Wake the watches: another process may have changed a value."""
-        self._wake()
-
-    def loaded(self) -> None:
-        """Wake the watches: commits may have been missed."""
-        self._wake()
-
-    def drain(self) -> None:
-        """Nothing: a flush does not wait for watches."""
-
-    def close(self) -> None:
-        """End the watches."""
-        self.closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        with self._lock:
-            wakes = list(self._wakes.values())
-        for wake in wakes:
-            wake()
-
-
-_adding = threading.Lock()
-
-
-def watchers_of(engine: Engine) -> ValueWatchers:
-    """Return the watches of a tenant."""
-    with _adding:
-        found = engine.find_part(ValueWatchers)
-        if found is None:
-            found = ValueWatchers()
-            engine.add(found)
-            engine.follow(found)
-        return found
 
 
 class Watch:
@@ -85,11 +25,12 @@ class Watch:
 
     def __init__(
         self,
-        watchers: ValueWatchers,
+        engine: Engine,
         read: Callable[[], Iterable[WorkspaceValue]],
         timeout_ms: int | None,
     ) -> None:
-        self._watchers = watchers
+        self._waiters = waiters_of(engine)
+        self._waiter = CommitWaiter((WORKSPACE_VALUE.name,), self._wake, engine.config.resident.feed_poll_ms)
         self._read = read
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1_000
         self._waiting: deque[WorkspaceValue] = deque()
@@ -97,13 +38,13 @@ class Watch:
         self._is_closed = False
         self.on_wake: Wake = lambda: None
         """Called besides, from any thread, when there may be something to read."""
-        watchers.add(self, self._wake)
+        self._waiters.add(self._waiter)
         self._seen = {each.value_id: each.version for each in read()}
 
     @property
     def closed(self) -> bool:
         """True once the watch or the store was closed."""
-        return self._is_closed or self._watchers.closed
+        return self._is_closed or self._waiters.closed
 
     def __iter__(self) -> Iterator[WorkspaceValue]:
         return self
@@ -131,7 +72,7 @@ class Watch:
     def close(self) -> None:
         """End the watch; a thread that waits for it goes on."""
         self._is_closed = True
-        self._watchers.remove(self)
+        self._waiters.remove(self._waiter)
         self._wake()
 
     def __enter__(self) -> Self:

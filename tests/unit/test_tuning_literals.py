@@ -45,7 +45,7 @@ def _allow(reason: str, **modules: str) -> None:
 
 _allow(
     WAITS,
-    agents__lock_waiting="LockWaiters.look LockWaiters.pause_s _SHORTEST_S",
+    agents__locks="_SHORTEST_S Acquiring.attempt",
     agents__locking__lock_queue="_RENEWED_AT _TOO_FAR",
     agents__mail__delivery="PUT_BACK_US",
     api__several__aio_tenants="WAIT_STEP_S",
@@ -64,6 +64,8 @@ _allow(
     backends__postgres__writing__writer="_BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
     backends__sqlite__maintaining__maintenance="SqliteMaintenance.copy_to",
     backends__sqlite__maintaining__erasing="_PAUSE_S",
+    engine__commit_waiters="_FIRST _REST",
+    backends__sqlite__connecting__file_writes="_LONGEST_S",
     engine__fork_imports="_before",
     llm__remote__limiter="_HELD_MOST_S",
     llm__remote__wire="_LEAST_S",

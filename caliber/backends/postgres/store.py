@@ -44,7 +44,7 @@ from caliber.storage.compile.session import StatementSession, store_closed
 from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState, elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
-from caliber.storage.protocol import ConnectionPool, Follower, RemoteEventListener
+from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import FullText, contracts_of, may_be_indexed, texts_of
 from caliber.storage.sql.vector_index import VectorIndexes
@@ -120,6 +120,7 @@ class PostgresStore:
     """One open PostgreSQL tenant. Source: O-1, K-081, K-082, design sections 3 to 5."""
 
     adapter = "postgres"
+    sees_every_commit = False
     capabilities = frozenset({"full text", "bulk"})
 
     def __init__(
@@ -318,6 +319,9 @@ class PostgresStore:
         except BaseException:
             self.feed.distrust()  # it may have taken note of news that then could not be applied
             raise
+
+    def commit_signal(self) -> CommitSignal | None:
+        return None
 
     def require_remote_events(self) -> None:
         if self._feed_dsn is None:

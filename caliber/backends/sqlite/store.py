@@ -44,7 +44,7 @@ from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
 from caliber.storage.maintain.moved import elsewhere
-from caliber.storage.protocol import Follower, RemoteEventListener
+from caliber.storage.protocol import CommitSignal, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
 from caliber.storage.sql.vector_index import VectorIndexes
@@ -64,6 +64,7 @@ class SqliteStore:
     """One open SQLite tenant. Source: C-474, K-178, design sections 3 and 4."""
 
     adapter = "sqlite"
+    sees_every_commit = True
     capabilities = frozenset({"full text", "bulk"})
 
     def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
@@ -260,6 +261,11 @@ class SqliteStore:
                 self._connection.command("ROLLBACK")
             # Only now: had applying failed, the next question must still be answered with yes.
             self._data_version = version
+
+    def commit_signal(self) -> CommitSignal | None:
+        from caliber.backends.sqlite.connecting.file_writes import writes_to  # only for a process that waits
+
+        return writes_to(None if self._files is None else self._files.log)
 
     def require_remote_events(self) -> None:
         raise IncompatibleOptions(

@@ -131,11 +131,12 @@ def queued(config: CaliberConfig, place: Place) -> float:
 def woken(config: CaliberConfig, place: Place) -> str:
     """Return whether a request waits on, a second after another handle released the lock."""
     first = place.open(config).agents.locks
-    other = place.keep(caliber.open(config)).agents.locks
+    later = place.keep(caliber.open(config))
+    other, before = later.agents.locks, inspect(later).store.facts()["commits"]
     held = first.acquire("r", holder="one", lease_ms=HOUR_MS)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lambda: other.acquire("r", holder="other", wait_ms=3_000))
-        until(first.waiting)
+        until(lambda: inspect(later).store.facts()["commits"] >= before + 2)  # it sleeps after its second attempt
         first.release(LockToken("r", held.token), holder="one")
         try:
             return waiting.result(1).holder

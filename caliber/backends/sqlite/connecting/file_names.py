@@ -54,9 +54,10 @@ class FileNames:
             self._filled = status is not None and status.st_size > 0
         # The log of a symbolic link is beside its target.
         base = os.path.realpath(path)  # as SQLite resolves it, which reports cyclic links itself
-        self._log = f"{base}-wal"
+        self.log = f"{base}-wal"
+        """The path of the log."""
         self._beside: dict[str, Identity] = {}
-        self._names = (self._log, f"{base}-shm")
+        self._names = (self.log, f"{base}-shm")
 
     def check(self) -> None:
         """Raise Unavailable unless all names stand for the files that are open."""
@@ -81,11 +82,11 @@ class FileNames:
     def log_is_anothers(self) -> bool:
         """Return whether another store's log has the name of ours: it is not ours to remove."""
         try:
-            now = _identity(_status(self._log))
+            now = _identity(_status(self.log))
         except OSError as error:
             let_through(error)
             return True
-        return now is not None and now != self._beside.get(self._log, now)
+        return now is not None and now != self._beside.get(self.log, now)
 
     def _lost(self, name: str, reason: str) -> Unavailable:
         what = _WHAT[reason]

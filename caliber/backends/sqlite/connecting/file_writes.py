@@ -1,0 +1,71 @@
+"""Reports of writes to a file by the kernel, for waiting without polling. Only Linux has them (inotify)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import socket
+import sys
+from typing import Final
+
+_MODIFIED: Final = 2
+_READ_BYTES: Final = 65_536
+_LONGEST_S: Final = 3_600.0
+"""The longest wait; the system's clocks of waits have a limit."""
+
+
+class FileWrites:
+    """Writes to one file, by any process of this machine, since the last wait."""
+
+    def __init__(self, inotify: int | None) -> None:
+        self._inotify = inotify
+        self._woken, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        if inotify is not None:
+            self._selector.register(inotify, selectors.EVENT_READ)
+
+    def wait(self, timeout_s: float) -> bool | None:
+        """Wait for a write to the file; return False when the time is over first, None when ``wake`` is called."""
+        ready = [key.fd for key, _ in self._selector.select(min(timeout_s, _LONGEST_S))]
+        if self._woken.fileno() in ready:
+            self._woken.recv(_READ_BYTES)
+            return None  # a write, too, ends the next wait
+        if self._inotify is None or self._inotify not in ready:
+            return False
+        os.read(self._inotify, _READ_BYTES)
+        return True
+
+    def wake(self) -> None:
+        """End a wait, or the next one."""
+        try:
+            self._waker.send(b"x")
+        except OSError:
+            return  # it is full of wake-ups already, or closed
+
+    def close(self) -> None:
+        """Release the watch."""
+        self._selector.close()
+        if self._inotify is not None:
+            os.close(self._inotify)
+        self._woken.close()
+        self._waker.close()
+
+
+def writes_to(path: str | None) -> FileWrites | None:
+    """Return the writes to a file, None where the system does not report them. Without a path there never is one."""
+    if path is None:
+        return FileWrites(None)
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    inotify = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if inotify < 0:
+        return None  # the user has as many as the system allows
+    if libc.inotify_add_watch(inotify, os.fsencode(path), _MODIFIED) < 0:
+        os.close(inotify)
+        return None
+    return FileWrites(inotify)

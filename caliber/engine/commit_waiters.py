@@ -1,0 +1,199 @@
+"""Waiters of this process for commits: for locks, messages and changed values, of this process or of another one.
+
+A commit of this process wakes those who wait for one of its keys. Another process's commit wakes all, as soon as the
+feed of changes notices it: PostgreSQL notifies of it where ``storage.feed_dsn`` is set. Elsewhere one thread looks for
+all waiters: on SQLite after a write to the log, where the system reports one, else at their intervals.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Final
+
+from caliber.engine.background import STOP_S
+from caliber.engine.engine import Engine
+from caliber.engine.worker import Worker
+from caliber.model.errors import ConfigError
+from caliber.model.process.interrupts import let_through, managed
+from caliber.storage.protocol import CommitSignal
+from caliber.storage.waiting import Event
+from caliber.storage.write.unit_of_work import RowChange
+
+_FIRST: Final = 1 / 8
+"""Share of its interval after which a look follows a write to the log."""
+_SLOWER: Final = 4
+"""Factor by which each look without news makes the next one later."""
+_LAST: Final = 64
+"""Intervals between two looks at most."""
+_REST: Final = 1 / 2
+"""Share of its interval that follows a look with news: a busy writer costs its readers no look for each commit."""
+_making: Final = threading.Lock()
+
+
+class CommitWaiter:
+    """A call that waits; any thread calls ``wake`` when its event may have happened."""
+
+    def __init__(
+        self, keys: Collection[Hashable], wake: Callable[[], None], every_ms: int, *, is_mirrored: bool = True
+    ) -> None:
+        self.keys = keys
+        """A commit of this process that has one of them wakes it."""
+        self.wake = wake
+        self.every_s = every_ms / 1_000
+        """Interval of looks for other processes' commits; 0 never looks."""
+        self.is_mirrored = is_mirrored
+        """True if memory holds what it waits for, so that the feed of changes names it on every database."""
+
+
+class CommitWaiters:
+    """The waiters of an open tenant: a follower of its commits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._waiters: tuple[CommitWaiter, ...] = ()
+        self._pace_s = math.inf
+        """The interval at which the thread looks."""
+        self._feed_s = engine.config.resident.feed_poll_ms / 1_000
+        self._woken = Event()
+        self._has_news = self._is_failing = False
+        self.closed = False
+        self._thread = Worker(self._run, "caliber-commits")
+        self._signal: CommitSignal | None = None
+        try:
+            engine.store.require_remote_events()
+            self.is_notified = True
+            """True if the database notifies of other processes' commits, and nobody looks for them."""
+        except ConfigError:
+            self.is_notified = False
+            self._signal = engine.store.commit_signal()
+
+    def add(self, waiter: CommitWaiter) -> None:
+        """Wake a waiter from now on. Raises: Unavailable (``out of threads``)."""
+        with self._lock:
+            self._waiters = (*self._waiters, waiter)
+            is_sooner = self._interval_s() < self._pace_s
+        if is_sooner and not self.is_notified:
+            self._thread.start()
+            self._rouse()
+
+    def remove(self, waiter: CommitWaiter) -> None:
+        """Do not wake a waiter any more."""
+        with self._lock:
+            self._waiters = tuple(each for each in self._waiters if each is not waiter)
+
+    @managed
+    def waiting(self, waiter: CommitWaiter) -> Iterator[None]:
+        """Wake a waiter until the block ends. Raises: as ``add``."""
+        try:
+            self.add(waiter)
+            yield
+        finally:
+            self.remove(waiter)
+
+    def notify(self, *keys: Hashable) -> None:
+        """Wake the waiters that have one of the keys."""
+        for waiter in self._waiters:
+            if any(key in waiter.keys for key in keys):
+                waiter.wake()
+
+    # --- looking for other processes' commits -------------------------------------------------------
+
+    def _interval_s(self) -> float:
+        # Without a signal the engine looks for what memory holds, every ``resident.feed_poll_ms``.
+        least = self._feed_s if self._signal is None and self._feed_s else math.inf
+        wanted = (each.every_s for each in self._waiters if each.every_s < least or not each.is_mirrored)
+        return min((each for each in wanted if each), default=math.inf)
+
+    def _run(self) -> None:
+        step_s = 0.0
+        while not self.closed:
+            self._woken.clear()
+            with self._lock:
+                every_s = self._pace_s = self._interval_s()
+            if every_s == math.inf:
+                self._woken.wait()
+                step_s = 0.0
+                continue
+            step_s = min(max(step_s, every_s * _FIRST), every_s * _LAST)
+            if self._signal is not None:
+                written = self._signal.wait(step_s)
+            else:
+                written = None if self._woken.wait(every_s) else False
+            if written is None:
+                continue  # another waiter has come, or the end
+            if written:
+                step_s = every_s * _FIRST
+                self._woken.wait(step_s)  # a write to the log begins before its commit can be seen
+            else:
+                step_s *= _SLOWER
+            if self._look():
+                step_s = 0.0
+                self._woken.wait(every_s * _REST)
+
+    def _look(self) -> bool:
+        """Look once; return whether another process had committed."""
+        self._has_news = False
+        try:
+            self._engine.follow_feed()
+            self._is_failing = False
+        except Exception as error:
+            let_through(error)
+            if not self._is_failing and not self.closed:  # one report for each outage
+                self._engine.record_error("commits", error)
+            self._is_failing = True
+        if not self._engine.store.sees_every_commit:
+            self._wake(each for each in self._waiters if not each.is_mirrored)
+        return self._has_news
+
+    def _rouse(self) -> None:
+        self._woken.set()
+        if self._signal is not None:
+            self._signal.wake()
+
+    # --- as the engine sees it ----------------------------------------------------------------------
+
+    def committed(self, changes: Sequence[RowChange]) -> None:
+        """Wake the waiters for a relation that a commit of ours changed."""
+        if self._waiters:
+            self.notify(*{change.relation.name for change in changes})
+
+    def changed_elsewhere(self) -> None:
+        """Wake all: another process has committed."""
+        self._has_news = True
+        self.loaded()
+
+    def loaded(self) -> None:
+        """Wake all: commits may have been missed."""
+        self._wake(self._waiters)
+
+    def drain(self) -> None:
+        """Do nothing: what is waited for is another's."""
+
+    def close(self) -> None:
+        """Wake all: they meet the closed handle."""
+        self.closed = True
+        self._rouse()
+        self._thread.join(STOP_S)
+        if self._signal is not None and not self._thread.alive:
+            self._signal.close()
+        self.loaded()
+
+    def _wake(self, waiters: Iterable[CommitWaiter]) -> None:
+        for waiter in waiters:
+            waiter.wake()
+
+
+def waiters_of(engine: Engine) -> CommitWaiters:
+    """Return the waiters of a tenant; the first that waits makes them."""
+    found = engine.find_part(CommitWaiters)
+    if found is None:
+        with _making:
+            found = engine.find_part(CommitWaiters)
+            if found is None:
+                found = CommitWaiters(engine)
+                engine.add(found)
+                engine.follow(found)
+    return found
