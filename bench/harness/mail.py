@@ -12,13 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import caliber
-from caliber.agents.acting import acting_agent, registered
-from caliber.agents.mail import delivery
-from caliber.agents.mail.checked_messages import checked
-from caliber.agents.mail.delivery import Outgoing
 from caliber.model import Principal
-from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 BATCH, IN_TRANSACTION = 100, 1_000
 SENDER, RECEIVER, TYPE = "ann", "bob", "worker"
@@ -40,20 +34,8 @@ def _opened(config: Any, dsn: Variable | None) -> caliber.Caliber:
 
 def fill(memory: caliber.Caliber, numbers: range) -> None:
     """Send a message a number to the type of the consumers, many in one transaction."""
-    engine, principal = inspect(memory).engine, Principal.agent(SENDER)
-    sender = acting_agent(engine, principal)
-    rest = ("custom", None, "normal", None, 0, None, None, (), None)
-    for begin in range(numbers.start, numbers.stop, IN_TRANSACTION):
-        part = [
-            checked(engine, principal, number, (None, TYPE, False), rest, None)
-            for number in numbers[begin - numbers.start :][:IN_TRANSACTION]
-        ]
-
-        def work(uow: UnitOfWork, part: list[Outgoing] = part) -> None:
-            for out in part:
-                delivery.send(uow, engine.config, registered(uow, engine.config, sender), out)
-
-        engine.write(work)
+    for begin in range(0, len(numbers), IN_TRANSACTION):
+        mail(memory, SENDER).send_many(numbers[begin : begin + IN_TRANSACTION], to_type=TYPE)
 
 
 def _receive(config: Any, dsn: Variable | None, idle_s: float, reports: Connection) -> None:

@@ -74,6 +74,29 @@ def payloads(messages: list[AgentMessage]) -> list[Any]:
     return [each.payload for each in messages]
 
 
+def test_many_messages_are_sent_together_or_not_at_all(open_store: Opened) -> None:
+    memory = open_store(agents__messages__pending_max=3)
+    ann, bob = mail(memory, "ann"), mail(memory, "bob")
+    sent = ann.send_many([1, {"n": 2}], to="bob", topic="a", priority="high")
+    assert payloads(sent) == [1, {"n": 2}]
+    assert {(each.topic, each.priority) for each in sent} == {("a", MessagePriority.HIGH)}
+    assert ann.send_many([], to="bob") == []
+    with pytest.raises(MailboxFull):
+        ann.send_many([3, 4], to="bob")
+    with pytest.raises(InvalidValue, match="payload"):
+        ann.send_many([3, float("inf")], to="bob")
+    with pytest.raises(DTypeError):
+        ann.send_many(3, to="bob")
+    with pytest.raises(MessageDeliveryFailed):
+        ann.send_many([3], to="stranger")
+    with pytest.raises(RequiredFieldMissing):
+        ann.send_many([3])
+    ann.send_many([3], to="bob")
+    assert payloads(bob.claim(9)) == [1, 3], "of one topic the next waits"
+    assert len(mail(memory, "eve").list()) == 0
+    assert payloads(ann.send_many(["any", "of them"], to_type="worker")) == ["any", "of them"]
+
+
 def test_a_message_is_delivered_once_and_acknowledged_once(open_store: Opened) -> None:
     memory = open_store()
     sent = mail(memory, "ann").send({"do": ["this", 1, None]}, to="bob", message_type="task_request", topic="a")

@@ -121,6 +121,20 @@ def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -
     return messages, bool(messages)
 
 
+def send_many(uow: UnitOfWork, config: CaliberConfig, sender: Agent, outs: Sequence[Outgoing]) -> list[AgentMessage]:
+    """Insert messages to one receiver, in their order, all of them or none; return them. Without idempotency keys.
+
+    Raises: as ``send``.
+    """
+    (to,) = _receivers(uow, config, sender, outs[0])
+    messages = [_message(uow, sender, out, out.to_type if to is None else None, to) for out in outs]
+    for message in messages:
+        uow.insert(AGENT_MESSAGE, message)
+    if not _has_room(uow, config, messages[0].mailbox, 1):
+        raise MailboxFull(pending=config.agents.messages.pending_max)
+    return messages
+
+
 def _check_received(uow: UnitOfWork, agent: Agent, message_id: MessageId) -> None:
     """Raise NotFound unless a message is to an agent, to its type, or was claimed by it."""
     found: AgentMessage | None = uow.find(AGENT_MESSAGE, message_id.bytes)

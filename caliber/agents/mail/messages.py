@@ -6,6 +6,7 @@ claims it; a broadcast is a message to each registered agent. Source: C-369 to C
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import time
 import uuid
@@ -85,6 +86,44 @@ class Messages(Receiving):
         with bounded(deadline_ms):
             out = checked(self._engine, self._principal, payload, (to, to_type, False), rest, idempotency_key)
             return self._send(agent, out)[0]
+
+    def send_many(
+        self,
+        payloads: Sequence[Any],
+        *,
+        to: str | EntityRef | None = None,
+        to_type: str | None = None,
+        message_type: MessageType | str = MessageType.CUSTOM,
+        topic: str | None = None,
+        priority: MessagePriority | str = MessagePriority.NORMAL,
+        expires_in_ms: int | None = None,
+        delay_ms: int = 0,
+        trajectory_id: Id | None = None,
+        scope_id: Id | None = None,
+        agent: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> builtins.list[AgentMessage]:
+        """Send a message a payload to one receiver, in their order, with one commit: all of them, or none.
+
+        A hundred messages so take as many syncs of the disk as one. The other arguments hold for each of them.
+
+        Raises: as ``send``; MailboxFull where not all of them have room.
+        """
+        given = arguments.as_items(payloads, "payloads", "a sequence of payloads")
+        rest = (message_type, topic, priority, expires_in_ms, delay_ms, trajectory_id, scope_id, (), None)
+        with bounded(deadline_ms):
+            bodies = [checked_payload(self._engine, each) for each in given]
+            first = checked(self._engine, self._principal, None, (to, to_type, False), rest, None)
+            outs = [dataclasses.replace(first, payload=body) for body in bodies]
+            acting = self._acting(agent)
+
+            def work(uow: UnitOfWork) -> builtins.list[AgentMessage]:
+                sender = registered(uow, self._engine.config, acting)
+                messages = delivery.send_many(uow, self._engine.config, sender, outs)
+                self._announce(uow, acting, messages)
+                return messages
+
+            return self._engine.write(work) if outs else []
 
     def broadcast(
         self,
