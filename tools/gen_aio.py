@@ -393,6 +393,10 @@ def generated() -> dict[Path, str]:
     kinds = classes()
     rooms = {kind: kind.__module__.split(".")[1] for kind in kinds}
     stems = {kind: "_aio" if room == "api" else f"_aio_{_part(kind, room)}" for kind, room in rooms.items()}
+    homes = {
+        stems[kind]: kind.__module__ if stems[kind] != f"_aio_{room}" else f"caliber.{room}"
+        for kind, room in rooms.items()
+    }
     modules = {stem: Module(stems) for stem in dict.fromkeys(stems.values())}
     for kind in kinds:
         modules[stems[kind]].add_class(kind)
@@ -401,11 +405,9 @@ def generated() -> dict[Path, str]:
             modules["_aio"].add_function(name)
     out = {}
     for stem, module in modules.items():
-        room, _, part = stem.removeprefix("_aio_").partition("_")
-        room = f"{room}.{part}" if part else room
-        source = f"of the classes of ``caliber.{room}``."
-        if stem == "_aio":
-            source = "of the handle ``Caliber`` and of the functions that open a store."
+        source = "of the handle ``Caliber`` and of the functions that open a store."
+        if stem != "_aio":
+            source = f"of the classes of ``{homes[stem]}``."
         title = f"Generated asyncio version {source}"
         out[FOLDER / f"{stem}.py"] = module.text(stem, title)
     return out

@@ -127,7 +127,7 @@ def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | Enti
     return renewed
 
 
-def named_in(uow: UnitOfWork, agent: EntityRef) -> Agent:
+def require_assignable(uow: UnitOfWork, agent: EntityRef) -> Agent:
     """Return the row of an agent that gets work: for it that is no sign of life, and does not register it.
 
     Raises: NotRegistered; PermissionDenied for an archived agent.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.agents.acting import ActingAgent, acting_agent, agent_named, named_in, registered
+from caliber.agents.acting import ActingAgent, acting_agent, agent_named, registered, require_assignable
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.references import EntityRef
@@ -28,10 +28,15 @@ class Directory:
 
     def require(self, uow: UnitOfWork, agent: NamedAgent) -> None:
         """Require the row of an agent that acts, or register it. Raises: as ``registered``."""
+        uow.lock(AGENT, agent.ref.id.bytes)  # archiving it waits, and gives back what it takes here
         registered(uow, self._engine.config, agent if isinstance(agent, ActingAgent) else agent.ref)
 
-    def check(self, uow: UnitOfWork, agent: NamedAgent) -> None:
-        """Require the row of an agent that gets work, or register it. Raises: as ``registered`` and ``named_in``."""
+    def require_assignable(self, uow: UnitOfWork, agent: NamedAgent) -> None:
+        """Require the row of an agent that gets work, or register it.
+
+        Raises: as ``registered``, and as ``require_assignable`` of the room.
+        """
+        uow.lock(AGENT, agent.ref.id.bytes)
         if uow.find(AGENT, agent.ref.id.bytes) is None:
             self.require(uow, agent)
-        named_in(uow, agent.ref)
+        require_assignable(uow, agent.ref)

@@ -32,7 +32,7 @@ class AgentDirectory(Protocol):
         """Require the row of an agent that acts, or register it. Raises: NotRegistered, PermissionDenied."""
         ...
 
-    def check(self, uow: UnitOfWork, agent: NamedAgent) -> None:
+    def require_assignable(self, uow: UnitOfWork, agent: NamedAgent) -> None:
         """Require the row of an agent that gets work, or register it: for it that is no sign of life.
 
         Raises: NotRegistered; PermissionDenied for an archived one.

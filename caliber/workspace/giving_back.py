@@ -16,6 +16,8 @@ from caliber.workspace.dependencies import taken
 def give_back(engine: Engine, uow: UnitOfWork, agent: EntityRef, by: str) -> None:
     """Take the tasks that are still to do from an agent: they are pending, and no agent is assigned to them."""
     for each in uow.select_path(TASK, "list_by_agent", agent.id.bytes):
+        if not each.is_open:
+            continue  # it stays as it ended
         uow.lock(TASK, each.task_id.bytes)
         task: WorkspaceTask | None = uow.find(TASK, each.task_id.bytes)
         if task is not None and task.is_open and task.assigned_to == agent.id:

@@ -233,7 +233,7 @@ class WorkspaceTasks:
                 return dataclasses.replace(taken(task), status=WorkStatus.PENDING)
             if task.assigned_to == named.ref.id:
                 return task
-            self._agents.check(uow, named)
+            self._agents.require_assignable(uow, named)
             return dataclasses.replace(given(task, named.ref), status=WorkStatus.PENDING)
 
         return self._change(id, user, version, "assign", change, deadline_ms)

@@ -267,8 +267,11 @@ def test_a_task_that_is_ended_by_hand_ends_its_delegation(team: Team) -> None:
         accepted.delegation_id: ("completed", "partial", "half of them", None),
         late.delegation_id: ("failed", "system_abort", "", "timeout"),
     }
-    with pytest.raises(InvalidStateTransition):
+    with pytest.raises(InvalidStateTransition, match="instead of its task"):
         team.ada.agents.delegations.complete(done.delegation_id, summary="all well")
+    long = team.begun()
+    team.ada.complete_trajectory(long.child_trajectory_id, status="success", summary="x" * 300_000)
+    assert team.planner.agents.delegations.get(long.delegation_id).result.summary == "see the summary of its task"
     with pytest.raises(InvalidStateTransition):
         team.planner.agents.delegations.cancel(done.delegation_id, reason="no need")
 
@@ -384,8 +387,15 @@ def test_a_list_comes_in_pages(team: Team) -> None:
     assert [each.delegation_id for page in pages for each in page] == given
     assert [each.delegation_id for each in delegations.list(agent="bob", after=given[1])] == [given[3]]
     assert [each.delegation_id for each in ada.list(task=team.task, after=given[0], limit=1)] == [given[2]]
-    with pytest.raises(NotFound):
-        ada.list(after=given[1])
+    assert [each.delegation_id for each in ada.list(after=given[1])] == [given[2], given[4]]
+
+
+def test_a_page_goes_on_behind_what_another_took_meanwhile(team: Team) -> None:
+    given = [team.delegate(to_type="coder").delegation_id for _ in range(3)]
+    (first,) = team.bob.agents.delegations.list(limit=1)
+    team.ada.agents.delegations.accept(first.delegation_id)
+    behind = team.bob.agents.delegations.list(after=first.delegation_id)
+    assert [each.delegation_id for each in behind] == given[1:]
 
 
 def test_the_story_goes_with_its_task(team: Team) -> None:

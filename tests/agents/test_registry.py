@@ -220,7 +220,13 @@ def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(
         agents.messages.list,
         lambda: agents.messages.ack([]),
         agents.delegations.pending,
+        agents.delegations.list,
+        lambda: agents.delegations.get(made.lock_id),
         agents.handoffs.pending,
+        agents.handoffs.list,
+        lambda: agents.handoffs.get(made.lock_id),
+        agents.conflicts.list,
+        lambda: agents.conflicts.get(made.lock_id),
     ]
     for call in calls:
         with pytest.raises(NotRegistered, match="register it"):

@@ -17,6 +17,7 @@ from support.weeks import SetClock
 
 import caliber
 from caliber.model import EntityRef, FixedClock, Principal, states
+from caliber.model.agents.registry import AgentLifecycle
 from caliber.model.deadline import earliest
 from caliber.model.errors import (
     CircularReference,
@@ -31,6 +32,7 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.workspace import WorkKind, WorkspaceTask, WorkStatus
+from caliber.workspace.dependencies import begun
 
 HOUR = timedelta(hours=1)
 KNOBS = {"embedding_provider": None, "policies": []}
@@ -130,6 +132,29 @@ def test_a_task_that_is_assigned_is_no_act_of_its_agent(backend: Backend) -> Non
     clock.advance(ms=3_600_000)
     assert memory.workspace.tasks.assign(task.task_id, "silent").assigned_to == before.agent_id
     assert memory.agents.get("silent") == before
+
+
+@pytest.mark.databases("all")
+def test_a_claim_and_the_end_of_its_agent_come_one_after_the_other(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = backend.open(**KNOBS)
+    for name in ("snork", "planner"):
+        memory.agents.register(name)
+    task = memory.workspace.tasks.add("t")
+    archiving = threading.Thread(target=lambda: memory.agents.set_lifecycle("archived", "snork"))
+
+    def late(given: WorkspaceTask) -> WorkspaceTask:
+        archiving.start()
+        archiving.join(0.2)  # it waits for the claim, which has looked at the agent already
+        return begun(given)
+
+    monkeypatch.setattr("caliber.workspace.tasks.begun", late)
+    as_agent(memory, "snork").claim(task.task_id)
+    archiving.join(30)
+    assert memory.agents.get("snork").lifecycle is AgentLifecycle.ARCHIVED
+    left = memory.workspace.tasks.get(task.task_id)
+    assert (left.status, left.assigned_to) == (WorkStatus.PENDING, None)
 
 
 # --- searching -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import dataclasses
 import uuid
 from typing import Any, Final, Literal
 
-from caliber.access.identities import not_registered
+from caliber.access.identities import not_registered, require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
 from caliber.agents.acting import agent_named
@@ -75,6 +75,10 @@ class AgentConflicts:
 
     # --- recording -------------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        self._engine.check_open()
+        require_registered(self._engine, self._principal)
+
     def report(
         self,
         item_a: EntityRef,
@@ -104,7 +108,7 @@ class AgentConflicts:
             raise InvalidValue(field="item_b", reason="is item_a; a record alone is at odds with nothing")
         below = None if task is None else TrajectoryId(arguments.as_uuid(task, "task"))
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             named = [None if each is None else agent_named(self._engine, each) for each in (agent_a, agent_b)]
             if below is not None:
                 require(self._engine, self._readers, TRAJECTORY, below)
@@ -147,7 +151,7 @@ class AgentConflicts:
         """Return a conflict. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
         key = arguments.as_uuid(conflict, "conflict")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             with self._engine.store.read() as session:
                 return self._found(_Reading(self._engine, session), key)
 
@@ -167,7 +171,7 @@ class AgentConflicts:
         Those of a type, of a ``task``, and those that an ``agent`` is a side of or is to decide can be asked for.
         ``after`` is the id of the last conflict of the page before.
 
-        Raises: InputError kinds; NotFound for a conflict ``after`` that does not exist or is hidden.
+        Raises: InputError kinds.
         """
         wanted = None if status is None else arguments.as_enum(status, ConflictStatus, "status")
         kind = None if conflict_type is None else arguments.as_enum(conflict_type, ConflictType, "conflict_type")
@@ -175,12 +179,11 @@ class AgentConflicts:
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             party = None if agent is None else agent_named(self._engine, agent).ref.id
 
             with self._engine.store.read() as session:
                 rows = _Reading(self._engine, session)
-                place = None if last is None else _place(self._found(rows, last))
                 if party is not None:
                     found = [each for path in _OF_AGENTS for each in rows.select_path(CONFLICT, path, party.bytes)]
                 elif below is not None:
@@ -191,14 +194,14 @@ class AgentConflicts:
                     found = [each for one in among for each in rows.select_path(CONFLICT, path, one.value, _MOST)]
                 once = {each.conflict_id: each for each in found}
                 out: builtins.list[RecordConflict] = []
-                for each in sorted(once.values(), key=_place):
+                for each in sorted(once.values(), key=_key):
                     if len(out) == most:
                         break
                     if (
                         (each.is_open if wanted is None else each.status is wanted)
                         and kind in (None, each.conflict_type)
                         and (below is None or each.trajectory_id == below)
-                        and (place is None or _place(each) > place)
+                        and (last is None or _key(each) > last.bytes)
                         and self._shows(rows, each)
                     ):
                         out.append(each)
@@ -211,7 +214,7 @@ class AgentConflicts:
         """
         key = arguments.as_uuid(conflict, "conflict")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
 
             with self._engine.store.read() as session:
                 rows = _Reading(self._engine, session)
@@ -254,7 +257,7 @@ class AgentConflicts:
         """
         key = arguments.as_uuid(conflict, "conflict")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
 
             def work(uow: UnitOfWork) -> RecordConflict:
                 found = self._decided(uow, key, "resolve")
@@ -278,7 +281,7 @@ class AgentConflicts:
         """
         key = arguments.as_uuid(conflict, "conflict")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             by = self._principal.label
             return self._engine.write(
                 lambda uow: recording.escalate(self._engine, uow, self._decided(uow, key, "escalate"), by)
@@ -317,7 +320,7 @@ class AgentConflicts:
         if sum(each is not None for each in (kept, by, into)) > 1:
             raise InvalidValue(field="keep", reason="is given with merged or strategy; one of them decides")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             return self._engine.write(lambda uow: self._resolved(uow, key, kept, into, by, why, user))
 
     def _resolved(
@@ -390,8 +393,8 @@ class AgentConflicts:
         return conflict
 
 
-def _place(conflict: RecordConflict) -> tuple[Any, ...]:
-    return conflict.detected_at, conflict.conflict_id.bytes
+def _key(conflict: RecordConflict) -> bytes:
+    return conflict.conflict_id.bytes
 
 
 def _is_a(conflict: RecordConflict, keep: uuid.UUID) -> bool:

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.access.visibility import Readers
-from caliber.agents.acting import named_in, registered
+from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import DONE, Endings, due_us, watch
 from caliber.agents.handing.parties import Parties
 from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
@@ -27,7 +27,7 @@ from caliber.model.access import Principal
 from caliber.model.agents.delegation import DelegatedTask, DelegationId, DelegationResult, DelegationStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.deadline import bounded
-from caliber.model.errors import DelegationFailed, InvalidValue
+from caliber.model.errors import DelegationFailed, InvalidStateTransition, InvalidValue
 from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, Id, NoteId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
@@ -80,7 +80,7 @@ class Delegations(Parties):
         rules, ends = self._texts(constraints, "constraints"), arguments.as_instant(deadline, "deadline")
         self._check_length("context", goal, words, *rules)
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             acting = self._acting(agent, "delegate as")
             self._writes(below)
             readers = self._readers.acting_for(below)
@@ -89,7 +89,7 @@ class Delegations(Parties):
                 uow.lock(TRAJECTORY, below.bytes)
                 above: Trajectory = uow.get(TRAJECTORY, below.bytes)
                 me = registered(uow, self._engine.config, acting)
-                other = None if addressee.agent is None else named_in(uow, addressee.agent.ref)
+                other = None if addressee.agent is None else require_assignable(uow, addressee.agent.ref)
                 self._check_given(uow, me, other, addressee.type, above)
                 if ends is not None and to_us(ends) <= uow.now_us:
                     raise InvalidValue(field="deadline", reason="is past; a delegation must end later than now")
@@ -158,7 +158,7 @@ class Delegations(Parties):
         """
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             free = agent is None and self._principal.serves
             acting = None if free else self._acting(agent, "cancel as")
 
@@ -185,7 +185,7 @@ class Delegations(Parties):
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             self._readers.require_kind(TRAJECTORY)
             acting = self._acting(agent, "accept as")
 
@@ -314,10 +314,8 @@ class Delegations(Parties):
                     grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
                 self._logged(uow, EventType.DELEGATION_COMPLETE, task)
 
-            if states.TRAJECTORY.is_terminal(below.status):
-                self._engine.write(work)
-            else:  # one transaction ends both: a cancellation comes before or after
-                self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None, along=work)
+            # One transaction ends both: a cancellation comes before or after.
+            self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None, along=work)
             return task
 
     def _may_complete(
@@ -325,6 +323,14 @@ class Delegations(Parties):
     ) -> tuple[DelegatedTask, Trajectory, Sequence[EntityRef]]:
         """Return a delegation that may be completed, its task, and the records to grant. Raises: as ``complete``."""
         task = self._worked_on(uow, key, acting, "complete")
+        if task.status is DelegationStatus.COMPLETED:
+            raise InvalidStateTransition(
+                f"delegation {key} is completed: its task was ended before; complete the delegation instead of its"
+                " task, which ends both, to name what was produced",
+                entity_type=DELEGATION.name,
+                from_state=task.status.value,
+                to_state=task.status.value,
+            )
         states.DELEGATION.check(task.status, DelegationStatus.COMPLETED)
         self._check_time(task, uow.now_us)
         below = None
@@ -385,7 +391,7 @@ class Delegations(Parties):
         """Return a delegation. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
         key = arguments.as_uuid(delegation_id, "delegation_id")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             task: DelegatedTask | None = self._found(key)
             if task is None or not self._shows(task):
                 raise self._not_found(key)
@@ -404,7 +410,7 @@ class Delegations(Parties):
             found = [each for each in self._read("list_by_delegatee", acting.bytes) if each.accepted_at is None]
             found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
             waiting = [each for each in found if each.status is DelegationStatus.PENDING]
-            return sorted(waiting, key=_place)[:most]
+            return sorted(waiting, key=_key)[:most]
 
     def list(
         self,
@@ -421,14 +427,14 @@ class Delegations(Parties):
         They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``. ``after`` is
         the id of the last delegation of the page before.
 
-        Raises: InputError kinds; NotFound for a delegation ``after`` that does not exist or is hidden.
+        Raises: InputError kinds.
         """
         wanted = None if status is None else arguments.as_enum(status, DelegationStatus, "status")
         parent = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             party = None if agent is None else self._party(agent)
             if parent is not None:
                 found = self._read("list_by_parent", parent.bytes)
@@ -446,7 +452,7 @@ class Delegations(Parties):
                 if wanted in (None, each.status)
                 and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
             )
-            return self._page(fitting, last, most, _place, self._shows)
+            return self._page(fitting, last, most, _key, self._shows)
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -486,6 +492,5 @@ class Delegations(Parties):
         )
 
 
-def _place(task: DelegatedTask) -> tuple[datetime, bytes]:
-    """Return the place of a delegation in lists, the oldest first."""
-    return task.created_at, task.delegation_id.bytes
+def _key(task: DelegatedTask) -> bytes:
+    return task.delegation_id.bytes

@@ -60,6 +60,9 @@ def watch(engine: Engine, uow: UnitOfWork, task: DelegatedTask) -> None:
         )
 
 
+_OF_TASK: Final = "see the summary of its task"
+
+
 class Endings:
     """Ends delegations and tasks of one tenant; without ``cancel`` the tasks of delegations go on alone."""
 
@@ -132,8 +135,11 @@ class Endings:
     def end_above(self, uow: UnitOfWork, task_id: uuid.UUID, outcome: OutcomeStatus, summary: str, by: str) -> None:
         """End the delegation that a task is of as the task ends, by hand: completed or failed.
 
-        The parent task and the delegation are locked before the task itself, as a cancellation does.
+        The parent task and the delegation are locked before the task itself, as a cancellation does. A summary that is
+        longer than a result may be stays with the task.
         """
+        if len(summary.encode()) > self._engine.config.agents.messages.payload_max_bytes:
+            summary = _OF_TASK
         for found in uow.select_path(DELEGATION, "list_by_child", task_id.bytes):
             if not found.is_open:
                 continue

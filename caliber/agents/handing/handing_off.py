@@ -12,11 +12,10 @@ import builtins
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any, Final
 
 from caliber.access.visibility import Readers
-from caliber.agents.acting import named_in, registered
+from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import Endings
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
 from caliber.agents.handing.parties import Parties
@@ -105,7 +104,7 @@ class Handoffs(Parties):
                 uow.lock(TRAJECTORY, key.bytes)
                 owned: Trajectory = uow.get(TRAJECTORY, key.bytes)
                 me = registered(uow, engine.config, acting)
-                other = None if addressee.agent is None else named_in(uow, addressee.agent.ref)
+                other = None if addressee.agent is None else require_assignable(uow, addressee.agent.ref)
                 if other is not None and other.agent_id == me.agent_id:
                     raise HandoffFailed(reason="an agent cannot hand a task over to itself")
                 self._check_works_on(owned, me)
@@ -136,7 +135,7 @@ class Handoffs(Parties):
             return engine.write(work)
 
         with bounded(deadline_ms):
-            engine.check_open()
+            self._check_open()
             acting = self._acting(agent, "hand over as")
             self._writes(key)
             return self._tasks.retry(attempt)
@@ -179,7 +178,7 @@ class Handoffs(Parties):
         """
         key, engine = arguments.as_uuid(handoff_id, "handoff_id"), self._engine
         with bounded(deadline_ms):
-            engine.check_open()
+            self._check_open()
             acting = self._acting(agent, "accept as")
             blocks, embedder = engine.find_part(TurnSummarizer), engine.part(Embeddings).embedder
             offered: Handoff | None = self._found(key)
@@ -360,7 +359,7 @@ class Handoffs(Parties):
 
     def _seen(self, key: uuid.UUID) -> Handoff:
         """Return a handoff as it is stored. Raises: NotFound for one that does not exist or is hidden."""
-        self._engine.check_open()
+        self._check_open()
         handoff: Handoff | None = self._found(key)
         if handoff is None or not self._shows(handoff):
             raise self._not_found(key)
@@ -395,7 +394,7 @@ class Handoffs(Parties):
             found = [each for each in self._brief("by_agent", acting.bytes) if each.to_agent_id == acting]
             found += [] if (own := self._type_of(acting)) is None else self._brief("pending_of_type", own)
             waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
-            return sorted(waiting, key=_place)[:most]
+            return sorted(waiting, key=_key)[:most]
 
     def list(
         self,
@@ -412,14 +411,14 @@ class Handoffs(Parties):
         They are those of one ``status``, of a ``task``, or given or accepted by an ``agent``. ``after`` is the id of
         the last handoff of the page before.
 
-        Raises: InputError kinds; NotFound for a handoff ``after`` that does not exist or is hidden.
+        Raises: InputError kinds.
         """
         wanted = None if status is None else arguments.as_enum(status, HandoffStatus, "status")
         of = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
         with bounded(deadline_ms):
-            self._engine.check_open()
+            self._check_open()
             party = None if agent is None else self._party(agent)
             if of is not None:
                 found = self._brief("by_trajectory", of.bytes)
@@ -436,7 +435,7 @@ class Handoffs(Parties):
                 for each in found
                 if wanted in (None, each.status) and (party is None or party in (each.from_agent_id, each.to_agent_id))
             )
-            return self._page(fitting, last, most, _place, self._shows)
+            return self._page(fitting, last, most, _key, self._shows)
 
     def _brief(self, statement: str, key: Any) -> builtins.list[Handoff]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""
@@ -468,9 +467,8 @@ class Handoffs(Parties):
         )
 
 
-def _place(handoff: Handoff) -> tuple[datetime, bytes]:
-    """Return the place of a handoff in lists, the oldest first."""
-    return handoff.initiated_at, handoff.handoff_id.bytes
+def _key(handoff: Handoff) -> bytes:
+    return handoff.handoff_id.bytes
 
 
 def briefing(handoff: Handoff) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
+from caliber.access.identities import require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
 from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent
@@ -91,6 +91,11 @@ class Parties:
         """Raise NotFound or PermissionDenied unless the principal may write to a task."""
         require(self._engine, self._readers, TRAJECTORY, task, write=True)
 
+    def _check_open(self) -> None:
+        """Raise Unavailable when the handle was closed, and NotRegistered for an agent that is to be registered."""
+        self._engine.check_open()
+        require_registered(self._engine, self._principal)
+
     # --- agents ----------------------------------------------------------------------------------
 
     def _acting(self, agent: str | EntityRef | None, action: str) -> ActingAgent:
@@ -99,7 +104,7 @@ class Parties:
 
     def _acting_on(self, agent: str | EntityRef | None, action: str) -> uuid.UUID:
         """Return the id of the agent that acts, while the store is open. Raises: as ``acting_agent``."""
-        self._engine.check_open()
+        self._check_open()
         return self._acting(agent, action).ref.id
 
     def _party(self, agent: str | EntityRef) -> uuid.UUID:
@@ -176,21 +181,15 @@ class Parties:
         found: Iterable[R],
         after: uuid.UUID | None,
         most: int,
-        place: Callable[[R], tuple[datetime, bytes]],
+        key: Callable[[R], bytes],
         shows: Callable[[R], bool],
     ) -> list[R]:
         """Return the records to show, the oldest first, at most ``most``: those behind the record ``after``.
 
-        Raises: NotFound for a record ``after`` that does not exist or is hidden.
+        Ids rise with time, so the page goes on behind a record that is hidden or gone by now.
         """
-        last = None
-        if after is not None:
-            before = self._found(after)
-            if before is None or not shows(before):
-                raise self._not_found(after)
-            last = place(before)
-        once = {place(each): each for each in found}
-        behind = (once[at] for at in sorted(once) if last is None or at > last)
+        once = {key(each): each for each in found}
+        behind = (once[each] for each in sorted(once) if after is None or each > after.bytes)
         return list(itertools.islice(filter(shows, behind), most))
 
     def _found(self, key: uuid.UUID) -> Any | None:

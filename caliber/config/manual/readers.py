@@ -423,7 +423,11 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "agents.messages.lease_ms": ("agents.mail.messages", "agents.mail.receiving"),
     "agents.messages.attempts_max": ("agents.mail.delivery",),
     "agents.messages.pending_max": ("agents.conflicts.recording", "agents.mail.delivery"),
-    "agents.messages.payload_max_bytes": ("agents.handing.parties", "agents.mail.checked_messages"),
+    "agents.messages.payload_max_bytes": (
+        "agents.handing.ending",
+        "agents.handing.parties",
+        "agents.mail.checked_messages",
+    ),
     "agents.messages.poll_ms": ("agents.mail.wakeups",),
     "agents.conflicts.concurrent_writes": ("agents.conflicts.detecting",),
     "agents.conflicts.decisions": ("agents.conflicts.detecting",),
