@@ -37,7 +37,7 @@ from caliber.model.errors import (
 from caliber.model.events import EventFamily, EventType
 from caliber.model.ids import LockWaiterId
 from caliber.model.process.interrupts import managed, suppress
-from caliber.model.time import to_us
+from caliber.model.time import MS_US, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import LOCK, LOCK_WAITER
 from caliber.storage import waiting
@@ -173,8 +173,9 @@ class LockService:
         """Hold a lock for the block, and give its token, for ``guard``.
 
         The lease is renewed behind, after each third of it. A lock that was lost all the same, as after a long
-        suspension of the process, lets no write with its token through. ``wait_ms`` and ``deadline_ms`` are for
-        acquiring it. Raises: as ``acquire``.
+        suspension of the process, lets no write with its token through. Blocks that share a resource under one label
+        may share one lock, as ``acquire`` has it: the first that ends releases it for all. ``wait_ms`` and
+        ``deadline_ms`` are for acquiring it. Raises: as ``acquire``.
         """
         lock = self.acquire(
             resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms, deadline_ms=deadline_ms
@@ -194,11 +195,15 @@ class LockService:
             try:
                 with unbounded():
                     self._act(lambda uow: lock_queue.renew(uow, token, lock.holder, full_ms))
+                task.left_ms = full_ms
             except (LockExpired, NotRegistered, PermissionDenied) as error:
                 task.cancel()  # another has it, or an admin broke it
                 self._engine.record_error("lock", error)
 
-        task = PeriodicTask("lock", renew, every_ms=max(1, full_ms // 3), failed=self._engine.record_error)
+        # A lock that this holder had before may have less left than was asked for.
+        left_ms = (to_us(lock.expires_at) - self._engine.clock.now_us()) // MS_US
+        task = _Renewals("lock", renew, every_ms=max(1, full_ms // 3), failed=self._engine.record_error)
+        task.left_ms = min(full_ms, left_ms)
         return task
 
     def _let_go(self, lock: Lock, renewing: PeriodicTask) -> None:
@@ -336,6 +341,16 @@ class LockService:
         decode = self._engine.store.plans[relation.name].codec.decode
         with self._engine.store.read() as session:
             return [decode(row) for row in session.run(plan, values)]
+
+
+class _Renewals(PeriodicTask):
+    """The renewals of a lock, each after a third of what was left of its lease."""
+
+    left_ms = 0
+
+    def next_s(self) -> float:
+        """Return when the next renewal is due."""
+        return time.monotonic() + max(1, self.left_ms // 3) / 1_000
 
 
 class Acquiring:

@@ -316,6 +316,30 @@ def test_a_block_holds_a_lock_longer_than_its_lease(memory: caliber.Caliber) -> 
         note(memory, "late", guard=token)
 
 
+def test_a_block_that_gets_a_lock_it_shares_renews_it_before_its_old_lease_ends(backend: Any) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock, embedding_provider=None)
+    locks, store = memory.agents.locks, inspect(memory).store
+    first = locks.acquire("file", holder="readers", mode="shared", lease_ms=3_000)
+    writer = lock_queue.Request("file", "writer", LockMode.EXCLUSIVE, LONG_MS, LONG_MS, LockWaiterId(uuid7()))
+    store.write(lambda uow: lock_queue.attempt(uow, writer, lambda *_: None))
+    clock.advance(ms=2_700)
+    again = locks.acquire("file", holder="readers", mode="shared", lease_ms=LONG_MS)
+    assert again == first
+    task = locks._renewing(again, LONG_MS)
+
+    def next_ms() -> float:
+        return (task.next_s() - time.monotonic()) * 1_000
+
+    assert next_ms() <= 101, "a third of what is left"
+    task.turn()
+    assert next_ms() > 19_000, "a third of the lease"
+    with locks.hold("file", holder="readers", mode="shared", lease_ms=LONG_MS) as token:
+        assert token == token_of(first)
+    outcome = store.write(lambda uow: lock_queue.attempt(uow, writer, lambda *_: None))
+    assert outcome.holder == "writer", "the first block that ends lets the writer on"
+
+
 def test_an_admin_breaks_locks_and_the_log_names_it(backend: Any) -> None:
     memory = backend.open(embedding_provider=None)
     admin, agent = memory.acting_as(ADMIN), memory.acting_as(Principal.agent("planner"))
