@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -45,6 +46,8 @@ class CommitWaiter:
         """Interval of looks for other processes' commits; 0 never looks."""
         self.is_mirrored = is_mirrored
         """True if memory holds what it waits for, so that the feed of changes names it on every database."""
+        self.due_s = math.inf
+        """When, on the monotonic clock, it is to look itself, for what the feed of changes does not name."""
 
 
 class CommitWaiters:
@@ -72,6 +75,7 @@ class CommitWaiters:
 
     def add(self, waiter: CommitWaiter) -> None:
         """Wake a waiter from now on. Raises: Unavailable (``out of threads``)."""
+        waiter.due_s = time.monotonic() + waiter.every_s
         with self._lock:
             self._waiters = (*self._waiters, waiter)
             is_sooner = self._interval_s() < self._pace_s
@@ -129,11 +133,11 @@ class CommitWaiters:
                 self._woken.wait(step_s)  # a write to the log begins before its commit can be seen
             else:
                 step_s *= _SLOWER
-            if self._look():
+            if self._look(time.monotonic()):
                 step_s = 0.0
                 self._woken.wait(every_s * _REST)
 
-    def _look(self) -> bool:
+    def _look(self, now_s: float) -> bool:
         """Look once; return whether another process had committed."""
         self._has_news = False
         try:
@@ -145,8 +149,15 @@ class CommitWaiters:
                 self._engine.record_error("commits", error)
             self._is_failing = True
         if not self._engine.store.sees_every_commit:
-            self._wake(each for each in self._waiters if not each.is_mirrored)
+            self._wake_due(now_s)
         return self._has_news
+
+    def _wake_due(self, now_s: float) -> None:
+        """Wake those who look themselves, each at its own interval: no feed names what they wait for."""
+        for waiter in self._waiters:
+            if waiter.every_s and not waiter.is_mirrored and now_s >= waiter.due_s:
+                waiter.due_s = now_s + waiter.every_s
+                waiter.wake()
 
     def _rouse(self) -> None:
         self._woken.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -151,6 +152,22 @@ def test_the_shortest_interval_counts(
     waiters = Tenant(signal, feed_poll_ms=feed_poll_ms).waiters
     waiters._waiters = tuple(CommitWaiter((), print, each, is_mirrored=is_mirrored) for each in every_ms)
     assert waiters._interval_s() == interval_s
+
+
+def test_each_receiver_looks_at_its_own_interval_where_no_feed_names_its_messages() -> None:
+    tenant = Tenant(None)
+    tenant.sees_every_commit = False
+    woken: list[int] = []
+    waiters = tenant.waiters
+    waiters._thread.start = lambda: None  # type: ignore[method-assign]
+    for every_ms, is_mirrored in ((100, False), (400, False), (0, False), (100, True)):
+        waiters.add(CommitWaiter((), lambda ms=every_ms: woken.append(ms), every_ms, is_mirrored=is_mirrored))  # type: ignore[misc]
+    now_s = time.monotonic()
+    for at_ms in range(0, 1_000, 101):
+        waiters._look(now_s + at_ms / 1_000)
+    assert woken.count(100) == 9
+    assert woken.count(400) == 2
+    assert woken.count(0) == 0
 
 
 @needs("sharing")
