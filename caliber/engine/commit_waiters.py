@@ -29,7 +29,7 @@ _SLOWER: Final = 4
 _LAST: Final = 64
 """Intervals between two looks at most."""
 _REST: Final = 1 / 2
-"""Share of its interval that follows a look with news: a busy writer costs its readers no look for each commit."""
+"""Share of its interval that follows a look after a commit: a busy writer costs no look for each commit."""
 _making: Final = threading.Lock()
 
 
@@ -61,7 +61,7 @@ class CommitWaiters:
         """The interval at which the thread looks."""
         self._feed_s = engine.config.resident.feed_poll_ms / 1_000
         self._woken = Event()
-        self._has_news = self._is_failing = False
+        self._has_news = self._is_failing = self._has_written = False
         self.closed = False
         self._thread = Worker(self._run, "caliber-commits")
         self._signal: CommitSignal | None = None
@@ -133,8 +133,11 @@ class CommitWaiters:
                 self._woken.wait(step_s)  # a write to the log begins before its commit can be seen
             else:
                 step_s *= _SLOWER
+            is_ours, self._has_written = written and self._has_written, False
             if self._look(time.monotonic()):
                 step_s = 0.0
+                self._woken.wait(every_s * _REST)
+            elif is_ours:  # our own commits, however many, cause no more looks than another's
                 self._woken.wait(every_s * _REST)
 
     def _look(self, now_s: float) -> bool:
@@ -167,7 +170,8 @@ class CommitWaiters:
     # --- as the engine sees it ----------------------------------------------------------------------
 
     def committed(self, changes: Sequence[RowChange]) -> None:
-        """Wake the waiters for a relation that a commit of ours changed."""
+        """Wake the waiters for a relation that a commit of ours changed; the write to the log is explained."""
+        self._has_written = True
         if self._waiters:
             self.notify(*{change.relation.name for change in changes})
 

@@ -120,6 +120,22 @@ def test_a_write_is_followed_by_looks_until_its_commit_shows() -> None:
     assert rests == [0.002, 0.008], "before the first look, and after the news"
 
 
+def test_the_looks_that_our_own_commits_cause_are_rested_after() -> None:
+    signal, rests = Signal(True, True, False, True), []
+    tenant = Tenant(signal)
+    wait, commits = signal.wait, iter((True, True, False, False, False))
+
+    def wait_while_we_commit(timeout_s: float) -> bool | None:
+        if next(commits):
+            tenant.waiters.committed(())
+        return wait(timeout_s)
+
+    signal.wait = wait_while_we_commit  # type: ignore[method-assign]
+    run(tenant, 16, resting=rests)
+    assert tenant.looks == 4
+    assert rests == [0.002, 0.008, 0.002, 0.008, 0.002], "no rest after the write that no commit of ours explains"
+
+
 def test_another_waiter_causes_no_look() -> None:
     tenant = Tenant(Signal(None, None))
     run(tenant, 16)
