@@ -13,7 +13,7 @@ from typing import Final
 
 from caliber.agents.acting import ActingAgent, is_live, watch
 from caliber.agents.locking import lock_queue
-from caliber.engine.commit_waiters import waiters_of
+from caliber.engine.commit_waiters import wake_waiters
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.jobs.claims import Claim
@@ -72,7 +72,7 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
     keys = sorted(each.agent_id.bytes for each in known if is_live(each) and to_us(each.last_heartbeat) < limit_us)
 
     def wake(resource: str, ended: uuid.UUID) -> None:
-        waiters_of(engine).notify(resource, ended)
+        wake_waiters(engine, resource, ended)
 
     def work(uow: UnitOfWork) -> list[Agent]:
         failed: list[Agent] = []

@@ -16,7 +16,7 @@ from caliber.agents.acting import agent_named, registered, require_active
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
-from caliber.engine.commit_waiters import CommitWaiter, waiters_of
+from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, wake_waiters, waiters_of
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7
@@ -248,7 +248,7 @@ class LockService:
         return self._write(lambda uow: lock_queue.release(uow, token, holder, self._wake))
 
     def _wake(self, resource: str, ended: uuid.UUID) -> None:
-        waiters_of(self._engine).notify(resource, ended)
+        wake_waiters(self._engine, resource, ended)
 
     def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """End all locks of a resource, and return them; each is an audit event.
@@ -423,7 +423,9 @@ class Acquiring:
         waiter, self._waiter = self._waiter, None
         if waiter is None:
             return
-        waiters_of(self._engine).remove(waiter)
+        waiters = self._engine.find_part(CommitWaiters)
+        if waiters is not None:
+            waiters.remove(waiter)
         waiter_id = self._request.waiter_id
         if self._queued and waiter_id is not None and self._engine.state == "open":
             # Without the store the place ends by itself.

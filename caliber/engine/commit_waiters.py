@@ -65,12 +65,9 @@ class CommitWaiters:
         self.closed = False
         self._thread = Worker(self._run, "caliber-commits")
         self._signal: CommitSignal | None = None
-        try:
-            engine.store.require_remote_events()
-            self.is_notified = True
-            """True if the database notifies of other processes' commits, and nobody looks for them."""
-        except ConfigError:
-            self.is_notified = False
+        self.is_notified = engine.config.storage.in_memory or _has_remote_events(engine)
+        """True if the database notifies of other processes' commits, or has none, and nobody looks for them."""
+        if not self.is_notified:
             self._signal = engine.store.commit_signal()
 
     def add(self, waiter: CommitWaiter) -> None:
@@ -79,8 +76,12 @@ class CommitWaiters:
         with self._lock:
             self._waiters = (*self._waiters, waiter)
             is_sooner = self._interval_s() < self._pace_s
-        if is_sooner and not self.is_notified:
-            self._thread.start()
+        if is_sooner and not self.is_notified and not self.closed:
+            try:
+                self._thread.start()
+            except BaseException:
+                self.remove(waiter)
+                raise
             self._rouse()
 
     def remove(self, waiter: CommitWaiter) -> None:
@@ -99,9 +100,7 @@ class CommitWaiters:
 
     def notify(self, *keys: Hashable) -> None:
         """Wake the waiters that have one of the keys."""
-        for waiter in self._waiters:
-            if any(key in waiter.keys for key in keys):
-                waiter.wake()
+        self._wake(each for each in self._waiters if any(key in each.keys for key in keys))
 
     # --- looking for other processes' commits -------------------------------------------------------
 
@@ -112,6 +111,13 @@ class CommitWaiters:
         return min((each for each in wanted if each), default=math.inf)
 
     def _run(self) -> None:
+        try:
+            self._look_for_commits()
+        finally:
+            if self._signal is not None:
+                self._signal.close()
+
+    def _look_for_commits(self) -> None:
         step_s = 0.0
         while not self.closed:
             self._woken.clear()
@@ -160,7 +166,7 @@ class CommitWaiters:
         for waiter in self._waiters:
             if waiter.every_s and not waiter.is_mirrored and now_s >= waiter.due_s:
                 waiter.due_s = now_s + waiter.every_s
-                waiter.wake()
+                self._wake((waiter,))
 
     def _rouse(self) -> None:
         self._woken.set()
@@ -190,15 +196,27 @@ class CommitWaiters:
     def close(self) -> None:
         """Wake all: they meet the closed handle."""
         self.closed = True
+        self.loaded()
         self._rouse()
         self._thread.join(STOP_S)
-        if self._signal is not None and not self._thread.alive:
-            self._signal.close()
-        self.loaded()
+        if self._signal is not None and not self._thread.begun:
+            self._signal.close()  # else the thread closes it, when it ends
 
     def _wake(self, waiters: Iterable[CommitWaiter]) -> None:
         for waiter in waiters:
-            waiter.wake()
+            try:
+                waiter.wake()
+            except Exception as error:  # it ends neither the thread nor the write that was committed
+                let_through(error)
+                self._engine.record_error("commits", error)
+
+
+def _has_remote_events(engine: Engine) -> bool:
+    try:
+        engine.store.require_remote_events()
+    except ConfigError:
+        return False
+    return True
 
 
 def waiters_of(engine: Engine) -> CommitWaiters:
@@ -209,6 +227,13 @@ def waiters_of(engine: Engine) -> CommitWaiters:
             found = engine.find_part(CommitWaiters)
             if found is None:
                 found = CommitWaiters(engine)
+                engine.follow(found)  # first: who finds it misses no commit
                 engine.add(found)
-                engine.follow(found)
     return found
+
+
+def wake_waiters(engine: Engine, *keys: Hashable) -> None:
+    """Wake the waiters of this process, if there are any, that have one of the keys."""
+    found = engine.find_part(CommitWaiters)
+    if found is not None:
+        found.notify(*keys)

@@ -39,7 +39,11 @@ class Watch:
         self.on_wake: Wake = lambda: None
         """Called besides, from any thread, when there may be something to read."""
         self._waiters.add(self._waiter)
-        self._seen = {each.value_id: each.version for each in read()}
+        try:
+            self._seen = {each.value_id: each.version for each in read()}
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def closed(self) -> bool:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.configs import config
 from support.databases import Backend
 from support.drawn import needs
 from support.waits import until
 
 import caliber
 from caliber.agents.mail.wakeups import wakeups_of
+from caliber.backends.sqlite.connecting.file_writes import writes_to
 from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of
-from caliber.model import Principal
+from caliber.model import LockToken, Principal
 from caliber.model.errors import MessageDeliveryFailed, MissingRequired, Unavailable
 from caliber.testing import inspect
 
@@ -59,7 +64,8 @@ class Tenant:
         self.errors: list[BaseException] = []
         self.sees_every_commit = True
         self._news = news
-        self.store = self.config = self.resident = self
+        self.in_memory = False
+        self.store = self.config = self.resident = self.storage = self
         self.feed_poll_ms = feed_poll_ms
         self.waiters = CommitWaiters(self)  # type: ignore[arg-type]
 
@@ -118,6 +124,89 @@ def test_a_write_is_followed_by_looks_until_its_commit_shows() -> None:
     assert run(tenant, 16, 800, resting=rests) == ["16", "800"], "all waiters, once"
     assert signal.waits == [0.002, 0.002, 0.008, 0.002, 0.008]
     assert rests == [0.002, 0.008], "before the first look, and after the news"
+
+
+def test_a_wake_up_that_fails_ends_neither_the_thread_nor_the_write() -> None:
+    tenant, woken = Tenant(None), []
+
+    def fail() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    tenant.sees_every_commit = False
+    waiters = tenant.waiters
+    made = CommitWaiter("k", fail, 1, is_mirrored=False), CommitWaiter("k", lambda: woken.append(1), 1)
+    waiters._waiters = made
+    made[0].due_s = 0.0
+    waiters.notify("k")
+    waiters.changed_elsewhere()
+    waiters._look(1.0)
+    assert len(woken) == 2
+    assert [type(error) for error in tenant.errors] == [RuntimeError] * 3
+
+
+def test_closing_wakes_the_waiters_before_it_waits_for_the_thread() -> None:
+    done: list[str] = []
+    signal = Signal()
+    waiters = Tenant(signal).waiters
+    signal.close = lambda: done.append("signal")  # type: ignore[method-assign]
+    waiters.add(CommitWaiter((), lambda: done.append("woken"), 0))
+    waiters._thread.join = lambda timeout: done.append("joined")  # type: ignore[method-assign]
+    waiters.close()
+    assert done == ["woken", "joined", "signal"]
+    waiters._run()
+    assert done[3:] == ["signal"], "a thread closes the signal when it ends"
+
+
+def test_a_refused_thread_leaves_no_waiter() -> None:
+    waiters = Tenant(None).waiters
+
+    def refuse() -> None:
+        raise Unavailable("no", reason="out of threads")
+
+    waiters._thread.start = refuse  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        waiters.add(CommitWaiter((), print, 15))
+    assert waiters._waiters == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports writes")
+def test_without_free_descriptors_writes_are_not_reported_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.touch()
+
+    def refuse() -> None:
+        raise OSError(24, "too many open files")
+
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socketpair", refuse)
+        assert writes_to(str(path)) is None
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1, "the listing's own"
+    writes = writes_to(str(path))
+    assert writes is not None
+    path.write_text("x")
+    assert writes.wait(60)
+    writes.close()
+    writes.close()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_store_in_memory_has_no_thread_and_no_descriptors() -> None:
+    memory = caliber.open(config(":memory:", **{**KNOBS, "resident__feed_poll_ms": 5}))
+    locks = memory.agents.locks
+    lock = locks.acquire("file", holder="a")
+    locks.release(LockToken(lock.resource, lock.token), holder="a")
+    engine = inspect(memory).engine
+    assert engine.find_part(CommitWaiters) is None, "a process that only releases has no waiters"
+    with memory.workspace.values.watch("plan") as watch:
+        memory.workspace.values.set("plan", 1)
+        assert next(watch).value == 1
+        waiters = waiters_of(engine)
+        assert waiters._signal is None
+        assert not waiters._thread.begun
+    memory.close()
 
 
 def test_the_looks_that_our_own_commits_cause_are_rested_after() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import selectors
 import socket
 import sys
 from typing import Final
+
+from caliber.model.process.interrupts import let_through
 
 _MODIFIED: Final = 2
 _READ_BYTES: Final = 65_536
@@ -19,14 +22,19 @@ class FileWrites:
     """Writes to one file, by any process of this machine, since the last wait."""
 
     def __init__(self, inotify: int | None) -> None:
+        """Take over an inotify instance, and close it in the end, also where this fails. Raises: OSError"""
         self._inotify = inotify
-        self._woken, self._waker = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        if inotify is not None:
-            self._selector.register(inotify, selectors.EVENT_READ)
+        with contextlib.ExitStack() as opened:
+            if inotify is not None:
+                opened.callback(os.close, inotify)
+            self._selector = opened.enter_context(selectors.DefaultSelector())
+            self._woken, self._waker = (opened.enter_context(end) for end in socket.socketpair())
+            for end in (self._woken, self._waker):
+                end.setblocking(False)
+            self._selector.register(self._woken, selectors.EVENT_READ)
+            if inotify is not None:
+                self._selector.register(inotify, selectors.EVENT_READ)
+            self._opened = opened.pop_all()
 
     def wait(self, timeout_s: float) -> bool | None:
         """Wait for a write to the file; return False when the time is over first, None when ``wake`` is called."""
@@ -47,12 +55,8 @@ class FileWrites:
             return  # it is full of wake-ups already, or closed
 
     def close(self) -> None:
-        """Release the watch."""
-        self._selector.close()
-        if self._inotify is not None:
-            os.close(self._inotify)
-        self._woken.close()
-        self._waker.close()
+        """Release the watch; again does nothing."""
+        self._opened.close()
 
 
 def writes_to(path: str | None) -> FileWrites | None:
@@ -68,4 +72,8 @@ def writes_to(path: str | None) -> FileWrites | None:
     if libc.inotify_add_watch(inotify, os.fsencode(path), _MODIFIED) < 0:
         os.close(inotify)
         return None
-    return FileWrites(inotify)
+    try:
+        return FileWrites(inotify)
+    except OSError as error:
+        let_through(error)
+        return None  # the process has as many descriptors as it may
