@@ -16,7 +16,7 @@ from caliber.agents.acting import agent_named, registered, require_active
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
-from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, wake_waiters, waiters_of
+from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of, wake_waiters
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7

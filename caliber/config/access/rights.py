@@ -62,7 +62,8 @@ class MessagesConfig(Section):
     )
     poll_ms: Duration = knob(
         "Interval at which a process whose receivers wait looks for messages of other processes, where the database"
-        " does not notify it: SQLite, and PostgreSQL without storage.feed_dsn; 0 never looks.",
+        " does not notify it: SQLite, and PostgreSQL without storage.feed_dsn; 0 never looks. For SQLite on Linux the"
+        " system reports each write, and the interval is the scale of the looks that follow it.",
         "ours",
         unit="ms",
         ge=0,
@@ -115,7 +116,8 @@ class AgentsConfig(Section):
     )
     lock_poll_ms: Duration = knob(
         "Interval at which a process that waits for a lock looks for other processes' commits, where the database"
-        " does not notify of them: on SQLite, and without storage.feed_dsn.",
+        " does not notify of them: on SQLite, and without storage.feed_dsn. For SQLite on Linux the system reports each"
+        " write, and the interval is the scale of the looks that follow it.",
         "ours",
         unit="ms",
         gt=0,
