@@ -72,7 +72,7 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
     keys = sorted(each.agent_id.bytes for each in known if is_live(each) and to_us(each.last_heartbeat) < limit_us)
 
     def wake(resource: str, ended: uuid.UUID) -> None:
-        wake_waiters(engine, resource, ended)
+        wake_waiters(engine, *lock_queue.keys(resource, ended))
 
     def work(uow: UnitOfWork) -> list[Agent]:
         failed: list[Agent] = []

@@ -248,7 +248,7 @@ class LockService:
         return self._write(lambda uow: lock_queue.release(uow, token, holder, self._wake))
 
     def _wake(self, resource: str, ended: uuid.UUID) -> None:
-        wake_waiters(self._engine, resource, ended)
+        wake_waiters(self._engine, *lock_queue.keys(resource, ended))
 
     def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """End all locks of a resource, and return them; each is an audit event.
@@ -364,7 +364,9 @@ class Acquiring:
         self._until_s = self._began_s + wait_s
         self._waiter: CommitWaiter | None = None
         if wait_s:
-            self._waiter = CommitWaiter((request.resource,), wake, self._engine.config.agents.lock_poll_ms)
+            self._waiter = CommitWaiter(
+                lock_queue.keys(request.resource), wake, self._engine.config.agents.lock_poll_ms
+            )
         self._blocked: Blocked | None = None
         self._again_s = 0.0
         self._queued = False
@@ -374,7 +376,7 @@ class Acquiring:
         """Return the lock, or None if it is to be waited for. Raises: LockAcquisitionFailed, LockDeadlock."""
         waiter, first = self._waiter, self._blocked is None
         if waiter is not None:
-            waiter.keys = (self._request.resource,)
+            waiter.keys = lock_queue.keys(self._request.resource)
             self._queued = True
         outcome = self._locks._act(lambda uow: lock_queue.attempt(uow, self._request, self._locks._wake))
         if isinstance(outcome, Lock):
@@ -392,7 +394,7 @@ class Acquiring:
         # Only now do others see our place: who closed a circle at the same time, or ended meanwhile, shows at once.
         lease_s, place_s = max(_SHORTEST_S, outcome.free_in_us / 1_000_000), self._request.place_ms / 3_000
         pause_s = 0.0 if first else min(lease_s, place_s)
-        waiter.keys = outcome.awaited
+        waiter.keys = lock_queue.keys(*outcome.awaited)
         self._again_s = min(time.monotonic() + pause_s, self._until_s)
         return None
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from caliber.engine.background import STOP_S
@@ -22,13 +23,17 @@ from caliber.storage.protocol import CommitSignal
 from caliber.storage.waiting import Event
 from caliber.storage.write.unit_of_work import RowChange
 
-_FIRST: Final = 1 / 8
+Key = tuple[str, str | uuid.UUID]
+"""What is waited for: its kind, and which of that kind."""
+CHANGED: Final = "changed"
+"""The kind of a relation that a commit changes; which one is its name."""
+_AFTER_WRITE: Final = 1 / 8
 """Share of its interval after which a look follows a write to the log."""
-_SLOWER: Final = 4
+_BACKOFF: Final = 4
 """Factor by which each look without news makes the next one later."""
-_LAST: Final = 64
+_BACKOFF_MAX: Final = 64
 """Intervals between two looks at most."""
-_REST: Final = 1 / 2
+_REST_AFTER_NEWS: Final = 1 / 2
 """Share of its interval that follows a look after a commit: a busy writer costs no look for each commit."""
 _making: Final = threading.Lock()
 
@@ -37,7 +42,7 @@ class CommitWaiter:
     """A call that waits; any thread calls ``wake`` when its event may have happened."""
 
     def __init__(
-        self, keys: Collection[Hashable], wake: Callable[[], None], every_ms: int, *, is_mirrored: bool = True
+        self, keys: Collection[Key], wake: Callable[[], None], every_ms: int, *, is_mirrored: bool = True
     ) -> None:
         self.keys = keys
         """A commit of this process that has one of them wakes it."""
@@ -98,7 +103,11 @@ class CommitWaiters:
         finally:
             self.remove(waiter)
 
-    def notify(self, *keys: Hashable) -> None:
+    def wake_all(self) -> None:
+        """Wake every waiter: what it waits for may have happened."""
+        self._wake(self._waiters)
+
+    def notify(self, *keys: Key) -> None:
         """Wake the waiters that have one of the keys."""
         self._wake(each for each in self._waiters if any(key in each.keys for key in keys))
 
@@ -127,7 +136,7 @@ class CommitWaiters:
                 self._woken.wait()
                 step_s = 0.0
                 continue
-            step_s = min(max(step_s, every_s * _FIRST), every_s * _LAST)
+            step_s = min(max(step_s, every_s * _AFTER_WRITE), every_s * _BACKOFF_MAX)
             if self._signal is not None:
                 written = self._signal.wait(step_s)
             else:
@@ -135,16 +144,16 @@ class CommitWaiters:
             if written is None:
                 continue  # another waiter has come, or the end
             if written:
-                step_s = every_s * _FIRST
+                step_s = every_s * _AFTER_WRITE
                 self._woken.wait(step_s)  # a write to the log begins before its commit can be seen
             else:
-                step_s *= _SLOWER
+                step_s *= _BACKOFF
             is_ours, self._has_written = written and self._has_written, False
             if self._look(time.monotonic()):
                 step_s = 0.0
-                self._woken.wait(every_s * _REST)
+                self._woken.wait(every_s * _REST_AFTER_NEWS)
             elif is_ours:  # our own commits, however many, cause no more looks than another's
-                self._woken.wait(every_s * _REST)
+                self._woken.wait(every_s * _REST_AFTER_NEWS)
 
     def _look(self, now_s: float) -> bool:
         """Look once; return whether another process had committed."""
@@ -179,16 +188,16 @@ class CommitWaiters:
         """Wake the waiters for a relation that a commit of ours changed; the write to the log is explained."""
         self._has_written = True
         if self._waiters:
-            self.notify(*{change.relation.name for change in changes})
+            self.notify(*{(CHANGED, change.relation.name) for change in changes})
 
     def changed_elsewhere(self) -> None:
         """Wake all: another process has committed."""
         self._has_news = True
-        self.loaded()
+        self.wake_all()
 
     def loaded(self) -> None:
         """Wake all: commits may have been missed."""
-        self._wake(self._waiters)
+        self.wake_all()
 
     def drain(self) -> None:
         """Do nothing: what is waited for is another's."""
@@ -196,7 +205,7 @@ class CommitWaiters:
     def close(self) -> None:
         """Wake all: they meet the closed handle."""
         self.closed = True
-        self.loaded()
+        self.wake_all()
         self._rouse()
         self._thread.join(STOP_S)
         if self._signal is not None and not self._thread.begun:
@@ -232,7 +241,7 @@ def waiters_of(engine: Engine) -> CommitWaiters:
     return found
 
 
-def wake_waiters(engine: Engine, *keys: Hashable) -> None:
+def wake_waiters(engine: Engine, *keys: Key) -> None:
     """Wake the waiters of this process, if there are any, that have one of the keys."""
     found = engine.find_part(CommitWaiters)
     if found is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
-from caliber.engine.commit_waiters import CommitWaiter, waiters_of
+from caliber.engine.commit_waiters import CHANGED, CommitWaiter, waiters_of
 from caliber.engine.engine import Engine
 from caliber.model.workspace import WorkspaceValue
 from caliber.schema.relations import WORKSPACE_VALUE
@@ -30,7 +30,7 @@ class Watch:
         timeout_ms: int | None,
     ) -> None:
         self._waiters = waiters_of(engine)
-        self._waiter = CommitWaiter((WORKSPACE_VALUE.name,), self._wake, engine.config.resident.feed_poll_ms)
+        self._waiter = CommitWaiter([(CHANGED, WORKSPACE_VALUE.name)], self._wake, engine.config.resident.feed_poll_ms)
         self._read = read
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1_000
         self._waiting: deque[WorkspaceValue] = deque()

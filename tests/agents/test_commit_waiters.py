@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,10 +134,13 @@ def test_a_wake_up_that_fails_ends_neither_the_thread_nor_the_write() -> None:
 
     tenant.sees_every_commit = False
     waiters = tenant.waiters
-    made = CommitWaiter("k", fail, 1, is_mirrored=False), CommitWaiter("k", lambda: woken.append(1), 1)
+    made = (
+        CommitWaiter([("kind", "k")], fail, 1, is_mirrored=False),
+        CommitWaiter([("kind", "k")], lambda: woken.append(1), 1),
+    )
     waiters._waiters = made
     made[0].due_s = 0.0
-    waiters.notify("k")
+    waiters.notify(("kind", "k"))
     waiters.changed_elsewhere()
     waiters._look(1.0)
     assert len(woken) == 2
@@ -154,6 +158,17 @@ def test_closing_wakes_the_waiters_before_it_waits_for_the_thread() -> None:
     assert done == ["woken", "joined", "signal"]
     waiters._run()
     assert done[3:] == ["signal"], "a thread closes the signal when it ends"
+
+
+def test_a_lock_named_as_a_relation_wakes_no_watch(backend: Backend) -> None:
+    memory = backend.open(**KNOBS)
+    locks, woken = memory.agents.locks, []
+    with memory.workspace.values.watch("plan") as watch:
+        watch.on_wake = lambda: woken.append(1)
+        locks._wake("workspace_value", uuid.uuid4())
+        assert woken == []
+        memory.workspace.values.set("plan", 1)
+        assert len(woken) == 1
 
 
 def test_a_refused_thread_leaves_no_waiter() -> None:

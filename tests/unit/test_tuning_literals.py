@@ -64,7 +64,7 @@ _allow(
     backends__postgres__writing__writer="_BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
     backends__sqlite__maintaining__maintenance="SqliteMaintenance.copy_to",
     backends__sqlite__maintaining__erasing="_PAUSE_S",
-    engine__commit_waiters="_FIRST _REST",
+    engine__commit_waiters="_AFTER_WRITE _REST_AFTER_NEWS",
     backends__sqlite__connecting__file_writes="_LONGEST_S",
     engine__fork_imports="_before",
     llm__remote__limiter="_HELD_MOST_S",

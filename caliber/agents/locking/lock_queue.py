@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
+from caliber.engine.commit_waiters import Key
 from caliber.kernels import uuid7
 from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
 from caliber.model.errors import LockExpired, PermissionDenied
@@ -84,6 +85,11 @@ class Blocked:
 
 Wake = Callable[[str, uuid.UUID], None]
 """Wakes those of this process who wait for a resource, because a lock or request of it has ended."""
+
+
+def keys(*names: str | uuid.UUID) -> frozenset[Key]:
+    """Return the keys of waiters for resources, locks and requests."""
+    return frozenset((LOCK.name, name) for name in names)
 
 
 def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:

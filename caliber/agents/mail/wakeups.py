@@ -41,7 +41,9 @@ class Wakeups:
     @managed
     def waiting(self, mailboxes: frozenset[uuid.UUID], wake: Callable[[], None]) -> Iterator[None]:
         """Call ``wake``, on any thread, whenever one of the mailboxes may have a message, until the block ends."""
-        with self._waiters.waiting(CommitWaiter(mailboxes, wake, self._every_ms, is_mirrored=False)):
+        with self._waiters.waiting(
+            CommitWaiter({(PENDING, each) for each in mailboxes}, wake, self._every_ms, is_mirrored=False)
+        ):
             with self._lock:
                 self._waiting += 1
                 if self._unsubscribe is None:
@@ -76,9 +78,9 @@ class Wakeups:
 
     def _heard(self, event: Event) -> None:
         if event.event_type == EventType.EVENTS_MISSED:
-            self._waiters.loaded()
+            self._waiters.wake_all()
         elif event.event_type == PENDING:
-            self._waiters.notify(event.subject_id)
+            self._waiters.notify((PENDING, event.subject_id))
 
 
 def wakeups_of(engine: Engine) -> Wakeups:
