@@ -79,7 +79,7 @@ class Wakeups:
     def _heard(self, event: Event) -> None:
         if event.event_type == EventType.EVENTS_MISSED:
             self._waiters.wake_all()
-        elif event.event_type == PENDING:
+        elif event.event_type == PENDING and event.subject_id is not None:
             self._waiters.notify((PENDING, event.subject_id))
 
 
