@@ -51,8 +51,8 @@ class CommitWaiter:
         """Interval of looks for other processes' commits; 0 never looks."""
         self.is_mirrored = is_mirrored
         """True if memory holds what it waits for, so that the feed of changes names it on every database."""
-        self.due_s = math.inf
-        """When, on the monotonic clock, it is to look itself, for what the feed of changes does not name."""
+        self.due_s = 0.0
+        """When, on the monotonic clock, it is to look itself, for what no feed names; at first as soon as any does."""
 
 
 class CommitWaiters:
@@ -77,7 +77,6 @@ class CommitWaiters:
 
     def add(self, waiter: CommitWaiter) -> None:
         """Wake a waiter from now on. Raises: Unavailable (``out of threads``)."""
-        waiter.due_s = time.monotonic() + waiter.every_s
         with self._lock:
             self._waiters = (*self._waiters, waiter)
             is_sooner = self._interval_s() < self._pace_s
@@ -128,8 +127,10 @@ class CommitWaiters:
 
     def _look_for_commits(self) -> None:
         step_s = 0.0
-        while not self.closed:
-            self._woken.clear()
+        while True:
+            self._woken.clear()  # first: whoever closes, or comes, sets it after that
+            if self.closed:
+                return
             with self._lock:
                 every_s = self._pace_s = self._interval_s()
             if every_s == math.inf:

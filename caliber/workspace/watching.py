@@ -38,8 +38,8 @@ class Watch:
         self._is_closed = False
         self.on_wake: Wake = lambda: None
         """Called besides, from any thread, when there may be something to read."""
-        self._waiters.add(self._waiter)
         try:
+            self._waiters.add(self._waiter)
             self._seen = {each.value_id: each.version for each in read()}
         except BaseException:
             self.close()

@@ -171,6 +171,20 @@ def test_a_lock_named_as_a_relation_wakes_no_watch(backend: Backend) -> None:
         assert len(woken) == 1
 
 
+def test_a_close_while_the_thread_turns_round_ends_it() -> None:
+    waiters = Tenant(None).waiters
+    clear = waiters._woken.clear
+
+    def close_just_before() -> None:
+        waiters.closed = True
+        waiters._woken.set()
+        clear()
+
+    waiters._woken.clear = close_just_before  # type: ignore[method-assign]
+    waiters._woken.wait = lambda timeout=None: pytest.fail("it sleeps for ever")  # type: ignore[method-assign]
+    waiters._run()
+
+
 def test_a_refused_thread_leaves_no_waiter() -> None:
     waiters = Tenant(None).waiters
 
@@ -285,8 +299,8 @@ def test_each_receiver_looks_at_its_own_interval_where_no_feed_names_its_message
     now_s = time.monotonic()
     for at_ms in range(0, 1_000, 101):
         waiters._look(now_s + at_ms / 1_000)
-    assert woken.count(100) == 9
-    assert woken.count(400) == 2
+    assert woken.count(100) == 10
+    assert woken.count(400) == 3
     assert woken.count(0) == 0
 
 
