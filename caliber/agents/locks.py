@@ -202,7 +202,7 @@ class LockService:
 
         # A lock that this holder had before may have less left than was asked for.
         left_ms = (to_us(lock.expires_at) - self._engine.clock.now_us()) // MS_US
-        task = _Renewals("lock", renew, every_ms=max(1, full_ms // 3), failed=self._engine.record_error)
+        task = Renewals("lock", renew, every_ms=max(1, full_ms // 3), failed=self._engine.record_error)
         task.left_ms = min(full_ms, left_ms)
         return task
 
@@ -343,7 +343,7 @@ class LockService:
             return [decode(row) for row in session.run(plan, values)]
 
 
-class _Renewals(PeriodicTask):
+class Renewals(PeriodicTask):
     """The renewals of a lock, each after a third of what was left of its lease."""
 
     left_ms = 0

@@ -61,28 +61,28 @@ class CommitWaiters:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._waiters: tuple[CommitWaiter, ...] = ()
+        self.waiters: tuple[CommitWaiter, ...] = ()
         self._pace_s = math.inf
         """The interval at which the thread looks."""
         self._feed_s = engine.config.resident.feed_poll_ms / 1_000
-        self._woken = Event()
+        self.woken = Event()
         self._has_news = self._is_failing = self._has_written = False
         self.closed = False
-        self._thread = Worker(self._run, "caliber-commits")
-        self._signal: CommitSignal | None = None
+        self.thread = Worker(self.run, "caliber-commits")
+        self.signal: CommitSignal | None = None
         self.is_notified = engine.config.storage.in_memory or _has_remote_events(engine)
         """True if the database notifies of other processes' commits, or has none, and nobody looks for them."""
         if not self.is_notified:
-            self._signal = engine.store.commit_signal()
+            self.signal = engine.store.commit_signal()
 
     def add(self, waiter: CommitWaiter) -> None:
         """Wake a waiter from now on. Raises: Unavailable (``out of threads``)."""
         with self._lock:
-            self._waiters = (*self._waiters, waiter)
-            is_sooner = self._interval_s() < self._pace_s
+            self.waiters = (*self.waiters, waiter)
+            is_sooner = self.interval_s() < self._pace_s
         if is_sooner and not self.is_notified and not self.closed:
             try:
-                self._thread.start()
+                self.thread.start()
             except BaseException:
                 self.remove(waiter)
                 raise
@@ -91,7 +91,7 @@ class CommitWaiters:
     def remove(self, waiter: CommitWaiter) -> None:
         """Do not wake a waiter any more."""
         with self._lock:
-            self._waiters = tuple(each for each in self._waiters if each is not waiter)
+            self.waiters = tuple(each for each in self.waiters if each is not waiter)
 
     @managed
     def waiting(self, waiter: CommitWaiter) -> Iterator[None]:
@@ -104,59 +104,61 @@ class CommitWaiters:
 
     def wake_all(self) -> None:
         """Wake every waiter: what it waits for may have happened."""
-        self._wake(self._waiters)
+        self._wake(self.waiters)
 
     def notify(self, *keys: Key) -> None:
         """Wake the waiters that have one of the keys."""
-        self._wake(each for each in self._waiters if any(key in each.keys for key in keys))
+        self._wake(each for each in self.waiters if any(key in each.keys for key in keys))
 
     # --- looking for other processes' commits -------------------------------------------------------
 
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
+        """Return the shortest interval of looks that a waiter asks for; infinity for none."""
         # Without a signal the engine looks for what memory holds, every ``resident.feed_poll_ms``.
-        least = self._feed_s if self._signal is None and self._feed_s else math.inf
-        wanted = (each.every_s for each in self._waiters if each.every_s < least or not each.is_mirrored)
+        least = self._feed_s if self.signal is None and self._feed_s else math.inf
+        wanted = (each.every_s for each in self.waiters if each.every_s < least or not each.is_mirrored)
         return min((each for each in wanted if each), default=math.inf)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Look for commits until the store closes: the body of the thread."""
         try:
             self._look_for_commits()
         finally:
-            if self._signal is not None:
-                self._signal.close()
+            if self.signal is not None:
+                self.signal.close()
 
     def _look_for_commits(self) -> None:
         step_s = 0.0
         while True:
-            self._woken.clear()  # first: whoever closes, or comes, sets it after that
+            self.woken.clear()  # first: whoever closes, or comes, sets it after that
             if self.closed:
                 return
             with self._lock:
-                every_s = self._pace_s = self._interval_s()
+                every_s = self._pace_s = self.interval_s()
             if every_s == math.inf:
-                self._woken.wait()
+                self.woken.wait()
                 step_s = 0.0
                 continue
             step_s = min(max(step_s, every_s * _AFTER_WRITE), every_s * _BACKOFF_MAX)
-            if self._signal is not None:
-                written = self._signal.wait(step_s)
+            if self.signal is not None:
+                written = self.signal.wait(step_s)
             else:
-                written = None if self._woken.wait(every_s) else False
+                written = None if self.woken.wait(every_s) else False
             if written is None:
                 continue  # another waiter has come, or the end
             if written:
                 step_s = every_s * _AFTER_WRITE
-                self._woken.wait(step_s)  # a write to the log begins before its commit can be seen
+                self.woken.wait(step_s)  # a write to the log begins before its commit can be seen
             else:
                 step_s *= _BACKOFF
             is_ours, self._has_written = written and self._has_written, False
-            if self._look(time.monotonic()):
+            if self.look(time.monotonic()):
                 step_s = 0.0
-                self._woken.wait(every_s * _REST_AFTER_NEWS)
+                self.woken.wait(every_s * _REST_AFTER_NEWS)
             elif is_ours:  # our own commits, however many, cause no more looks than another's
-                self._woken.wait(every_s * _REST_AFTER_NEWS)
+                self.woken.wait(every_s * _REST_AFTER_NEWS)
 
-    def _look(self, now_s: float) -> bool:
+    def look(self, now_s: float) -> bool:
         """Look once; return whether another process had committed."""
         self._has_news = False
         try:
@@ -173,22 +175,22 @@ class CommitWaiters:
 
     def _wake_due(self, now_s: float) -> None:
         """Wake those who look themselves, each at its own interval: no feed names what they wait for."""
-        for waiter in self._waiters:
+        for waiter in self.waiters:
             if waiter.every_s and not waiter.is_mirrored and now_s >= waiter.due_s:
                 waiter.due_s = now_s + waiter.every_s
                 self._wake((waiter,))
 
     def _rouse(self) -> None:
-        self._woken.set()
-        if self._signal is not None:
-            self._signal.wake()
+        self.woken.set()
+        if self.signal is not None:
+            self.signal.wake()
 
     # --- as the engine sees it ----------------------------------------------------------------------
 
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Wake the waiters for a relation that a commit of ours changed; the write to the log is explained."""
         self._has_written = True
-        if self._waiters:
+        if self.waiters:
             self.notify(*{(CHANGED, change.relation.name) for change in changes})
 
     def changed_elsewhere(self) -> None:
@@ -208,9 +210,9 @@ class CommitWaiters:
         self.closed = True
         self.wake_all()
         self._rouse()
-        self._thread.join(STOP_S)
-        if self._signal is not None and not self._thread.begun:
-            self._signal.close()  # else the thread closes it, when it ends
+        self.thread.join(STOP_S)
+        if self.signal is not None and not self.thread.begun:
+            self.signal.close()  # else the thread closes it, when it ends
 
     def _wake(self, waiters: Iterable[CommitWaiter]) -> None:
         for waiter in waiters:

@@ -20,9 +20,10 @@ from support.drawn import needs
 from support.waits import until
 
 import caliber
+from caliber.agents.locking import lock_queue
 from caliber.agents.mail.wakeups import wakeups_of
 from caliber.backends.sqlite.connecting.file_writes import writes_to
-from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of
+from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of, wake_waiters
 from caliber.model import LockToken, Principal
 from caliber.model.errors import MessageDeliveryFailed, MissingRequired, Unavailable
 from caliber.testing import inspect
@@ -94,19 +95,19 @@ def run(tenant: Tenant, *every_ms: int, resting: list[float] | None = None) -> l
     """Let the thread's loop run over the script of a tenant, with waiters; return the names of those it woke."""
     woken: list[str] = []
     waiters = tenant.waiters
-    waiters._waiters = tuple(
+    waiters.waiters = tuple(
         CommitWaiter((), lambda name=str(each): woken.append(name), each)
         for each in every_ms  # type: ignore[misc]
     )
     rests = [] if resting is None else resting
-    waiters._woken.wait = lambda timeout=None: rests.append(timeout) or False  # type: ignore[assignment, method-assign]
+    waiters.woken.wait = lambda timeout=None: rests.append(timeout) or False  # type: ignore[assignment, method-assign]
 
     def end() -> None:
         waiters.closed = True
 
     assert tenant.signal is not None
     tenant.signal.end = end
-    waiters._run()
+    waiters.run()
     return woken
 
 
@@ -138,11 +139,11 @@ def test_a_wake_up_that_fails_ends_neither_the_thread_nor_the_write() -> None:
         CommitWaiter([("kind", "k")], fail, 1, is_mirrored=False),
         CommitWaiter([("kind", "k")], lambda: woken.append(1), 1),
     )
-    waiters._waiters = made
+    waiters.waiters = made
     made[0].due_s = 0.0
     waiters.notify(("kind", "k"))
     waiters.changed_elsewhere()
-    waiters._look(1.0)
+    waiters.look(1.0)
     assert len(woken) == 2
     assert [type(error) for error in tenant.errors] == [RuntimeError] * 3
 
@@ -153,19 +154,19 @@ def test_closing_wakes_the_waiters_before_it_waits_for_the_thread() -> None:
     waiters = Tenant(signal).waiters
     signal.close = lambda: done.append("signal")  # type: ignore[method-assign]
     waiters.add(CommitWaiter((), lambda: done.append("woken"), 0))
-    waiters._thread.join = lambda timeout: done.append("joined")  # type: ignore[method-assign]
+    waiters.thread.join = lambda timeout: done.append("joined")  # type: ignore[method-assign]
     waiters.close()
     assert done == ["woken", "joined", "signal"]
-    waiters._run()
+    waiters.run()
     assert done[3:] == ["signal"], "a thread closes the signal when it ends"
 
 
 def test_a_lock_named_as_a_relation_wakes_no_watch(backend: Backend) -> None:
     memory = backend.open(**KNOBS)
-    locks, woken = memory.agents.locks, []
+    woken: list[int] = []
     with memory.workspace.values.watch("plan") as watch:
         watch.on_wake = lambda: woken.append(1)
-        locks._wake("workspace_value", uuid.uuid4())
+        wake_waiters(inspect(memory).engine, *lock_queue.keys("workspace_value", uuid.uuid4()))
         assert woken == []
         memory.workspace.values.set("plan", 1)
         assert len(woken) == 1
@@ -173,16 +174,16 @@ def test_a_lock_named_as_a_relation_wakes_no_watch(backend: Backend) -> None:
 
 def test_a_close_while_the_thread_turns_round_ends_it() -> None:
     waiters = Tenant(None).waiters
-    clear = waiters._woken.clear
+    clear = waiters.woken.clear
 
     def close_just_before() -> None:
         waiters.closed = True
-        waiters._woken.set()
+        waiters.woken.set()
         clear()
 
-    waiters._woken.clear = close_just_before  # type: ignore[method-assign]
-    waiters._woken.wait = lambda timeout=None: pytest.fail("it sleeps for ever")  # type: ignore[method-assign]
-    waiters._run()
+    waiters.woken.clear = close_just_before  # type: ignore[method-assign]
+    waiters.woken.wait = lambda timeout=None: pytest.fail("it sleeps for ever")  # type: ignore[method-assign]
+    waiters.run()
 
 
 def test_a_refused_thread_leaves_no_waiter() -> None:
@@ -191,10 +192,10 @@ def test_a_refused_thread_leaves_no_waiter() -> None:
     def refuse() -> None:
         raise Unavailable("no", reason="out of threads")
 
-    waiters._thread.start = refuse  # type: ignore[method-assign]
+    waiters.thread.start = refuse  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
         waiters.add(CommitWaiter((), print, 15))
-    assert waiters._waiters == ()
+    assert waiters.waiters == ()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports writes")
@@ -233,8 +234,8 @@ def test_a_store_in_memory_has_no_thread_and_no_descriptors() -> None:
         memory.workspace.values.set("plan", 1)
         assert next(watch).value == 1
         waiters = waiters_of(engine)
-        assert waiters._signal is None
-        assert not waiters._thread.begun
+        assert waiters.signal is None
+        assert not waiters.thread.begun
     memory.close()
 
 
@@ -284,8 +285,8 @@ def test_the_shortest_interval_counts(
     signal: Signal | None, feed_poll_ms: int, every_ms: tuple[int, ...], is_mirrored: bool, interval_s: float
 ) -> None:
     waiters = Tenant(signal, feed_poll_ms=feed_poll_ms).waiters
-    waiters._waiters = tuple(CommitWaiter((), print, each, is_mirrored=is_mirrored) for each in every_ms)
-    assert waiters._interval_s() == interval_s
+    waiters.waiters = tuple(CommitWaiter((), print, each, is_mirrored=is_mirrored) for each in every_ms)
+    assert waiters.interval_s() == interval_s
 
 
 def test_each_receiver_looks_at_its_own_interval_where_no_feed_names_its_messages() -> None:
@@ -293,12 +294,12 @@ def test_each_receiver_looks_at_its_own_interval_where_no_feed_names_its_message
     tenant.sees_every_commit = False
     woken: list[int] = []
     waiters = tenant.waiters
-    waiters._thread.start = lambda: None  # type: ignore[method-assign]
+    waiters.thread.start = lambda: None  # type: ignore[method-assign]
     for every_ms, is_mirrored in ((100, False), (400, False), (0, False), (100, True)):
         waiters.add(CommitWaiter((), lambda ms=every_ms: woken.append(ms), every_ms, is_mirrored=is_mirrored))  # type: ignore[misc]
     now_s = time.monotonic()
     for at_ms in range(0, 1_000, 101):
-        waiters._look(now_s + at_ms / 1_000)
+        waiters.look(now_s + at_ms / 1_000)
     assert woken.count(100) == 10
     assert woken.count(400) == 3
     assert woken.count(0) == 0
@@ -341,7 +342,7 @@ def test_a_watch_is_woken_by_another_process(backend: Backend) -> None:
         waiting = pool.submit(next, watch)
         one.workspace.values.set("plan", 0)
         assert waiting.result(60).value == 0
-    assert waiters_of(inspect(other).engine)._waiters == ()
+    assert waiters_of(inspect(other).engine).waiters == ()
 
 
 def test_listen_and_request_wait_in_the_event_loop(backend: Backend) -> None:
@@ -382,11 +383,11 @@ def test_a_listener_that_is_cancelled_leaves_no_waiter(backend: Backend) -> None
             engine = inspect(memory.sync).engine
             bob = memory.acting_as(Principal.agent("bob")).agents.messages
             task = asyncio.create_task(anext(bob.listen()))
-            while not waiters_of(engine)._waiters:
+            while not waiters_of(engine).waiters:
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert waiters_of(engine)._waiters == ()
+            assert waiters_of(engine).waiters == ()
 
     asyncio.run(listen())

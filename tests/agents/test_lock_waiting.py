@@ -16,6 +16,7 @@ from support.waits import until
 
 import caliber
 from caliber.agents.locking import lock_queue
+from caliber.agents.locks import Renewals
 from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken, Principal
 from caliber.model.agents import LockWaiter
@@ -316,7 +317,11 @@ def test_a_block_holds_a_lock_longer_than_its_lease(memory: caliber.Caliber) -> 
         note(memory, "late", guard=token)
 
 
-def test_a_block_that_gets_a_lock_it_shares_renews_it_before_its_old_lease_ends(backend: Any) -> None:
+def test_a_block_that_gets_a_lock_it_shares_renews_it_before_its_old_lease_ends(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing: list[Renewals] = []
+    monkeypatch.setattr(Renewals, "start", lambda self: renewing.append(self))  # the test takes its turns
     clock = FixedClock()
     memory = backend.open(clock=clock, embedding_provider=None)
     locks, store = memory.agents.locks, inspect(memory).store
@@ -326,16 +331,16 @@ def test_a_block_that_gets_a_lock_it_shares_renews_it_before_its_old_lease_ends(
     clock.advance(ms=2_700)
     again = locks.acquire("file", holder="readers", mode="shared", lease_ms=LONG_MS)
     assert again == first
-    task = locks._renewing(again, LONG_MS)
-
-    def next_ms() -> float:
-        return (task.next_s() - time.monotonic()) * 1_000
-
-    assert next_ms() <= 101, "a third of what is left"
-    task.turn()
-    assert next_ms() > 19_000, "a third of the lease"
     with locks.hold("file", holder="readers", mode="shared", lease_ms=LONG_MS) as token:
         assert token == token_of(first)
+        task = renewing[-1]
+
+        def next_ms() -> float:
+            return (task.next_s() - time.monotonic()) * 1_000
+
+        assert next_ms() <= 101, "a third of what is left"
+        task.turn()
+        assert next_ms() > 19_000, "a third of the lease"
     outcome = store.write(lambda uow: lock_queue.attempt(uow, writer, lambda *_: None))
     assert outcome.holder == "writer", "the first block that ends lets the writer on"
 

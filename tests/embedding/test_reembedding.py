@@ -371,7 +371,7 @@ def test_with_the_old_model_down_the_new_one_is_filled_all_the_same(store: Path)
         assert found.status in ("degraded", "ok")  # it may be complete by now
         add(memory, 3, start=300)
         until(lambda: states(memory)[NEW_NAME] == "active")
-        assert memory.search("what is known of 7").status == "ok"
+        until(lambda: memory.search("what is known of 7").status == "ok")  # memory follows the store
         memory.flush()
         assert len(vectors_of(memory, NEW_NAME)) == 53
 

@@ -97,7 +97,7 @@ _allow(
 _allow(
     PIECES,
     agents__locking__lock_queue="_PAGE",
-    agents__locking__lock_reaping="_PAGE",
+    agents__locking__lock_reaping="PAGE",
     search__stored_content="_MANY",
     backends__postgres__bulk__loading="_RECORDS_AT_ONCE",
     backends__postgres__maintaining__erasing="PostgresEraser._values",

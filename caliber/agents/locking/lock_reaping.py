@@ -22,7 +22,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 _FLOOR_ID: Final = LockId(uuid.UUID(int=0))
 _HOLDER: Final = "system:locks"
-_PAGE: Final = 500
+PAGE: Final = 500
 """The most resources that one transaction cleans."""
 
 
@@ -51,13 +51,13 @@ def reap_page(uow: UnitOfWork, after: str = "") -> Reaped:
     stays.
     """
     uow.serialize(FLOOR)  # one at a time raises the floor
-    page = uow.select("lock.ended", uow.now_us, after, _PAGE)
+    page = uow.select("lock.ended", uow.now_us, after, PAGE)
     free = json.dumps([resource for resource, is_free in page if is_free])
     tokens = [token for (token,) in uow.select("lock.delete_ended", uow.now_us, free)]
     if tokens:
         _raise_floor(uow, max(tokens))
     requests = uow.execute("lock_waiter.delete_ended", uow.now_us, free)
-    return Reaped(len(tokens) + requests, page[-1][0] if len(page) == _PAGE else None)
+    return Reaped(len(tokens) + requests, page[-1][0] if len(page) == PAGE else None)
 
 
 def _raise_floor(uow: UnitOfWork, token: int) -> None:
