@@ -51,8 +51,8 @@ class FileWrites:
         """End a wait, or the next one."""
         try:
             self._waker.send(b"x")
-        except OSError:
-            return  # it is full of wake-ups already, or closed
+        except OSError as error:  # it is full of wake-ups already, or closed
+            let_through(error)
 
     def close(self) -> None:
         """Release the watch; again does nothing."""
