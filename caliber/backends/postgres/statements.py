@@ -98,7 +98,7 @@ _TEXTS: Final = {
     ),
     "lock.delete_ended": (
         "DELETE FROM {lock} AS old WHERE old.resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb))"
-        " AND " + _ENDED + " RETURNING old.token"
+        " AND " + _ENDED + " RETURNING token"
     ),
     "lock.list_live": (
         "SELECT {lock_row} FROM {lock} WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text)"
