@@ -1151,7 +1151,7 @@ UPDATE "tenant_a"."job" SET attempts = CASE WHEN done < $3 THEN 1 ELSE attempts 
 -- lock.delete_ended
 --   takes: now, resources
 --   gives: token
-DELETE FROM "tenant_a"."lock" AS old WHERE old.resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb)) AND old.expires_at <= $1 AND old.resource > '' AND (EXISTS (SELECT 1 FROM "tenant_a"."lock" AS newer WHERE newer.resource = old.resource AND newer.token > old.token) OR NOT EXISTS (SELECT 1 FROM "tenant_a"."lock" AS live WHERE live.resource = old.resource AND live.expires_at > $1)) RETURNING old.token;
+DELETE FROM "tenant_a"."lock" AS old WHERE old.resource IN (SELECT value FROM jsonb_array_elements_text($2::jsonb)) AND old.expires_at <= $1 AND old.resource > '' AND (EXISTS (SELECT 1 FROM "tenant_a"."lock" AS newer WHERE newer.resource = old.resource AND newer.token > old.token) OR NOT EXISTS (SELECT 1 FROM "tenant_a"."lock" AS live WHERE live.resource = old.resource AND live.expires_at > $1)) RETURNING token;
 
 -- lock.ended
 --   takes: now, after_resource, limit
