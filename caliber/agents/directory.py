@@ -39,4 +39,5 @@ class Directory:
         uow.lock(AGENT, agent.ref.id.bytes)
         if uow.find(AGENT, agent.ref.id.bytes) is None:
             self.require(uow, agent)
-        require_assignable(uow, agent.ref)
+        else:
+            require_assignable(uow, agent.ref)

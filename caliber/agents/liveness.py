@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
 from collections.abc import Iterable
 from typing import Final
 
 from caliber.agents.acting import ActingAgent, is_live, watch
 from caliber.agents.locking import lock_queue
-from caliber.engine.commit_waiters import wake_waiters
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.jobs.claims import Claim
@@ -71,9 +69,6 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
     known = all_agents(engine)
     keys = sorted(each.agent_id.bytes for each in known if is_live(each) and to_us(each.last_heartbeat) < limit_us)
 
-    def wake(resource: str, ended: uuid.UUID) -> None:
-        wake_waiters(engine, *lock_queue.keys(resource, ended))
-
     def work(uow: UnitOfWork) -> list[Agent]:
         failed: list[Agent] = []
         for key in keys:
@@ -87,7 +82,9 @@ def fail_silent(engine: Engine, by: str) -> list[Agent]:
             log_change(engine, uow, by, EventType.AGENT_FAIL, agent, ("status",))
             failed.append(agent)
         if failed:
-            lock_queue.forfeit(uow, [ActingAgent(each.name, each.ref).label for each in failed], wake)
+            lock_queue.forfeit(
+                uow, [ActingAgent(each.name, each.ref).label for each in failed], lock_queue.waker(engine)
+            )
         return failed
 
     return engine.write(work) if keys else []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from caliber.agents.acting import agent_named, registered, require_active
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
-from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of, wake_waiters
+from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7
@@ -60,6 +59,7 @@ class LockService:
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
         self._principal = principal
+        self._wake = lock_queue.waker(engine)
 
     def _is_own(self, holder: str) -> bool:
         return self._principal.serves or holder == self._principal.label
@@ -246,9 +246,6 @@ class LockService:
 
     def _release(self, token: LockToken, holder: str) -> bool:
         return self._write(lambda uow: lock_queue.release(uow, token, holder, self._wake))
-
-    def _wake(self, resource: str, ended: uuid.UUID) -> None:
-        wake_waiters(self._engine, *lock_queue.keys(resource, ended))
 
     def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """End all locks of a resource, and return them; each is an audit event.

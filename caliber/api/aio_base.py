@@ -175,10 +175,6 @@ class AsyncLocking(AsyncFace):
         ends = None if deadline_ms is None else time.monotonic() + arguments.as_whole(deadline_ms, "deadline_ms") / 1000
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and the call with it
-                loop.call_soon_threadsafe(woken.set)
-
         def rest_s() -> float:
             return threading.TIMEOUT_MAX if ends is None else max(0.0, ends - time.monotonic())
 
@@ -186,7 +182,7 @@ class AsyncLocking(AsyncFace):
             with within(None if ends is None else rest_s()):
                 return acquiring.attempt()
 
-        acquiring = self._sync._acquiring(resource, holder, lease_ms, mode, wait_ms, wake)
+        acquiring = self._sync._acquiring(resource, holder, lease_ms, mode, wait_ms, _setter(woken))
         try:
             while (lock := await self._run(attempt)) is None:
                 # A thread that waited here would be missing from the pool when the lock is released.
@@ -300,7 +296,7 @@ def _setter(woken: asyncio.Event) -> Callable[[], None]:
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the call with it
             loop.call_soon_threadsafe(woken.set)
 
     return wake
@@ -331,13 +327,8 @@ class AsyncWatching(AsyncFace):
     async def watch(self, prefix: str = "", *, timeout_ms: int | None = None) -> AsyncIterator[WorkspaceValue]:
         """Yield the changes of values whose keys begin with ``prefix``. See ``Values.watch``."""
         watch = await self._run(self._sync.watch, prefix, timeout_ms=timeout_ms)
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed before the watch
-                loop.call_soon_threadsafe(woken.set)
-
-        watch.on_wake = wake
+        woken = asyncio.Event()
+        watch.on_wake = _setter(woken)
         try:
             while not watch.closed:
                 woken.clear()

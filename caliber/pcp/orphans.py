@@ -156,14 +156,7 @@ class Orphans:
 
     def _close(self, uow: UnitOfWork, scope: Scope, reason: str) -> None:
         """Close a scope; the reason is in its event. Windows and searches would show it as the scope's summary."""
-        closed = lifecycle.close_scope(
-            uow,
-            scope.scope_id,
-            summary=None,
-            estimator=self._engine.estimator,
-            artifact_ids=scope.artifact_ids,
-            checkpoint_id=scope.checkpoint_id,
-        )
+        closed = lifecycle.close_left(uow, scope, self._engine.estimator)
         self._retention.scope_closed(uow, closed)
         self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, reason=reason)
 

@@ -287,3 +287,15 @@ def close_scope(
         ),
     )
     return closed
+
+
+def close_left(uow: UnitOfWork, scope: Scope, estimator: Estimator) -> Scope:
+    """Write the close of a scope that its task leaves open: without a summary. Raises: as ``close_scope``."""
+    return close_scope(
+        uow,
+        scope.scope_id,
+        summary=None,
+        estimator=estimator,
+        artifact_ids=scope.artifact_ids,
+        checkpoint_id=scope.checkpoint_id,
+    )

@@ -73,11 +73,11 @@ class AgentConflicts:
         self._principal = principal
         self._readers = Readers(engine.part(TaskOwners), principal)
 
-    # --- recording -------------------------------------------------------------------------------
-
     def _check_open(self) -> None:
         self._engine.check_open()
         require_registered(self._engine, self._principal)
+
+    # --- recording -------------------------------------------------------------------------------
 
     def report(
         self,

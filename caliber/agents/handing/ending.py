@@ -194,14 +194,7 @@ class Endings:
         self._emit(uow, by, EventType.TRAJECTORY_COMPLETE, task_id, None, status=status.value)
 
     def _close(self, uow: UnitOfWork, scope: Scope, by: str) -> None:
-        closed = lifecycle.close_scope(
-            uow,
-            scope.scope_id,
-            summary=None,
-            estimator=self._engine.estimator,
-            artifact_ids=scope.artifact_ids,
-            checkpoint_id=scope.checkpoint_id,
-        )
+        closed = lifecycle.close_left(uow, scope, self._engine.estimator)
         self._retention.scope_closed(uow, closed)
         self._emit(uow, by, EventType.SCOPE_CLOSE, closed.trajectory_id, closed)
 

@@ -439,10 +439,7 @@ class Handoffs(Parties):
 
     def _brief(self, statement: str, key: Any) -> builtins.list[Handoff]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""
-        store = self._engine.store
-        decode, plan = store.plans[HANDOFF.name].codec.decode, store.statements[f"handoff.brief_{statement}"]
-        with store.read() as session:
-            return [decode(row) for row in session.run(plan, (key,))]
+        return self._rows(self._engine.store.statements[f"handoff.brief_{statement}"], key)
 
     # --- checks ----------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, TRAJECTORY
+from caliber.storage.compile.plan import Plan
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
@@ -172,9 +173,13 @@ class Parties:
 
     def _read(self, path: str, *key: Any) -> list[Any]:
         """Return the records of an access path, as the database has them. Raises: Unavailable."""
-        plans = self._engine.store.plans[self._relation.name]
+        return self._rows(self._engine.store.plans[self._relation.name].lists[path], *key)
+
+    def _rows(self, plan: Plan, *values: Any) -> list[Any]:
+        """Return the records of a statement. Raises: Unavailable."""
+        decode = self._engine.store.plans[self._relation.name].codec.decode
         with self._engine.store.read() as session:
-            return [plans.codec.decode(row) for row in session.run(plans.lists[path], key)]
+            return [decode(row) for row in session.run(plan, values)]
 
     def _page(
         self,

@@ -19,7 +19,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
-from caliber.engine.commit_waiters import Key
+from caliber.engine.commit_waiters import Key, wake_waiters
+from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
 from caliber.model.errors import LockExpired, PermissionDenied
@@ -90,6 +91,15 @@ Wake = Callable[[str, uuid.UUID], None]
 def keys(*names: str | uuid.UUID) -> frozenset[Key]:
     """Return the keys of waiters for resources, locks and requests."""
     return frozenset((LOCK.name, name) for name in names)
+
+
+def waker(engine: Engine) -> Wake:
+    """Return a function that wakes the waiters of this process for the end of a lock or request of a resource."""
+
+    def wake(resource: str, ended: uuid.UUID) -> None:
+        wake_waiters(engine, *keys(resource, ended))
+
+    return wake
 
 
 def attempt(uow: UnitOfWork, request: Request, wake: Wake) -> Lock | Blocked:

@@ -116,8 +116,8 @@ def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -
         messages[at] = message
     if out.reply_to is not None:
         _check_received(uow, sender, out.reply_to)
-    if not out.everyone and not _has_room(uow, config, messages[0].mailbox, 1):
-        raise MailboxFull(pending=config.agents.messages.pending_max)
+    if not out.everyone:
+        _check_room(uow, config, messages[0].mailbox)
     return messages, bool(messages)
 
 
@@ -130,8 +130,7 @@ def send_many(uow: UnitOfWork, config: CaliberConfig, sender: Agent, outs: Seque
     messages = [_message(uow, sender, out, out.to_type if to is None else None, to) for out in outs]
     for message in messages:
         uow.insert(AGENT_MESSAGE, message)
-    if not _has_room(uow, config, messages[0].mailbox, 1):
-        raise MailboxFull(pending=config.agents.messages.pending_max)
+    _check_room(uow, config, messages[0].mailbox)
     return messages
 
 
@@ -226,6 +225,12 @@ def _is_same(first: AgentMessage, message: AgentMessage) -> bool:
 
 def _lasts(message: AgentMessage) -> timedelta | None:
     return None if message.expires_at is None else message.expires_at - message.created_at
+
+
+def _check_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID) -> None:
+    """Raise MailboxFull where a queue holds more messages than it may, with those of this transaction."""
+    if not _has_room(uow, config, mailbox, 1):
+        raise MailboxFull(pending=config.agents.messages.pending_max)
 
 
 def _has_room(uow: UnitOfWork, config: CaliberConfig, mailbox: uuid.UUID, new: int) -> bool:
@@ -394,8 +399,8 @@ def reply(
     )
     if not uow.insert_new(AGENT_MESSAGE, made):
         return message, _sent_before(uow, made)[0], False
-    if not message.awaits_reply and not _has_room(uow, config, made.mailbox, 1):
-        raise MailboxFull(pending=config.agents.messages.pending_max)
+    if not message.awaits_reply:
+        _check_room(uow, config, made.mailbox)
     return message, made, True
 
 
