@@ -116,6 +116,11 @@ def test_critical_sections_that_exceed_the_limit_are_cut_and_the_log_has_an_erro
     assert error.payload["error"] == "critical_sections_cut"
     assert error.subject_id == window.window_id
     assert memory.pcp.trace_summary(agent.trajectory_id).errors == 1
+    # A window holds what its principal could see: another one's trace of the task does not tell what was cut from it.
+    other = memory.acting_as(Principal.agent("another"))
+    assert other.trace(agent.trajectory_id)
+    assert other.trace(agent.trajectory_id, event_type="error") == []
+    assert other.pcp.trace_summary(agent.trajectory_id).errors == 0
 
 
 def test_the_last_message_is_cut_from_its_end(window_of: Any) -> None:

@@ -452,7 +452,7 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         return world.as_(by).pcp.conflicts(task=named(world, task), limit=500)
 
     def traced(world: World, for_user: str | None) -> Any:
-        return events(world.as_(by).trace(named(world, task), limit=500, user=for_user))
+        return events(world.as_(by).trace(named(world, task), limit=500, user=for_user), by)
 
     rng_tokens = rng.choice((200, 600, 2_000))
     served = plan[task].seen_by
@@ -525,9 +525,18 @@ _TIMED = re.compile(r"[0-9.]+ (ms|µs|s)\b|[0-9a-f]{16,}|Store position [\d,]+|o
 """Durations, hashes, ordinals and the position of the store on a page."""
 
 
-def events(found: Any) -> Any:
-    asked = {"context_assemble", "validation_run"}  # the questions of the one store were others than those of the other
-    named = [(str(each.event_type), each.payload) for each in found if str(each.event_type) not in asked]
+def events(found: Any, by: Principal) -> Any:
+    """Return the type and payload of each event, without those that ``by`` caused by questions.
+
+    The questions of the one store were others than those of the other.
+    """
+    asked = {"context_assemble", "validation_run"}
+    named = [
+        (str(each.event_type), each.payload)
+        for each in found
+        if str(each.event_type) not in asked
+        and not (each.principal == by.label and each.payload.get("error") == "critical_sections_cut")
+    ]
     # Policies run on a connection of their own, whose numbers of events are others.
     runs = [each for each in named if each[0] == "policy_execute"]
     return [each for each in named if each not in runs], sorted(runs, key=repr)
