@@ -22,6 +22,7 @@ from caliber.model.agents.registry import (
 )
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
+from caliber.model.trajectory import Trajectory
 from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
 
@@ -178,6 +179,18 @@ class Agents:
         Raises: InputError kinds; PermissionDenied for a user.
         """
         return self._registry.list(type, status, lifecycle, deadline_ms)
+
+    def tasks(
+        self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
+    ) -> builtins.list[Trajectory]:
+        """Return the active tasks of an agent that the principal may see, the one that was last worked on first.
+
+        ``agent`` left out is the principal itself. An agent has the tasks that it started, those that were handed over
+        to it, and those of delegations that it accepted, until they end or are handed on.
+
+        Raises: InputError kinds; NotRegistered; PermissionDenied for a user.
+        """
+        return self._registry.tasks(agent, deadline_ms)
 
     def heartbeat(self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None) -> Agent:
         """Renew the sign of life of an agent, by the database's clock, and return it; a failed one becomes idle.

@@ -11,7 +11,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from caliber.access.identities import not_registered, require_registered
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers
 from caliber.agents.acting import (
     ActingAgent,
     acting_agent,
@@ -32,7 +37,9 @@ from caliber.model.events import EventType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import MS_US, from_us
-from caliber.schema.relations import AGENT
+from caliber.model.trajectory import Trajectory, TrajectoryStatus
+from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relations import AGENT, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.giving_back import give_back
 
@@ -40,6 +47,8 @@ _HIERARCHY: Final = "caliber:agents reports_to"
 """Serializes changes of the hierarchy: two that are sound alone could close a cycle together."""
 _RIGHTS: Final = {"role", "can_delegate_to", "reports_to", "memory_access"}
 """Set by the application and admins alone, as the type is."""
+_NEVER: Final = -1
+"""The code of a value that no row has."""
 
 
 class Registry:
@@ -132,6 +141,22 @@ class Registry:
                 if kind in (None, each.agent_type) and state in (None, each.status) and stage in (None, each.lifecycle)
             ]
             return sorted(found, key=lambda each: (each.created_at, each.name))
+
+    def tasks(self, agent: str | EntityRef | None, deadline_ms: int | None) -> builtins.list[Trajectory]:
+        """Return the active tasks of an agent that the principal may see, the one that was last worked on first."""
+        with bounded(deadline_ms):
+            self._require_reader()
+            acting = acting_agent(self._engine, self._principal) if agent is None else agent_named(self._engine, agent)
+            if find_agent(self._engine, acting.ref, ReadConsistency.LATEST) is None:
+                raise not_registered(acting.ref)
+            readers = Readers(self._engine.part(TaskOwners), self._principal)
+            rows = readers.within(self._engine.snapshot())[TRAJECTORY.name]
+            active = rows.column("status") == rows.enum_code("status", TrajectoryStatus.ACTIVE)
+            numbers: builtins.list[int] = np.flatnonzero(
+                rows.live_mask & active & _worked_on_by(rows, acting.ref)
+            ).tolist()
+            found = [self._engine.memory.entity(rows, at) for at in numbers if readers.allows(rows, at)]
+            return sorted(found, key=lambda each: (each.last_activity_at, each.trajectory_id), reverse=True)
 
     def heartbeat(self, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
         """Renew an agent's sign of life; a failed one becomes idle."""
@@ -284,3 +309,16 @@ class Registry:
     def _audit(self, uow: UnitOfWork, kind: EventType, agent: Agent, changes: dict[str, Any]) -> None:
         """Log a change of what an agent is, or may do, in its transaction; names and texts stay out of the log."""
         log_change(self._engine, uow, self._principal.label, kind, agent, changes)
+
+
+def _worked_on_by(tasks: RelationSnapshot, agent: EntityRef) -> NDArray[np.bool_]:
+    """Return the mask of the tasks of an agent: it works on them, or started them and no other agent does."""
+    key = agent.id.bytes
+    codes = {name: tasks.interned_codes(name) for name in ("agent_id", "initiator_id")}
+    worker = tasks.column("agent_id")
+    started = (tasks.column("initiator_type") == tasks.enum_code("initiator_type", agent.entity_type)) & (
+        tasks.column("initiator_id") == codes["initiator_id"].get(key, _NEVER)
+    )
+    of_none = worker == codes["agent_id"].get(None, _NEVER)
+    own: NDArray[np.bool_] = (worker == codes["agent_id"].get(key, _NEVER)) | (of_none & started)
+    return own

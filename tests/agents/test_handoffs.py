@@ -62,8 +62,8 @@ def test_a_handoff_from_beginning_to_end(team: Team) -> None:
     assert team.ada.get(team.task).agent_id == accepted.to_agent_id
     with pytest.raises(NotFound):
         team.planner.get(team.task)
-    agent = team.memory.agents.get("ada")
-    assert (agent.current_trajectory_id, agent.current_scope_id) == (team.task, team.scope)
+    assert [each.trajectory_id for each in team.ada.agents.tasks()] == [team.task]
+    assert team.planner.agents.tasks() == []
     window = team.ada.assemble_context(team.task, query="what next")
     for words in ("shift ends", "The lexer is done.", "write the grammar", "no corpus yet", "which license?"):
         assert words in window.text
@@ -82,8 +82,8 @@ def test_the_giver_no_longer_works_on_it(team: Team) -> None:
     team.ada.agents.handoffs.accept(first.handoff_id)
     back = team.ada.agents.handoffs.initiate(team.task, to="planner", **STORY)
     team.planner.agents.handoffs.accept(back.handoff_id)
-    assert team.memory.agents.get("ada").current_trajectory_id is None
-    assert team.memory.agents.get("planner").current_trajectory_id == team.task
+    assert team.ada.agents.tasks() == []
+    assert [each.trajectory_id for each in team.planner.agents.tasks()] == [team.task]
 
 
 def test_a_snapshot_stays_where_windows_are_ephemeral(backend: Backend) -> None:

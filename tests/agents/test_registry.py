@@ -338,24 +338,47 @@ def test_acts_are_signs_of_life(open_store: Opened) -> None:
     assert act(memory, Principal.agent("planner")).status is AgentStatus.IDLE
 
 
-def test_a_task_that_is_deleted_leaves_its_agent(open_store: Opened) -> None:
+def test_an_agent_has_the_active_tasks_that_it_works_on(open_store: Opened) -> None:
+    # C-381, C-397
     memory = open_store(principal__kind="human", principal__id="owner", principal__admin=True)
-    task = memory.start_trajectory("plan", initiator=EntityRef.agent("planner"))
-    made = memory.agents.register("planner")
-    engine: Any = inspect(memory).engine
+    planner = memory.acting_as(Principal.agent("planner"))
+    for name in ("planner", "scout"):
+        memory.agents.register(name)
+    assert planner.agents.tasks() == memory.agents.tasks("scout") == []
+    first = planner.start_trajectory("plan")
+    second = memory.start_trajectory("plan more", initiator=EntityRef.agent("planner"))
+    planner.start_trajectory("done at once")
+    memory.start_trajectory("of a user", user="ana")
+    memory.complete_trajectory(planner.agents.tasks()[0].trajectory_id, status="success", summary="done")
 
-    def set_task(uow: Any) -> None:
-        import dataclasses
+    def tasks(agent: str) -> list[Any]:
+        return [each.trajectory_id for each in memory.agents.tasks(agent)]
 
-        from caliber.schema.relations import AGENT
+    assert tasks("planner") == [second.trajectory_id, first.trajectory_id]
+    assert memory.agents.tasks(EntityRef.agent("planner")) == memory.agents.tasks("planner")
+    memory.append_turn(memory.current_scope(first.trajectory_id).scope_id, role="user", content="Go on.")
+    assert tasks("planner") == [first.trajectory_id, second.trajectory_id], "the last one worked on is first"
+    memory.suspend_trajectory(first.trajectory_id)
+    assert tasks("planner") == [second.trajectory_id]
+    memory.resume_trajectory(first.trajectory_id)
+    memory.storage.trajectories.delete(second.trajectory_id)
+    assert tasks("planner") == [first.trajectory_id]
+    with pytest.raises(NotRegistered):
+        memory.agents.tasks("nobody")
+    with pytest.raises(PermissionDenied):
+        memory.acting_as(Principal.user("ana")).agents.tasks("planner")
 
-        found = uow.find(AGENT, made.agent_id.bytes)
-        uow.update(AGENT, dataclasses.replace(found, current_trajectory_id=task.trajectory_id))
 
-    engine.write(set_task)
-    assert memory.agents.get("planner").current_trajectory_id == task.trajectory_id
-    memory.storage.trajectories.delete(task.trajectory_id)
-    assert memory.agents.get("planner").current_trajectory_id is None
+def test_tasks_of_an_agent_are_those_that_the_reader_may_see(open_store: Opened) -> None:
+    memory = open_store()
+    for name in ("planner", "scout"):
+        memory.agents.register(name)
+    planner, scout = (memory.acting_as(Principal.agent(name)) for name in ("planner", "scout"))
+    shared = planner.start_trajectory("plan")
+    private = planner.start_trajectory("plan for Ana", user="ana")
+    assert [each.trajectory_id for each in planner.agents.tasks()] == [private.trajectory_id, shared.trajectory_id]
+    assert [each.trajectory_id for each in scout.agents.tasks("planner")] == [shared.trajectory_id]
+    assert memory.agents.tasks("planner") == planner.agents.tasks()
 
 
 def test_only_active_agents_act(open_store: Opened) -> None:

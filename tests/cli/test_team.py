@@ -62,8 +62,9 @@ def test_agents_are_listed_and_shown(store: package.Caliber) -> None:
         ("planner", "scout", "pending")
     ]
     assert [each["title"] for each in shown["tasks"]] == ["book seats"]
+    assert [each["goal"] for each in shown["works_on"]] == ["plan a trip"]
     text = caliber("agents", "show", "planner").stdout
-    for part in ("delegates to worker", "holds itinerary, exclusive", "planner to scout", "1 lock, 1 open delegation"):
+    for part in ("delegates to worker", "plan a trip", "holds itinerary, exclusive", "planner to scout", "1 lock, 1 open delegation"):
         assert part in text
     missing = caliber("agents", "show", "nobody", code=2).stderr
     assert "not registered" in missing

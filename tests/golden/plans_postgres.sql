@@ -698,8 +698,8 @@ SELECT nextval('"tenant_a"."access_grant_ordinal_seq"'::regclass) FROM generate_
 
 -- agent.renew
 --   takes: agent_ids, now
---   gives: ordinal, agent_id, name, agent_type, capabilities, role, memory_access, status, lifecycle, can_delegate_to, reports_to, created_at, updated_at, last_heartbeat, current_trajectory_id, current_scope_id, description, version
-UPDATE "tenant_a"."agent" SET last_heartbeat = $2, version = version + 1, status = CASE WHEN status = 'failed' THEN 'idle' ELSE status END WHERE agent_id = ANY(ARRAY(SELECT agent_id FROM "tenant_a"."agent" WHERE agent_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) ORDER BY agent_id FOR NO KEY UPDATE)) RETURNING "ordinal", "agent_id", "name", "agent_type", "capabilities", "role", "memory_access", "status", "lifecycle", "can_delegate_to", "reports_to", "created_at", "updated_at", "last_heartbeat", "current_trajectory_id", "current_scope_id", "description", "version";
+--   gives: ordinal, agent_id, name, agent_type, capabilities, role, memory_access, status, lifecycle, can_delegate_to, reports_to, created_at, updated_at, last_heartbeat, description, version
+UPDATE "tenant_a"."agent" SET last_heartbeat = $2, version = version + 1, status = CASE WHEN status = 'failed' THEN 'idle' ELSE status END WHERE agent_id = ANY(ARRAY(SELECT agent_id FROM "tenant_a"."agent" WHERE agent_id IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member)) ORDER BY agent_id FOR NO KEY UPDATE)) RETURNING "ordinal", "agent_id", "name", "agent_type", "capabilities", "role", "memory_access", "status", "lifecycle", "can_delegate_to", "reports_to", "created_at", "updated_at", "last_heartbeat", "description", "version";
 
 -- agent.reserve
 --   takes: count

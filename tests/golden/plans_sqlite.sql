@@ -627,8 +627,8 @@ SELECT "sequence", "writer", "entries", "created_at" FROM "change" WHERE "sequen
 
 -- agent.renew
 --   takes: agent_ids, now
---   gives: ordinal, agent_id, name, agent_type, capabilities, role, memory_access, status, lifecycle, can_delegate_to, reports_to, created_at, updated_at, last_heartbeat, current_trajectory_id, current_scope_id, description, version
-UPDATE "agent" SET last_heartbeat = ?2, version = version + 1, status = CASE WHEN status = 'failed' THEN 'idle' ELSE status END WHERE agent_id IN (SELECT agent_id FROM "agent" WHERE agent_id IN (SELECT unhex(value) FROM json_each(?1)) ORDER BY agent_id) RETURNING "ordinal", "agent_id", "name", "agent_type", "capabilities", "role", "memory_access", "status", "lifecycle", "can_delegate_to", "reports_to", "created_at", "updated_at", "last_heartbeat", "current_trajectory_id", "current_scope_id", "description", "version";
+--   gives: ordinal, agent_id, name, agent_type, capabilities, role, memory_access, status, lifecycle, can_delegate_to, reports_to, created_at, updated_at, last_heartbeat, description, version
+UPDATE "agent" SET last_heartbeat = ?2, version = version + 1, status = CASE WHEN status = 'failed' THEN 'idle' ELSE status END WHERE agent_id IN (SELECT agent_id FROM "agent" WHERE agent_id IN (SELECT unhex(value) FROM json_each(?1)) ORDER BY agent_id) RETURNING "ordinal", "agent_id", "name", "agent_type", "capabilities", "role", "memory_access", "status", "lifecycle", "can_delegate_to", "reports_to", "created_at", "updated_at", "last_heartbeat", "description", "version";
 
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id

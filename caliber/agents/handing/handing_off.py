@@ -37,7 +37,7 @@ from caliber.model.ids import Id, ScopeId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
-from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, SCOPE, TRAJECTORY
+from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY
 from caliber.search.service import Searching
 from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -235,19 +235,6 @@ class Handoffs(Parties):
         if scope is None or not scope.is_open:
             found = uow.select_path(SCOPE, "list_open", task.trajectory_id.bytes)
             scope = found[-1] if found else lifecycle.open_scope(uow, task.trajectory_id)
-        giver: Agent | None = uow.find(AGENT, handoff.from_agent_id.bytes)
-        if giver is not None and giver.current_trajectory_id == task.trajectory_id:
-            uow.update(
-                AGENT,
-                dataclasses.replace(giver, current_trajectory_id=None, current_scope_id=None, updated_at=now),
-            )
-        taker: Agent = uow.get(AGENT, me.agent_id.bytes)
-        uow.update(
-            AGENT,
-            dataclasses.replace(
-                taker, current_trajectory_id=task.trajectory_id, current_scope_id=scope.scope_id, updated_at=now
-            ),
-        )
         self._move_delegations(uow, handoff, me)
         moved: Handoff = uow.update(
             HANDOFF,

@@ -30,6 +30,7 @@ from caliber.model.agents.registry import (
     MemoryAccess,
 )
 from caliber.model.references import EntityRef
+from caliber.model.trajectory import Trajectory
 
 
 class AsyncAgents(AsyncFace, of=Agents):
@@ -84,6 +85,15 @@ class AsyncAgents(AsyncFace, of=Agents):
         See ``Agents.list``.
         """
         return await self._run(self._sync.list, type=type, status=status, lifecycle=lifecycle, deadline_ms=deadline_ms)
+
+    async def tasks(
+        self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
+    ) -> builtins.list[Trajectory]:
+        """Return the active tasks of an agent that the principal may see, the one that was last worked on first.
+
+        See ``Agents.tasks``.
+        """
+        return await self._run(self._sync.tasks, agent, deadline_ms=deadline_ms)
 
     async def heartbeat(self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None) -> Agent:
         """Renew the sign of life of an agent, by the database's clock, and return it; a failed one becomes idle.

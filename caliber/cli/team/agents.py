@@ -48,7 +48,7 @@ def list_(settings: Settings, agent_type: str | None, status: str | None, lifecy
 @click.argument("name")
 @with_store
 def show(settings: Settings, name: str) -> None:
-    """Show an agent: its rights, its locks, the locks it waits for, and the work it gave and has."""
+    """Show an agent: its rights, what it works on, its locks, the locks it waits for, and the work it gave and has."""
     with settings.memory(note=False) as memory:
         agent = memory.agents.get(name)
         names = agent_names(memory)
@@ -57,7 +57,12 @@ def show(settings: Settings, name: str) -> None:
         awaited = [each for each in memory.agents.locks.waiting() if each.holder == label]
         delegations = [each for each in memory.agents.delegations.list(agent=agent.ref) if each.is_open]
         tasks = memory.workspace.tasks.list(agent=agent.ref)
+        works_on = memory.agents.tasks(agent.ref)
     fields = _fields(agent, names) | {
+        "works_on": [
+            {"trajectory_id": each.trajectory_id, "goal": each.goal, "last_activity_at": each.last_activity_at}
+            for each in works_on
+        ],
         "locks": [{"resource": each.resource, "mode": each.mode, "expires_at": each.expires_at} for each in held],
         "waits_for": [{"resource": each.resource, "mode": each.mode} for each in awaited],
         "delegations": [
@@ -159,6 +164,10 @@ def _print_whole(out: Output, agent: dict[str, Any]) -> None:
             out.print(f"    {label} {', '.join(values)}")
     if agent["description"]:
         out.print(f"    {agent['description']}")
+    for each in agent["works_on"]:
+        out.print(f"  works on {each['trajectory_id']}, last at {when(each['last_activity_at'])}")
+        if each["goal"]:
+            out.print(f"    {each['goal']}")
     for lock in agent["locks"]:
         out.print(f"  holds {lock['resource']}, {lock['mode']}, until {when(lock['expires_at'])}")
     for request in agent["waits_for"]:

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import NewType
 
 from caliber.model.access import AgentRole
-from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType
 
@@ -73,8 +72,6 @@ class Agent:
     created_at: datetime
     updated_at: datetime
     last_heartbeat: datetime
-    current_trajectory_id: TrajectoryId | None = None
-    current_scope_id: ScopeId | None = None
     description: str | None = None
     version: int = 1
 

@@ -89,16 +89,10 @@ AGENT = Relation(
         stamped("created_at"),
         stamped("updated_at"),
         stamped("last_heartbeat"),
-        uuid_("current_trajectory_id", nullable=True),
-        uuid_("current_scope_id", nullable=True),
         text("description", nullable=True),
         version(),
     ),
-    foreign_keys=(
-        ForeignKey("reports_to", "agent", "agent_id", "set null"),
-        ForeignKey("current_trajectory_id", "trajectory", "trajectory_id", "set null"),
-        ForeignKey("current_scope_id", "scope", "scope_id", "set null"),
-    ),
+    foreign_keys=(ForeignKey("reports_to", "agent", "agent_id", "set null"),),
     paths=(
         AccessPath("list_by_type", ("agent_type",), ("created_at", "ordinal")),
         AccessPath("list_by_status", ("status",), ("created_at", "ordinal")),
