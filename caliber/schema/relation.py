@@ -24,6 +24,7 @@ from caliber.schema.traits import (
     Dates,
     Ends,
     Exported,
+    Finished,
     Grounded,
     Links,
     Memory,
@@ -281,6 +282,8 @@ class Relation:
     """How it follows a recovery of its task; None where a recovery does not reach it, or tells it by its number."""
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
+    finished: Finished | None = None
+    """When a record is over, and deleted after ``retention.ended_ms``; None where that limit reaches no record."""
     grounded: Grounded | None = None
     """What a record states, and what that rests on; None where records state nothing that could be wrong."""
     window: Window | None = None
@@ -320,6 +323,7 @@ class Relation:
         )
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else self.ends.columns
+        named += () if self.finished is None else self.finished.columns
         named += () if self.recovers is None else (self.recovers.mark,)
         named += () if self.grounded is None else self.grounded.columns
         named += () if self.window is None else (*self.window.shown, self.age)

@@ -145,6 +145,24 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a record that retention deletes once it has been over for long enough.
+
+    ``status`` is the column of its state, ``open`` are the states in which it is not over, ``since`` is the column with
+    the instant of its end, empty until then. Such a relation is not mirrored, and no foreign key refers to it.
+    """
+
+    status: str
+    open: tuple[StrEnum, ...]
+    since: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is named."""
+        return (self.status, self.since)
+
+
+@dataclass(frozen=True, slots=True)
 class Recovers:
     """The way a record follows a recovery of its task: one that came after the checkpoint gets the instant in ``mark``.
 

@@ -798,6 +798,10 @@ SELECT 1 FROM "tenant_a"."delegation" WHERE parent_trajectory_id = $1 AND comple
 --   gives: ordinal, delegation_id, delegator_agent_id, task_description, parent_trajectory_id, status, created_at, updated_at, delegatee_agent_id, delegatee_agent_type, child_trajectory_id, shared_artifacts, shared_notes, additional_context, constraints, deadline, result, accepted_at, completed_at, version
 SELECT "ordinal", "delegation_id", "delegator_agent_id", "task_description", "parent_trajectory_id", "status", "created_at", "updated_at", "delegatee_agent_id", "delegatee_agent_type", "child_trajectory_id", "shared_artifacts", "shared_notes", "additional_context", "constraints", "deadline", "result", "accepted_at", "completed_at", "version" FROM "tenant_a"."delegation" WHERE parent_trajectory_id = $1 AND completed_at IS NULL ORDER BY created_at, ordinal;
 
+-- delegation.prune
+--   takes: ended_before, limit
+DELETE FROM "tenant_a"."delegation" WHERE "delegation_id" = ANY(ARRAY(SELECT "delegation_id" FROM "tenant_a"."delegation" WHERE "completed_at" IS NOT NULL AND "completed_at" < $1 AND "status" NOT IN ('accepted', 'in_progress', 'pending') ORDER BY "completed_at", "delegation_id" LIMIT $2 FOR UPDATE));
+
 -- delegation.reserve
 --   takes: count
 --   gives: ordinal
@@ -1076,6 +1080,10 @@ SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "c
 --   takes: trajectory_id
 --   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
 SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", "snapshot", "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "tenant_a"."handoff" WHERE trajectory_id = $1 AND completed_at IS NULL ORDER BY initiated_at, ordinal;
+
+-- handoff.prune
+--   takes: ended_before, limit
+DELETE FROM "tenant_a"."handoff" WHERE "handoff_id" = ANY(ARRAY(SELECT "handoff_id" FROM "tenant_a"."handoff" WHERE "completed_at" IS NOT NULL AND "completed_at" < $1 AND "status" NOT IN ('initiated', 'accepted') ORDER BY "completed_at", "handoff_id" LIMIT $2 FOR UPDATE));
 
 -- handoff.reserve
 --   takes: count

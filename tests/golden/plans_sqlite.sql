@@ -687,6 +687,10 @@ SELECT 1 FROM "delegation" WHERE parent_trajectory_id = ?1 AND completed_at IS N
 --   gives: ordinal, delegation_id, delegator_agent_id, task_description, parent_trajectory_id, status, created_at, updated_at, delegatee_agent_id, delegatee_agent_type, child_trajectory_id, shared_artifacts, shared_notes, additional_context, constraints, deadline, result, accepted_at, completed_at, version
 SELECT "ordinal", "delegation_id", "delegator_agent_id", "task_description", "parent_trajectory_id", "status", "created_at", "updated_at", "delegatee_agent_id", "delegatee_agent_type", "child_trajectory_id", "shared_artifacts", "shared_notes", "additional_context", "constraints", "deadline", "result", "accepted_at", "completed_at", "version" FROM "delegation" WHERE parent_trajectory_id = ?1 AND completed_at IS NULL ORDER BY created_at, ordinal;
 
+-- delegation.prune
+--   takes: ended_before, limit
+DELETE FROM "delegation" WHERE "delegation_id" IN (SELECT "delegation_id" FROM "delegation" WHERE "completed_at" IS NOT NULL AND "completed_at" < ?1 AND "status" NOT IN ('accepted', 'in_progress', 'pending') ORDER BY "completed_at", "delegation_id" LIMIT ?2);
+
 -- embedding.drop_many
 --   takes: ordinals
 --   gives: ordinal, space_id, owner_type, owner_id, chunk_index, content_hash, vector, generated_at, version
@@ -906,6 +910,10 @@ SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "c
 --   takes: trajectory_id
 --   gives: ordinal, handoff_id, from_agent_id, trajectory_id, scope_id, context_snapshot_id, snapshot, handoff_notes, reason, status, initiated_at, updated_at, to_agent_id, to_agent_type, next_steps, blockers, open_questions, accepted_at, completed_at, rejection_reason, version
 SELECT "ordinal", "handoff_id", "from_agent_id", "trajectory_id", "scope_id", "context_snapshot_id", "snapshot", "handoff_notes", "reason", "status", "initiated_at", "updated_at", "to_agent_id", "to_agent_type", "next_steps", "blockers", "open_questions", "accepted_at", "completed_at", "rejection_reason", "version" FROM "handoff" WHERE trajectory_id = ?1 AND completed_at IS NULL ORDER BY initiated_at, ordinal;
+
+-- handoff.prune
+--   takes: ended_before, limit
+DELETE FROM "handoff" WHERE "handoff_id" IN (SELECT "handoff_id" FROM "handoff" WHERE "completed_at" IS NOT NULL AND "completed_at" < ?1 AND "status" NOT IN ('initiated', 'accepted') ORDER BY "completed_at", "handoff_id" LIMIT ?2);
 
 -- job.claim
 --   takes: kind, now, until, claimant, limit

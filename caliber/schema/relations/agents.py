@@ -12,6 +12,7 @@ from typing import Any
 from caliber.model.access import AgentRole
 from caliber.model.agents import AgentMessage, Lock, LockMode, LockWaiter, MessageOutcome, MessageType
 from caliber.model.agents.delegation import (
+    OPEN_DELEGATIONS,
     DelegatedTask,
     DelegationResult,
     DelegationStatus,
@@ -48,7 +49,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.traits import Exported
+from caliber.schema.traits import Exported, Finished
 
 
 def _access_to_json(access: MemoryAccess) -> dict[str, Mapping[str, str]]:
@@ -330,6 +331,7 @@ DELEGATION = Relation(
     task="parent_trajectory_id",
     rights_of="trajectory",
     trust=None,  # its words enter windows as turns, with a label of their own
+    finished=Finished("status", tuple(sorted(OPEN_DELEGATIONS)), "completed_at"),
     exported=Exported.RECORDS,
     key=("delegation_id",),
     columns=(
@@ -371,6 +373,7 @@ DELEGATION = Relation(
         AccessPath("list_by_delegator", ("delegator_agent_id",), ("created_at", "ordinal")),
         AccessPath("list_by_parent", ("parent_trajectory_id",), ("created_at", "ordinal")),
         AccessPath("list_by_child", ("child_trajectory_id",), ("created_at", "ordinal")),
+        AccessPath("list_ended", (), ("completed_at",), where=(("completed_at", False),), limited=True),
     ),
 )
 
@@ -388,6 +391,7 @@ HANDOFF = Relation(
     task="trajectory_id",
     rights_of="trajectory",
     trust=None,  # its words enter windows as a turn, with a label of its own
+    finished=Finished("status", (HandoffStatus.INITIATED, HandoffStatus.ACCEPTED), "completed_at"),
     exported=Exported.RECORDS,
     key=("handoff_id",),
     columns=(
@@ -430,5 +434,6 @@ HANDOFF = Relation(
         AccessPath("list_by_receiver", ("to_agent_id",), ("initiated_at", "ordinal")),
         AccessPath("list_by_sender", ("from_agent_id",), ("initiated_at", "ordinal")),
         AccessPath("list_by_trajectory", ("trajectory_id",), ("initiated_at", "ordinal")),
+        AccessPath("list_ended", (), ("completed_at",), where=(("completed_at", False),), limited=True),
     ),
 )

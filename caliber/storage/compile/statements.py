@@ -131,3 +131,5 @@ for _relation in RELATIONS:
         IRREGULAR |= of_embedded(_relation.name)
     if _relation.trust is not None and _relation.trust.least_of is not None:
         IRREGULAR |= _of_floor(_relation.name)
+    if _relation.finished is not None:
+        IRREGULAR[f"{_relation.name}.prune"] = Irregular(("ended_before", "limit"))

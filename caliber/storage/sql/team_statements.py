@@ -1,13 +1,16 @@
 """SQL statements of agents and of the workspace.
 
-Signs of life of many agents, delegations and handoffs that have not ended, and values whose keys begin with a text.
+Signs of life of many agents, delegations and handoffs that have not ended, removal of records that ended, and values
+whose keys begin with a text.
 """
 
 from __future__ import annotations
 
 from caliber.model.agents.delegation import HandoffStatus
 from caliber.model.agents.registry import AgentStatus
-from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, WORKSPACE_VALUE
+from caliber.schema.relation import Relation
+from caliber.schema.relations import AGENT, DELEGATION, HANDOFF, RELATIONS, WORKSPACE_VALUE
+from caliber.schema.traits import Finished
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Dialect
 from caliber.storage.compile.spelling import literal, quote, quote_all
@@ -33,7 +36,9 @@ def team_statements(dialect: Dialect) -> dict[str, str]:
     ids = dialect.one_of(AGENT.column("agent_id"), "agent_id", dialect.list_placeholder(1))
     # Locked in the order of their ids: two calls about the same agents wait for each other, and end.
     held = f"SELECT agent_id FROM {agents} WHERE {ids} ORDER BY agent_id{dialect.update_lock}"
+    ended = ((each, each.finished) for each in RELATIONS)
     return {
+        **{f"{each.name}.prune": _prune(dialect, each, trait) for each, trait in ended if trait is not None},
         "agent.renew": (
             f"UPDATE {agents} SET last_heartbeat = {now}, version = version + 1,"
             f" status = CASE WHEN status = {_FAILED} THEN {_IDLE} ELSE status END"
@@ -51,3 +56,15 @@ def team_statements(dialect: Dialect) -> dict[str, str]:
         # No range of an index: databases order texts by the rules of a language.
         "workspace_value.by_prefix": f"SELECT {value} FROM {values} WHERE substr(key, 1, length({one})) = {one}",
     }
+
+
+def _prune(dialect: Dialect, relation: Relation, trait: Finished) -> str:
+    """Return the statement that deletes the records that ended first, before an instant, at most so many."""
+    table, key = dialect.table(relation.name), quote(relation.key[0])
+    since, open_ = quote(trait.since), ", ".join(literal(state) for state in trait.open)
+    # NOT IN: with a list of final states a planner would read all records that ended, by the index of the states.
+    over = f"{since} IS NOT NULL AND {since} < {dialect.placeholder(1)} AND {quote(trait.status)} NOT IN ({open_})"
+    # In one order: two processes that delete the same page wait for each other.
+    order = f"ORDER BY {since}, {key} LIMIT {dialect.placeholder(2)}{dialect.row_lock}"
+    page = f"SELECT {key} FROM {table} WHERE {over} {order}"
+    return f"DELETE FROM {table} WHERE {key} {dialect.among(page)}"
