@@ -247,6 +247,9 @@ class RetentionConfig(Section):
         unit="ms",
     )
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
+    ended_ms: Retention = knob(
+        'Delegations and handoffs, from the time at which they ended; "forever" keeps them.', "ours", unit="ms"
+    )
     changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
     changes_keep_rows: Int = knob("Newest change records, kept whatever their age.", "ours", unit="rows", ge=0)
     apply_every_ms: Duration = knob(

@@ -129,6 +129,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "write_behind.operation_share": ("api.starting", "api.tracing.wiring"),
     "retention.windows_ms": ("admin.maintenance",),
     "retention.events_ms": ("admin.maintenance",),
+    "retention.ended_ms": ("admin.maintenance",),
     "retention.changes_ms": ("admin.maintenance",),
     "retention.changes_keep_rows": ("admin.maintenance",),
     "retention.apply_every_ms": ("api.starting",),

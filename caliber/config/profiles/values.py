@@ -56,6 +56,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "retention": {
             "windows_ms": 30 * DAY,
             "events_ms": 90 * DAY,
+            "ended_ms": 30 * DAY,
             "changes_ms": 7 * DAY,
             "changes_keep_rows": 100_000,
             "apply_every_ms": HOUR,

@@ -70,6 +70,7 @@ _NEW_ACCESS_KNOBS: Final[dict[str, Any]] = {
 """Settings of section ``access`` that did not exist then; no window depends on them."""
 _NEW_GROUNDING_KNOBS: Final = {"verifier_timeout_ms": 1, "conflict_resolution": "manual"}
 _NEW_WRITE_BEHIND_KNOBS: Final = {"operation_share": 0.0}
+_NEW_RETENTION_KNOBS: Final = {"ended_ms": "forever"}
 
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +95,9 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
     write_behind = data.get("write_behind")
     if isinstance(write_behind, dict):
         data = {**data, "write_behind": {**_NEW_WRITE_BEHIND_KNOBS, **write_behind}}
+    retention = data.get("retention")
+    if isinstance(retention, dict):
+        data = {**data, "retention": {**_NEW_RETENTION_KNOBS, **retention}}
     pcp = data.get("pcp")
     if isinstance(pcp, dict) and isinstance(grounding := pcp.get("grounding"), dict):
         data = {**data, "pcp": {**pcp, "grounding": {**_NEW_GROUNDING_KNOBS, **grounding}}}
