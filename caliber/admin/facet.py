@@ -60,7 +60,7 @@ class Admin:
         return stats.verify(self._require("verify"))
 
     def maintain(self, *, deadline_ms: int | None = None) -> dict[str, int]:
-        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks."""
+        """Apply retention: of memories, windows, events, changes, ended delegations, unused content, lapsed locks."""
         with bounded(deadline_ms):
             return maintenance.maintain(self._require("maintain"))
 

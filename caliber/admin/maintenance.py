@@ -1,26 +1,33 @@
-"""Removal of expired windows, events, changes, jobs and locks; archiving of lapsed records; ending of orphans.
+"""Removal of expired windows, events, changes, jobs and locks, and of records that ended; archiving of lapsed records.
 
-Source: design section 8, C-355, C-361, C-479, K-189.
+Tasks that nobody works on any more are ended. Source: design section 8, C-355, C-361, C-479, K-189.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Final
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Superseded
 from caliber.jobs.queue import JobQueue
+from caliber.model.time import MS_US
 from caliber.retention.retaining import SWEEP, Retaining
+from caliber.schema.relations import RELATIONS
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+PAGE: Final = 500
+"""The most ended records that one transaction deletes."""
 
 
 def maintain(engine: Engine) -> dict[str, int]:
     """Remove expired records in one transaction; return the number of rows of each kind.
 
     Audit records are never removed here; knowledge and turns only by the retention of declared memories, in batches
-    after it. Artifacts past their TTL are retired, not deleted. Abandoned tasks are ended, a batch a call.
+    after it. Ended delegations and handoffs go a page a transaction. Conflicts stay while their records may be compared
+    again: a resolved conflict keeps its pair from being reported anew, and a recovery of a task reads it. Artifacts
+    past their TTL are retired, not deleted. Abandoned tasks are ended, a batch a call.
     """
     from caliber.agents.locking.lock_reaping import reap  # a store is opened without it
 
@@ -68,6 +75,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     engine.behind.flush()
     removed = engine.write(work)
     removed["locks"] = reap(engine.write)
+    removed |= _prune_ended(engine, retention.ended_ms)
     removed["memories"] = 0
     retaining = Retaining(engine)
     if retaining.sweeps:
@@ -82,6 +90,22 @@ def maintain(engine: Engine) -> dict[str, int]:
             if claim is not None:
                 removed |= engine.part(Orphans).end(claim)
     return removed
+
+
+def _prune_ended(engine: Engine, kept_ms: int | None) -> dict[str, int]:
+    """Delete records that ended long enough ago, a page a transaction; return their number by kind."""
+    out: dict[str, int] = {}
+    if kept_ms is None:
+        return out
+    kept_us = kept_ms * MS_US
+    for relation in RELATIONS:
+        if relation.finished is None:
+            continue
+        statement, out[relation.plural], rows = f"{relation.name}.prune", 0, PAGE
+        while rows == PAGE:
+            rows = engine.write(lambda uow, name=statement: uow.execute(name, uow.now_us - kept_us, PAGE))  # type: ignore[misc]
+            out[relation.plural] += rows
+    return out
 
 
 _LONG_AGO = -(2**63)

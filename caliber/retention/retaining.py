@@ -1,8 +1,8 @@
 """Retention of declared memories' records: ends with a scope or session, by age, or by maximum number.
 
 Records that end with a scope are removed in the transaction that closes it; a sweep removes by age and number, in
-batches, as a recurring job. Each removal logs an event with the number of records. Delegations and handoffs stay, and
-end with their task.
+batches, as a recurring job. Each removal logs an event with the number of records. Delegations and handoffs end with
+their task, and go with the other records of operation (``caliber.admin.maintenance``).
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ _allow(
     resident__verifier="_of_relation _of_vectors",
     admin__checking="_PAGE",
     admin__stats="_PAGE",
+    admin__maintenance="PAGE",
     erasure__proving="_PAGE",
     retention__retaining="_BATCHES",
     admin__spaces="_BATCH_ROWS",

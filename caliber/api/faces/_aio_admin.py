@@ -63,7 +63,7 @@ class AsyncAdmin(AsyncFace, of=Admin):
         return await self._run(self._sync.verify)
 
     async def maintain(self, *, deadline_ms: int | None = None) -> dict[str, int]:
-        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
+        """Apply retention: of memories, windows, events, changes, ended delegations, unused content, lapsed locks.
 
         See ``Admin.maintain``.
         """

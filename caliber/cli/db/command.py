@@ -95,7 +95,7 @@ def _words_anew(settings: Settings) -> Iterator[Progress]:
 @db.command("maintain", short_help="Apply retention now.")
 @with_store
 def maintain(settings: Settings) -> None:
-    """Apply retention now: expired windows, old events and changes, lapsed locks. Knowledge is never removed."""
+    """Apply retention now: windows, events, changes, ended delegations, lapsed locks. Knowledge is never removed."""
     with settings.memory() as memory:
         removed = memory.admin.maintain()
 

@@ -232,6 +232,19 @@ def left_after_two_days(what: str) -> Callable[[CaliberConfig, Place], int]:
     return see
 
 
+def ended_records(config: CaliberConfig, place: Place) -> int:
+    """Return the number of delegations that upkeep removes, of which one ended two days ago."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    memory.agents.register("planner", can_delegate_to=["coder"])
+    memory.agents.register("ada", type="coder")
+    task = memory.start_trajectory("ship it", user="ana")
+    given = memory.agents.delegations.delegate("test it", parent=task.trajectory_id, to="ada", agent="planner")
+    memory.agents.delegations.reject(given.delegation_id, reason="no time", agent="ada")
+    clock.advance(ms=2 * DAY_MS)
+    return memory.admin.maintain().get("delegations", 0)
+
+
 def windows_of_before(config: CaliberConfig, place: Place) -> int:
     """Return the number of two-day-old windows that upkeep removes, with windows kept for a month."""
     clock = FixedClock()
@@ -300,6 +313,7 @@ CASES: tuple[Case, ...] = (
         context_window_persistence__ttl_ms="12h",
     ),
     case("retention.events_ms", left_after_two_days("events"), ("1d", 1), ("3d", 0)),
+    case("retention.ended_ms", ended_records, ("1d", 1), ("3d", 0)),
     case("retention.changes_ms", left_after_two_days("changes"), ("1d", 1), ("3d", 0), retention__changes_keep_rows=0),
     case("retention.changes_keep_rows", changes_left, (1, 1), (2, 2), retention__changes_ms="1d"),
     case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
