@@ -97,14 +97,19 @@ def _prune_ended(engine: Engine, kept_ms: int | None) -> dict[str, int]:
     out: dict[str, int] = {}
     if kept_ms is None:
         return out
-    kept_us = kept_ms * MS_US
     for relation in RELATIONS:
         if relation.finished is None:
             continue
-        statement, out[relation.plural], rows = f"{relation.name}.prune", 0, PAGE
-        while rows == PAGE:
-            rows = engine.write(lambda uow, name=statement: uow.execute(name, uow.now_us - kept_us, PAGE))  # type: ignore[misc]
-            out[relation.plural] += rows
+        statement = f"{relation.name}.prune"
+
+        def work(uow: UnitOfWork, statement: str = statement) -> int:
+            return uow.execute(statement, uow.now_us - kept_ms * MS_US, PAGE)
+
+        out[relation.plural] = 0
+        while removed := engine.write(work):
+            out[relation.plural] += removed
+            if removed < PAGE:
+                break
     return out
 
 
