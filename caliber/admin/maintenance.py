@@ -103,7 +103,7 @@ def _prune_ended(engine: Engine, kept_ms: int | None) -> dict[str, int]:
         statement = f"{relation.name}.prune"
 
         def work(uow: UnitOfWork, statement: str = statement) -> int:
-            return uow.execute(statement, uow.now_us - kept_ms * MS_US, PAGE)
+            return uow.execute(statement, max(uow.now_us - kept_ms * MS_US, 0), PAGE)
 
         out[relation.plural] = 0
         while removed := engine.write(work):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.identities import not_registered, require_registered
+from caliber.access.identities import merged_into, not_registered, require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.agents.acting import (
@@ -116,8 +116,9 @@ class Registry:
         """Return an agent. Raises: InputError kinds; NotRegistered."""
         with bounded(deadline_ms):
             self._require_reader()
+            self._engine.snapshot(ReadConsistency.LATEST)  # as in ``tasks``
             named = agent_named(self._engine, agent)
-            found = find_agent(self._engine, named.ref, ReadConsistency.LATEST)
+            found = find_agent(self._engine, named.ref)
             if found is None:
                 raise not_registered(named.ref)
             return found
@@ -146,16 +147,20 @@ class Registry:
         """Return the active tasks of an agent that the principal may see, the one that was last worked on first."""
         with bounded(deadline_ms):
             self._require_reader()
+            self._engine.snapshot(ReadConsistency.LATEST)  # names that another process gave or merged count too
             acting = acting_agent(self._engine, self._principal) if agent is None else agent_named(self._engine, agent)
-            if find_agent(self._engine, acting.ref, ReadConsistency.LATEST) is None:
+            if find_agent(self._engine, acting.ref) is None:
                 raise not_registered(acting.ref)
             readers = Readers(self._engine.part(TaskOwners), self._principal)
             rows = readers.within(self._engine.snapshot())[TRAJECTORY.name]
+            ids = (acting.ref.id, *merged_into(self._engine, acting.ref))
             active = rows.column("status") == rows.enum_code("status", TrajectoryStatus.ACTIVE)
-            numbers: builtins.list[int] = np.flatnonzero(
-                rows.live_mask & active & _worked_on_by(rows, acting.ref)
-            ).tolist()
-            found = [self._engine.memory.entity(rows, at) for at in numbers if readers.allows(rows, at)]
+            numbers: builtins.list[int] = np.flatnonzero(rows.live_mask & active & _worked_on_by(rows, ids)).tolist()
+            found: builtins.list[Trajectory] = [
+                readers.shown(TRAJECTORY, self._engine.memory.entity(rows, at))
+                for at in numbers
+                if readers.allows(rows, at)
+            ]
             return sorted(found, key=lambda each: (each.last_activity_at, each.trajectory_id), reverse=True)
 
     def heartbeat(self, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
@@ -311,14 +316,16 @@ class Registry:
         log_change(self._engine, uow, self._principal.label, kind, agent, changes)
 
 
-def _worked_on_by(tasks: RelationSnapshot, agent: EntityRef) -> NDArray[np.bool_]:
-    """Return the mask of the tasks of an agent: it works on them, or started them and no other agent does."""
-    key = agent.id.bytes
-    codes = {name: tasks.interned_codes(name) for name in ("agent_id", "initiator_id")}
-    worker = tasks.column("agent_id")
-    started = (tasks.column("initiator_type") == tasks.enum_code("initiator_type", agent.entity_type)) & (
-        tasks.column("initiator_id") == codes["initiator_id"].get(key, _NEVER)
+def _worked_on_by(tasks: RelationSnapshot, agents: Sequence[uuid.UUID]) -> NDArray[np.bool_]:
+    """Return the mask of the tasks of agents: they work on them, or started them and no other agent does."""
+
+    def named(column: str) -> NDArray[np.bool_]:
+        codes = tasks.interned_codes(column)
+        return np.isin(tasks.column(column), [codes.get(each.bytes, _NEVER) for each in agents])
+
+    started = (tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.AGENT)) & named(
+        "initiator_id"
     )
-    of_none = worker == codes["agent_id"].get(None, _NEVER)
-    own: NDArray[np.bool_] = (worker == codes["agent_id"].get(key, _NEVER)) | (of_none & started)
+    of_none: NDArray[np.bool_] = tasks.column("agent_id") == tasks.interned_codes("agent_id").get(None, _NEVER)
+    own: NDArray[np.bool_] = named("agent_id") | (of_none & started)
     return own

@@ -570,3 +570,41 @@ def test_a_role_and_a_place_in_the_hierarchy_can_be_taken_away(open_store: Opene
     free = memory.agents.register("ann", role=None, reports_to=None)
     assert (free.role, free.reports_to) == (None, None)
     assert memory.agents.register("boss", reports_to="ann").reports_to == free.agent_id
+
+
+def test_merged_agents_have_their_tasks_together(open_store: Opened) -> None:
+    memory = open_store()
+    for name in ("ada", "ada2", "bob"):
+        memory.agents.register(name)
+    bob, second = (memory.acting_as(Principal.agent(name)) for name in ("bob", "ada2"))
+    taken = bob.start_trajectory("ship it")
+    given = bob.agents.handoffs.initiate(taken.trajectory_id, to="ada2", reason="shift ends", notes="half done")
+    second.agents.handoffs.accept(given.handoff_id)
+    own = second.start_trajectory("own")
+
+    def tasks(name: str) -> list[Any]:
+        return [each.trajectory_id for each in memory.agents.tasks(name)]
+
+    before = tasks("ada2")
+    assert set(before) == {taken.trajectory_id, own.trajectory_id}
+    memory.identities.merge("ada2", "ada", kind="agent")
+    assert tasks("ada") == tasks("ada2") == before
+    passed = memory.agents.handoffs.initiate(
+        taken.trajectory_id, to="bob", reason="back again", notes="done", agent="ada"
+    )
+    bob.agents.handoffs.accept(passed.handoff_id)
+    assert tasks("ada") == [own.trajectory_id]
+
+
+def test_tasks_hide_values_that_the_reader_may_not_read(open_store: Opened) -> None:
+    memory = open_store()
+    memory.agents.register("planner")
+    memory.agents.register("clerk", memory_access={"read": {"trajectory": "all"}})
+    planner, clerk = (memory.acting_as(Principal.agent(name)) for name in ("planner", "clerk"))
+    task = planner.start_trajectory("plan")
+    scope = planner.current_scope(task.trajectory_id)
+    assert scope is not None
+    planner.append_turn(scope.scope_id, role="user", content="Plan the trip.")
+    (whole,), (part,) = planner.agents.tasks(), clerk.agents.tasks("planner")
+    assert (whole.turn_count, part.turn_count) == (1, 0)
+    assert part == clerk.get(task.trajectory_id)

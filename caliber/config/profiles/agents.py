@@ -107,6 +107,7 @@ CHAT_COMPANION: Final = AgentProfile(
         "embedding.embed.default": Change("behind", "As of notes.", vectors=True),
         "context_window_persistence.ttl_ms": Change(7 * DAY, "Windows hold private talk: as long as debugging needs."),
         "retention.windows_ms": Change(7 * DAY, "As long as context_window_persistence.ttl_ms."),
+        "retention.ended_ms": Change(7 * DAY, "As long as retention.windows_ms: a handoff holds a window."),
         "retention.events_ms": Change(30 * DAY, "Traces name what was talked about: a month."),
         "policies": Change(
             [
@@ -132,6 +133,7 @@ OPS_AGENT: Final = AgentProfile(
         ),
         "retention.windows_ms": Change(365 * DAY, "Post-mortems ask what it saw, a year later too."),
         "context_window_persistence.ttl_ms": Change(365 * DAY, "As long as retention.windows_ms."),
+        "retention.ended_ms": Change(365 * DAY, "As long as retention.windows_ms: a handoff holds a window."),
         "retention.events_ms": Change("forever", "The event log is the audit."),
         SHARES: Change(
             {

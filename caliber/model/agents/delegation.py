@@ -91,8 +91,8 @@ class DelegatedTask:
 class Handoff:
     """A task that an agent passes on to another one, with what that needs to continue. Source: C-402, C-430, C-431.
 
-    ``snapshot`` is the packed window of the task when the handoff began, which does not expire. It is empty in handoffs
-    that ``memory.agents.handoffs`` returns: not everybody who sees a handoff may read all of it.
+    ``snapshot`` is the packed window of the task when the handoff began, and stays as long as the handoff. Those that
+    ``memory.agents.handoffs`` returns have it empty: not everybody who sees a handoff may read all of it.
     ``context_snapshot_id`` is the id of that window.
     """
 

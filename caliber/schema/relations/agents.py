@@ -399,7 +399,7 @@ HANDOFF = Relation(
         uuid_("from_agent_id"),
         uuid_("trajectory_id"),
         uuid_("scope_id"),
-        uuid_("context_snapshot_id"),  # no foreign key: the snapshot is in the next column, and does not expire
+        uuid_("context_snapshot_id"),  # no foreign key: the snapshot is in the next column, and stays as long
         blob("snapshot", redact=Packed(Layout.CHECKPOINT)),
         text("handoff_notes"),
         text("reason"),
