@@ -23,11 +23,15 @@ from caliber.engine.worker import Worker
 from caliber.model.errors import Conflict, Unavailable
 from caliber.model.process.interrupts import managed
 from caliber.storage.waiting import Condition, apart
+from caliber.tenancy.heap import give_back_freed
 
 H = TypeVar("H")
 
 CLOSING_MOST: Final = 4
 """Tenants that are closed at once, beside the open ones."""
+
+CLOSINGS_A_TRIM: Final = 64
+"""Closings after which freed memory is given back. It lies between blocks of open tenants, some 0.15 MB a closing."""
 
 _pools: weakref.WeakSet[HandlePool[Any]] = weakref.WeakSet()
 
@@ -216,7 +220,11 @@ class HandlePool(Generic[H]):
                 self._counts.closed += closed
                 self._counts.failed_closings += failed
                 if closed:
+                    entry.handle = None  # the entry and its closer hold each other
                     self._remove(name, entry)
+                trims = closed and self._counts.closed % CLOSINGS_A_TRIM == 0
+        if trims:
+            give_back_freed()
 
     def give_back(self, name: str, lease: object) -> None:
         """End the use of a lease, if there is one; a retired handle is closed by its last user."""

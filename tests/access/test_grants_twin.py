@@ -18,6 +18,7 @@ from support.privacy import (
     GRANTED,
     PRINCIPALS,
     USERS,
+    Done,
     Leak,
     Step,
     World,
@@ -55,6 +56,7 @@ def grantable(plan: list[Step]) -> list[int]:
 def check_phases(open_store: Callable[[], World], rng: random.Random, reads: int) -> None:
     """Grant, revoke, let grants expire and put the clock back; compare random reads after each."""
     plan = steps(rng, USERS[:3], 20)
+    done = Done(plan)
     whole = fill(open_store(), plan, None)
     access = whole.memory.acting_as(Principal.admin()).access
     given: dict[int, Any] = {}
@@ -67,7 +69,7 @@ def check_phases(open_store: Callable[[], World], rng: random.Random, reads: int
     def compared() -> None:
         others: dict[frozenset[Principal], World] = {}
         for _ in range(reads):
-            one = question(rng, plan)
+            one = question(rng, done)
             if one.viewers not in others:
                 other = others[one.viewers] = fill(open_store(), plan, one.viewers)
                 other.clock.at = whole.clock.at

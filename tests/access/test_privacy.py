@@ -41,8 +41,8 @@ def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, ano
     # issue 16, Done when: 200,000 reads on each database; one of the database itself takes as long as ten of memory
     begun, asked, writes, leaks = time.monotonic(), Counter[str](), 0, []
     full = {"resident": 180_000, "backend": 20_000}[mode] // (20 if backend.name == "sqlite-memory" else 1)
-    # Each is a world of its own. To fill one takes as long as some thousand reads.
-    rounds = scale(1, max(1, full // 20_000))
+    # Each is a world of its own. To fill one takes as long as many thousand reads.
+    rounds = scale(1, max(1, full // 45_000))
     for at in range(rounds):
         rng = random.Random(f"{seed()} {at}")
         plan = steps(rng)

@@ -375,23 +375,35 @@ def hits(result: Any) -> Any:
     return found, result.status, result.below_floor, result.reason
 
 
-def question(rng: random.Random, plan: list[Step]) -> Question:
+class Done:
+    """The steps that were done, and which of them began tasks and kept artifacts."""
+
+    def __init__(self, plan: list[Step]) -> None:
+        self.plan = plan
+        self.tasks: list[int] = []
+        self.artifacts: dict[int, list[int]] = {}
+        for step in plan:
+            if isinstance(step.do, functools.partial) and step.do.func is start:
+                self.tasks.append(step.at)
+            elif isinstance(step.do, functools.partial) and step.do.func is keep:
+                self.artifacts.setdefault(step.do.args[0], []).append(step.at)
+
+
+def question(rng: random.Random, done: Done) -> Question:
     """Return a random read whose answer can be compared."""
     while True:
-        one = _question(rng, plan)
+        one = _question(rng, done)
         if len(one.viewers) == 1 or not one.viewers.isdisjoint(SERVED):
             return one
 
 
-def _question(rng: random.Random, plan: list[Step]) -> Question:
+def _question(rng: random.Random, done: Done) -> Question:
     by = rng.choice([*PRINCIPALS, APPLICATION])
     alone = frozenset((by,))
     words = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 3)))
-    number = rng.choice(plan).at
-    tasks_ = [step.at for step in plan if isinstance(step.do, functools.partial) and step.do.func is start]
-    task = rng.choice(tasks_)
-    partials = [(step.at, step.do) for step in plan if isinstance(step.do, functools.partial)]
-    artifact = rng.choice([at for at, do in partials if do.func is keep and do.args[0] == task] or [-1])
+    number = rng.choice(done.plan).at
+    task = rng.choice(done.tasks)
+    artifact = rng.choice(done.artifacts.get(task) or [-1])
 
     def named(world: World, at: int) -> uuid.UUID:
         return world.made.get(at, uuid.UUID(int=at + 1))
@@ -455,7 +467,7 @@ def _question(rng: random.Random, plan: list[Step]) -> Question:
         return events(world.as_(by).trace(named(world, task), limit=500, user=for_user), by)
 
     rng_tokens = rng.choice((200, 600, 2_000))
-    served = plan[task].seen_by
+    served = done.plan[task].seen_by
     with without_grants():
         users = frozenset(each for each in USERS if served(frozenset((each,))))
         works = served(alone)
@@ -548,22 +560,23 @@ class Leak(AssertionError):
 
 def check(open_store: Callable[[], World], reads: int, rng: random.Random, plan: list[Step]) -> dict[str, int]:
     """Compare random reads with those of stores that never held what may not be seen; return the reads of each sort."""
-    done = len(plan) // 2
-    whole = fill(open_store(), plan[:done], None)
+    so_far = Done(plan[: len(plan) // 2])
+    whole = fill(open_store(), so_far.plan, None)
     others: dict[frozenset[Principal], World] = {}
     asked: dict[str, int] = {}
     try:
         for at in range(reads):
+            done = len(so_far.plan)
             if at % 5 == 4 and done < len(plan):
-                done = min(done + max(1, 10 * len(plan) // reads), len(plan))
-                fill(whole, plan[:done], None)
+                so_far = Done(plan[: done + max(1, 10 * len(plan) // reads)])
+                fill(whole, so_far.plan, None)
             if rng.random() < 0.02:
                 inspect(whole.memory).resident.compact()
-            one = question(rng, plan[:done])
+            one = question(rng, so_far)
             if one.viewers not in others:
                 others[one.viewers] = open_store()
             # The store to compare with is brought up to date when it is asked: most are asked seldom.
-            other = fill(others[one.viewers], plan[:done], one.viewers)
+            other = fill(others[one.viewers], so_far.plan, one.viewers)
             asked[one.what] = asked.get(one.what, 0) + 1
             compare(one, whole, other)
     finally:
