@@ -51,6 +51,10 @@ _ENTRY_BYTES: Final = 49 + 104 + 28
 """Measured on CPython 3.11 to 3.14: the dict entry of a key of some 16 bytes."""
 
 
+_FEW: Final = 8
+"""Rows that are loaded one by one: for them, arrays of columns take longer."""
+
+
 class _Interner:
     """Gives each distinct value a code; ``values`` is the list that codes index."""
 
@@ -190,7 +194,13 @@ class Generation:
         """Fill an empty generation in bulk."""
         layout = self.layout
         count = len(rows)
-        if not count:
+        for _, place in layout.groups:
+            for row in rows:
+                if row[place] is not None and len(row[place]) != _PAIR.size:
+                    raise ValueError("no id")
+        if count <= _FEW:
+            for row in rows:
+                self.append(row)
             return
         self.ordinals.put_many(0, np.fromiter((row[0] for row in rows), np.int64, count))
         self.previous.put_many(0, np.full(count, -1, np.int64))
@@ -214,8 +224,6 @@ class Generation:
             for number, row in enumerate(rows):
                 value = row[place]
                 if value is not None:
-                    if len(value) != _PAIR.size:
-                        raise ValueError("no id")
                     group.setdefault(value, []).append(number)
         self._grow_live(count)
         self.live[:count] = True

@@ -9,7 +9,6 @@ Source: Knuth, The Art of Computer Programming, 6.4 (linear probing); design, se
 
 from __future__ import annotations
 
-import random
 import secrets
 import struct
 from collections.abc import Iterator
@@ -26,25 +25,24 @@ _BITS: Final = 64
 _ALL: Final = (1 << _BITS) - 1
 _LEAST_BITS: Final = 6
 _FREE: Final = -1
-_secret: Final = random.Random(secrets.randbits(4 * _BITS))  # noqa: S311  (never shown, and without a system call)
+# Ids come from outside, and must not be made to collide.
+_HIGH: Final = secrets.randbits(_BITS) | 1
+_LOW: Final = secrets.randbits(_BITS) | 1
+_EMPTY: Final[NDArray[np.int32]] = np.full(1 << _LEAST_BITS, _FREE, np.int32)
+"""The table of all that hold nothing yet, as most tables of most stores. Never written."""
+_EMPTY.flags.writeable = False
 
 
 class OrdinalTable:
     """Rows by a column of whole numbers."""
 
-    __slots__ = ("_high", "_keys", "_low", "_shift", "_used", "table")
+    __slots__ = ("_keys", "_shift", "_used", "table")
 
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
-        # Random for each table: ids come from outside, and must not be made to collide.
-        high, low = divmod(_secret.getrandbits(2 * _BITS), 1 << _BITS)
-        self._high, self._low = high | 1, low | 1
         self._used = 0
-        self._reset(_LEAST_BITS)
-
-    def _reset(self, bits: int) -> None:
-        self._shift = _BITS - bits
-        self.table: NDArray[np.int32] = np.full(1 << bits, _FREE, np.int32)
+        self._shift = _BITS - _LEAST_BITS
+        self.table = _EMPTY
 
     def __len__(self) -> int:
         return self._used
@@ -81,13 +79,13 @@ class OrdinalTable:
         return self.table.nbytes
 
     def _is_full(self, more: int) -> bool:
-        return 3 * (self._used + more) > 2 * len(self.table)
+        return self.table is _EMPTY or 3 * (self._used + more) > 2 * len(self.table)
 
     def _grow(self, more: int) -> None:
         # In a separate table: readers use the old one until this is complete.
         larger = type(self)(self._keys)
-        larger._high, larger._low = self._high, self._low
-        larger._reset(max(_LEAST_BITS, (3 * (self._used + more) // 2).bit_length()))
+        bits = max(_LEAST_BITS, (3 * (self._used + more) // 2).bit_length())
+        larger._shift, larger.table = _BITS - bits, np.full(1 << bits, _FREE, np.int32)
         larger._insert(self.table[self.table >= 0].astype(np.int64))
         self._shift, self.table = larger._shift, larger.table
 
@@ -113,7 +111,7 @@ class OrdinalTable:
 
     def _slot(self, table: NDArray[np.int32], high: int, low: int) -> int:
         last = len(table) - 1
-        slot = ((high * self._high + low * self._low) & _ALL) >> (_BITS + 1 - len(table).bit_length())
+        slot = ((high * _HIGH + low * _LOW) & _ALL) >> (_BITS + 1 - len(table).bit_length())
         while (row := table.item(slot)) >= 0 and not self._is(row, high, low):
             slot = (slot + 1) & last
         return slot
@@ -130,7 +128,7 @@ class OrdinalTable:
         return (high, self._keys.at(row)) == (0, low)
 
     def _home(self, keys: NDArray[Any]) -> NDArray[np.int64]:
-        mixed: NDArray[np.uint64] = np.multiply(keys.astype(np.uint64), np.uint64(self._low))
+        mixed: NDArray[np.uint64] = np.multiply(keys.astype(np.uint64), np.uint64(_LOW))
         return (mixed >> np.uint64(self._shift)).astype(np.int64)
 
     def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -152,7 +150,7 @@ class KeyTable(OrdinalTable):
             high, low = _PAIR.unpack(key)
         except struct.error:
             raise damaged("a stored reference is damaged: it is no id") from None
-        slot = ((high * self._high + low * self._low) & _ALL) >> (_BITS - last.bit_length())
+        slot = ((high * _HIGH + low * _LOW) & _ALL) >> (_BITS - last.bit_length())
         while (row := table.item(slot)) >= 0:
             if self._keys.at(row).tolist() == [high, low]:
                 return row
@@ -164,7 +162,7 @@ class KeyTable(OrdinalTable):
         table = self.table
         last = len(table) - 1
         out = np.full(len(keys), _FREE, np.int64)
-        mixed = keys[:, 0] * np.uint64(self._high) + keys[:, 1] * np.uint64(self._low)
+        mixed = keys[:, 0] * np.uint64(_HIGH) + keys[:, 1] * np.uint64(_LOW)
         slots = (mixed >> np.uint64(_BITS - last.bit_length())).astype(np.int64)
         left = np.arange(len(keys))
         while len(left):
@@ -186,7 +184,7 @@ class KeyTable(OrdinalTable):
 
     def _home(self, keys: NDArray[Any]) -> NDArray[np.int64]:
         pairs: NDArray[np.uint64] = keys
-        mixed: NDArray[np.uint64] = pairs[:, 0] * np.uint64(self._high) + pairs[:, 1] * np.uint64(self._low)
+        mixed: NDArray[np.uint64] = pairs[:, 0] * np.uint64(_HIGH) + pairs[:, 1] * np.uint64(_LOW)
         return (mixed >> np.uint64(self._shift)).astype(np.int64)
 
     def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:

@@ -109,7 +109,7 @@ class SqliteConnection(Calls):
             for option in (apsw.SQLITE_DBCONFIG_DQS_DML, apsw.SQLITE_DBCONFIG_DQS_DDL):
                 # A column that another process removed is an error then, and not its own name as a text.
                 self.raw.config(option, 0)
-            for pragma in (
+            pragmas = (
                 "foreign_keys = ON",
                 "trusted_schema = OFF",
                 "temp_store = MEMORY",
@@ -117,8 +117,8 @@ class SqliteConnection(Calls):
                 f"mmap_size = {options.mmap_bytes}",
                 f"cache_size = -{options.cache_kib}",
                 f"wal_autocheckpoint = {options.wal_autocheckpoint_pages}",
-            ):
-                self.raw.execute(f"PRAGMA {pragma}").fetchall()
+            )
+            self.raw.execute("".join(map("PRAGMA {};".format, pragmas))).fetchall()
         except apsw.Error as error:
             if self.raw is not None:
                 self.raw.close(True)
