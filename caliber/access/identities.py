@@ -13,7 +13,7 @@ import itertools
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from caliber.engine.engine import Engine
 from caliber.events import event_log
@@ -28,7 +28,7 @@ from caliber.model.ids import IdentityId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us
-from caliber.schema.relation import Composite, Relation
+from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, IDENTITY
 from caliber.storage.compile.codec import Row
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -282,8 +282,8 @@ class Identities:
         """Make two users or agents one: the names and tasks of ``duplicate`` are those of ``into`` from now on.
 
         One transaction changes every record, and logs an audit event. References to the old entity are understood
-        still. ``remaining`` counts the records that name the old one afterwards: 0. The same merge again changes
-        nothing.
+        still. ``remaining`` counts the records that name the old one afterwards: 0, but for delegations and handoffs
+        of an agent that is merged into one that is not registered. The same merge again changes nothing.
 
         Raises: InputError kinds; PermissionDenied unless the principal is an admin.
         """
@@ -312,8 +312,8 @@ class Identities:
             uow.update(IDENTITY, dataclasses.replace(each, entity=entity, updated_at=now))
         _insert(uow, entity, MERGED, str(old.id))
         records: Counter[str] = Counter()
-        for relation, composite, row in _naming(uow, old):
-            if relation.versioned and self._renamed(uow, relation, composite, row, old, entity):
+        for relation, field, row in _naming(uow, old):
+            if relation.versioned and self._renamed(uow, relation, field, row, old, entity):
                 records[relation.name] += 1
         remaining = sum(1 for _ in _naming(uow, old))
         names = tuple(each.name for each in moved if each.namespace != MERGED)
@@ -330,14 +330,16 @@ class Identities:
         return MergedIdentities(old, entity, names, dict(records), remaining)
 
     def _renamed(
-        self, uow: UnitOfWork, relation: Relation, composite: Composite, row: Row, old: EntityRef, entity: EntityRef
+        self, uow: UnitOfWork, relation: Relation, field: str, row: Row, old: EntityRef, entity: EntityRef
     ) -> bool:
-        """Have one record refer to ``entity``, if it still refers to ``old``; return whether it did."""
+        """Have a field of one record refer to ``entity``, if it still refers to ``old``; return whether it did."""
         key = self._engine.store.plans[relation.name].codec.key_of(row)
-        record = uow.find(relation, *key)  # not the row of the page: others may change it meanwhile, and this locks it
-        if record is None or getattr(record, composite.field) != old:
+        # Not the row of the page: others may change it meanwhile, and this locks it.
+        record: Any = uow.find(relation, *key)
+        held = None if record is None else getattr(record, field)
+        if held not in (old, old.id) or not _may_hold(uow, relation, field, entity):
             return False
-        uow.update(relation, dataclasses.replace(record, **{composite.field: entity}))
+        uow.update(relation, dataclasses.replace(record, **{field: entity if held == old else entity.id}))
         return True
 
     def _check(self, action: str, *, by_application: bool = False) -> None:
@@ -346,18 +348,31 @@ class Identities:
             self._principal.require_admin(action, "identities")
 
 
-def _naming(uow: UnitOfWork, entity: EntityRef) -> Iterator[tuple[Relation, Composite, Row]]:
-    """Yield each place where a record, as this transaction has it, refers to an entity."""
-    every = [(relation, composite) for relation in uow.catalog.relations for composite in relation.composites]
-    for relation, composite in every:
-        if composite.cls is not EntityRef:
-            continue
-        first, columns = int(relation.ordinal), dict(composite.parts)
-        kind_at, key_at = (first + relation.index(columns[part]) for part in ("entity_type", "id"))
-        for row in itertools.chain.from_iterable(uow.pages(relation)):
-            held = uow.current(relation, row)
-            if held[kind_at] == str(entity.entity_type) and held[key_at] == entity.id.bytes:
-                yield relation, composite, held
+def _naming(uow: UnitOfWork, entity: EntityRef) -> Iterator[tuple[Relation, str, Row]]:
+    """Yield each field of a record, as this transaction has it, that refers to an entity."""
+    for relation in uow.catalog.relations:
+        first = int(relation.ordinal)
+        # Its name, the place of its id, and that of the kind if it may be one of several.
+        fields: list[tuple[str, int, int | None]] = [
+            (column.name, first + at, None) for at, column in enumerate(relation.columns) if column.identity
+        ]
+        for composite in relation.composites:
+            if composite.cls is EntityRef:
+                columns = dict(composite.parts)
+                kind, key = (first + relation.index(columns[part]) for part in ("entity_type", "id"))
+                fields.append((composite.field, key, kind))
+        for row in itertools.chain.from_iterable(uow.pages(relation)) if fields else ():
+            for field, key_at, kind_at in fields:
+                held = uow.current(relation, row)
+                is_of_kind = kind_at is None or held[kind_at] == str(entity.entity_type)
+                if is_of_kind and held[key_at] == entity.id.bytes:
+                    yield relation, field, held
+
+
+def _may_hold(uow: UnitOfWork, relation: Relation, field: str, entity: EntityRef) -> bool:
+    """Return whether the relation that a field refers to, if there is one, has an entity: an agent is registered."""
+    others = [uow.catalog.by_name[each.relation] for each in relation.foreign_keys if each.column == field]
+    return all(uow.find(other, entity.id.bytes) is not None for other in others)
 
 
 def current_in(uow: UnitOfWork, reference: EntityRef) -> EntityRef:

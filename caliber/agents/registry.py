@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.identities import merged_into, not_registered, require_registered
+from caliber.access.identities import not_registered, require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.agents.acting import (
@@ -153,9 +153,10 @@ class Registry:
                 raise not_registered(acting.ref)
             readers = Readers(self._engine.part(TaskOwners), self._principal)
             rows = readers.within(self._engine.snapshot())[TRAJECTORY.name]
-            ids = (acting.ref.id, *merged_into(self._engine, acting.ref))
             active = rows.column("status") == rows.enum_code("status", TrajectoryStatus.ACTIVE)
-            numbers: builtins.list[int] = np.flatnonzero(rows.live_mask & active & _worked_on_by(rows, ids)).tolist()
+            numbers: builtins.list[int] = np.flatnonzero(
+                rows.live_mask & active & _worked_on_by(rows, acting.ref.id)
+            ).tolist()
             found: builtins.list[Trajectory] = [
                 readers.shown(TRAJECTORY, self._engine.memory.entity(rows, at))
                 for at in numbers
@@ -316,12 +317,12 @@ class Registry:
         log_change(self._engine, uow, self._principal.label, kind, agent, changes)
 
 
-def _worked_on_by(tasks: RelationSnapshot, agents: Sequence[uuid.UUID]) -> NDArray[np.bool_]:
-    """Return the mask of the tasks of agents: they work on them, or started them and no other agent does."""
+def _worked_on_by(tasks: RelationSnapshot, agent_id: uuid.UUID) -> NDArray[np.bool_]:
+    """Return the mask of the tasks of an agent: it works on them, or started them and no other agent does."""
 
     def named(column: str) -> NDArray[np.bool_]:
-        codes = tasks.interned_codes(column)
-        return np.isin(tasks.column(column), [codes.get(each.bytes, _NEVER) for each in agents])
+        own: NDArray[np.bool_] = tasks.column(column) == tasks.interned_codes(column).get(agent_id.bytes, _NEVER)
+        return own
 
     started = (tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.AGENT)) & named(
         "initiator_id"

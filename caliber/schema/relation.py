@@ -111,6 +111,8 @@ class Column:
     open: bool = False
     declared: bool = False
     default: str | int | float | bool | tuple[()] | None = None
+    identity: bool = False
+    """Whether it holds the id of a user or agent: two that are merged have one id from then on."""
     per_record: bool = False
     """Whether a value belongs to one record alone: one that sums up others begins without."""
     derived_from: str | None = None

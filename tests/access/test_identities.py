@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 import caliber
 from caliber.access.identities import MERGED, user_for
-from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
+from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, Principal
 from caliber.model.errors import Conflict, InputError, InvalidValue, PermissionDenied, RequiredFieldMissing
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
@@ -238,6 +239,42 @@ def test_windows_recall_tasks_of_merged_users(backend: Any) -> None:
     assert "4711" not in memory.assemble_context(task.trajectory_id, query=query).text
     memory.identities.merge("guest-17", MARIA)
     assert "4711" in memory.assemble_context(task.trajectory_id, query=query).text
+
+
+def test_windows_recall_what_agents_did_for_merged_users(backend: Any) -> None:
+    memory = backend.open()
+    above = memory.start_trajectory("chat", user="guest-17").trajectory_id
+    helper = memory.start_trajectory("look it up", initiator=EntityRef.agent("helper"), parent=above)
+    assert helper.user_id == EntityRef.user("guest-17").id
+    scope = memory.current_scope(helper.trajectory_id)
+    memory.append_turn(scope.scope_id, role="assistant", content="The locker code is 4711.")
+    memory.flush()
+    task = memory.start_trajectory("another day", user=MARIA)
+    report = memory.identities.merge("guest-17", MARIA)
+    assert (report.records, report.remaining) == ({"trajectory": 2}, 0)
+    assert memory.get(helper.trajectory_id).user_id == EntityRef.user(MARIA).id
+    assert "4711" in memory.assemble_context(task.trajectory_id, query="What is the locker code?").text
+    report = memory.identities.merge("helper", "assistant", kind="agent")
+    assert (report.records, report.remaining) == ({"trajectory": 1}, 0)
+
+
+def test_the_agent_that_works_on_a_task_is_renamed(memory: Any) -> None:
+    old, new = memory.acting_as(Principal.agent("old")), memory.acting_as(Principal.agent("new"))
+    task = old.start_trajectory("plan", user=MARIA)
+    report = memory.identities.merge("old", "new", kind="agent")
+    assert (report.records, report.remaining) == ({"trajectory": 1}, 0)
+    assert memory.get(task.trajectory_id).agent_id == EntityRef.agent("new").id
+    assert new.get(task.trajectory_id) == old.get(task.trajectory_id)
+
+
+def test_tasks_and_events_of_merged_users_are_theirs(memory: Any) -> None:
+    guest, maria = memory.acting_as(Principal.user("guest-17")), memory.acting_as(Principal.user(MARIA))
+    task = guest.workspace.tasks.add("buy a bike")
+    event = guest.workspace.calendar.add("the race", datetime(2026, 5, 3, tzinfo=UTC))
+    report = memory.identities.merge("guest-17", MARIA)
+    assert (report.records, report.remaining) == ({"task": 1, "calendar_event": 1}, 0)
+    assert maria.workspace.tasks.get(task.task_id).user_id == EntityRef.user(MARIA).id
+    assert maria.workspace.calendar.get(event.event_id).user_id == EntityRef.user(MARIA).id
 
 
 def test_only_an_admin_lists_names_and_merges(memory: Any) -> None:

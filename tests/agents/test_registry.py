@@ -596,6 +596,24 @@ def test_merged_agents_have_their_tasks_together(open_store: Opened) -> None:
     assert tasks("ada") == [own.trajectory_id]
 
 
+def test_a_merged_agent_accepts_what_either_was_offered(open_store: Opened) -> None:
+    memory = open_store()
+    for name in ("ada", "ada2", "bob", "eve"):
+        memory.agents.register(name, can_delegate_to=["agent"])
+    bob, ada = (memory.acting_as(Principal.agent(name)) for name in ("bob", "ada"))
+    offered, task = (bob.start_trajectory("ship it").trajectory_id for _ in range(2))
+    handed = bob.agents.handoffs.initiate(offered, to="ada2", reason="shift ends", notes="half done")
+    asked = bob.agents.delegations.delegate("test it", parent=task, to="ada2")
+    report = memory.identities.merge("ada2", "ada", kind="agent")
+    assert (report.records, report.remaining) == ({"delegation": 1, "handoff": 1}, 0)
+    ada.agents.handoffs.accept(handed.handoff_id)
+    ada.agents.delegations.accept(asked.delegation_id)
+    assert {each.trajectory_id for each in memory.agents.tasks("ada2")} >= {offered}
+    # What must be of a registered agent stays as it is.
+    report = memory.identities.merge("eve", "nobody yet", kind="agent")
+    assert (report.records, report.remaining) == ({}, 0)
+
+
 def test_tasks_hide_values_that_the_reader_may_not_read(open_store: Opened) -> None:
     memory = open_store()
     memory.agents.register("planner")

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from caliber.access.identities import current_in
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import Endings
@@ -108,7 +107,7 @@ class Handoffs(Parties):
                 other = None if addressee.agent is None else require_assignable(uow, addressee.agent.ref)
                 if other is not None and other.agent_id == me.agent_id:
                     raise HandoffFailed(reason="an agent cannot hand a task over to itself")
-                self._check_works_on(uow, owned, me)
+                self._check_works_on(owned, me)
                 now = from_us(uow.now_us)
                 made = Handoff(
                     handoff_id=HandoffId(uuid7()),
@@ -141,7 +140,7 @@ class Handoffs(Parties):
             self._writes(key)
             return self._tasks.retry(attempt)
 
-    def _check_works_on(self, uow: UnitOfWork, task: Trajectory, me: Agent) -> None:
+    def _check_works_on(self, task: Trajectory, me: Agent) -> None:
         """Raise HandoffFailed unless an agent works on a task, or none does and the application acts for it."""
         if states.TRAJECTORY.is_terminal(task.status):
             raise HandoffFailed(reason=f"the task is {task.status.value}")
@@ -150,7 +149,7 @@ class Handoffs(Parties):
             worker = task.initiator.id
         if worker is None and self._principal.serves:
             return
-        if worker is None or _agent_now(uow, worker) != me.agent_id:
+        if worker != me.agent_id:
             raise HandoffFailed(reason="another agent works on the task")
 
     @staticmethod
@@ -203,7 +202,7 @@ class Handoffs(Parties):
                 self._check_addressed(handoff.to_agent_id, handoff.to_agent_type, me, key)
                 if briefing(handoff) != briefing(offered):  # a name was forgotten in between
                     raise StaleInputs(entity_type=HANDOFF.name, id=key, reason="its notes were changed meanwhile")
-                self._check_still_owned(uow, task, handoff, me)
+                self._check_still_owned(task, handoff, me)
                 accepted = self._take(uow, handoff, task, me)
                 stored = yield from turn_ops.append_turns(uow, accepted.scope_id, [turn], handoff.from_agent_id)
                 if vectors is not None:
@@ -219,10 +218,10 @@ class Handoffs(Parties):
             return without_snapshot(handoff)
 
     @staticmethod
-    def _check_still_owned(uow: UnitOfWork, task: Trajectory, handoff: Handoff, me: Agent) -> None:
+    def _check_still_owned(task: Trajectory, handoff: Handoff, me: Agent) -> None:
         if states.TRAJECTORY.is_terminal(task.status):
             raise HandoffFailed(reason=f"the task is {task.status.value}")
-        if task.agent_id is not None and _agent_now(uow, task.agent_id) != _agent_now(uow, handoff.from_agent_id):
+        if task.agent_id not in (None, handoff.from_agent_id):
             raise HandoffFailed(reason="the task has another agent by now")
         if me.agent_id == handoff.from_agent_id:
             raise HandoffFailed(reason="an agent cannot hand a task over to itself")
@@ -466,8 +465,3 @@ def briefing(handoff: Handoff) -> str:
         if values:
             parts.append("\n".join((f"{title}:", *(f"- {value}" for value in values))))
     return "\n\n".join(parts)
-
-
-def _agent_now(uow: UnitOfWork, agent_id: uuid.UUID) -> uuid.UUID:
-    """Return the id of the agent that an id stands for by now: two agents may have been merged."""
-    return current_in(uow, EntityRef(EntityType.AGENT, agent_id)).id

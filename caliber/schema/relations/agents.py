@@ -336,13 +336,13 @@ DELEGATION = Relation(
     key=("delegation_id",),
     columns=(
         uuid_("delegation_id"),
-        uuid_("delegator_agent_id"),
+        uuid_("delegator_agent_id", identity=True),
         text("task_description"),
         uuid_("parent_trajectory_id"),
         enum("status", DelegationStatus),
         stamped("created_at"),
         stamped("updated_at"),
-        uuid_("delegatee_agent_id", nullable=True),
+        uuid_("delegatee_agent_id", nullable=True, identity=True),
         text("delegatee_agent_type", nullable=True),
         uuid_("child_trajectory_id", nullable=True),
         uuid_array("shared_artifacts"),
@@ -396,7 +396,7 @@ HANDOFF = Relation(
     key=("handoff_id",),
     columns=(
         uuid_("handoff_id"),
-        uuid_("from_agent_id"),
+        uuid_("from_agent_id", identity=True),
         uuid_("trajectory_id"),
         uuid_("scope_id"),
         uuid_("context_snapshot_id"),  # no foreign key: the snapshot is in the next column, and stays as long
@@ -406,7 +406,7 @@ HANDOFF = Relation(
         enum("status", HandoffStatus),
         stamped("initiated_at"),
         stamped("updated_at"),
-        uuid_("to_agent_id", nullable=True),
+        uuid_("to_agent_id", nullable=True, identity=True),
         text("to_agent_type", nullable=True),
         text_array("next_steps"),
         text_array("blockers"),
