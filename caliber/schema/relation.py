@@ -332,6 +332,9 @@ class Relation:
         for name in named:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")
+        for name in self.dates.happened if self.text is not None else ():
+            if self.column(name).residence is not Residence.COLUMN:
+                raise InternalError(f"relation {self.name}: column {name} dates what is found, and must be resident")
         for rule in self.derived or ():
             made = ColumnType.INT if isinstance(rule, Tokens) else ColumnType.BYTES
             if self.column(rule.column).type is not made:

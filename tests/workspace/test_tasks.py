@@ -508,3 +508,22 @@ def test_the_deadline_of_a_call_is_that_of_its_vectors_too(backend: Backend) -> 
     task = memory.workspace.tasks.add("first", deadline_ms=60_000)
     memory.workspace.tasks.update(task.task_id, title="second", deadline_ms=60_000)
     assert provider.bounded == [True, True]
+
+
+@pytest.mark.parametrize("knobs", [{}, {"search__boosts__recency": 0.3}, {"search__mode": "backend"}])
+def test_tasks_are_found_by_their_day_and_those_of_others_change_nothing(backend: Backend, knobs: Any) -> None:
+    clock = SetClock()
+    memory = backend.open(clock=clock, **KNOBS, **knobs)
+    ana, ben = (memory.acting_as(Principal.user(name)) for name in ("ana", "ben"))
+    ben.start_trajectory("paint the boat")
+
+    def found(who: caliber.Caliber, words: str) -> list[tuple[str, str, float]]:
+        return [(hit.kind, hit.content, hit.score) for hit in who.search(words).hits]
+
+    questions = ("the boat", "the boat today", "what is due today?")
+    before = [found(ben, words) for words in questions]
+    late = ana.workspace.tasks.add("sell the boat", due_at=clock.at + HOUR)
+    ana.workspace.tasks.add("wash the boat")
+    memory.flush()
+    assert [found(ben, words) for words in questions] == before
+    assert {content for _, content, _ in found(ana, "the boat")} >= {late.title, "wash the boat"}

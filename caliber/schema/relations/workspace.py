@@ -30,7 +30,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Dates, Exported, Text
+from caliber.schema.traits import ALWAYS_US, Dates, Exported, Text
 
 
 def _boxed(value: Any) -> list[Any]:
@@ -96,7 +96,7 @@ TASK = Relation(
         enum("priority", WorkPriority, residence=Residence.COLUMN),
         stamped("created_at", residence=Residence.COLUMN),
         stamped("updated_at"),
-        instant("due_at", nullable=True),
+        instant("due_at", nullable=True, residence=Residence.COLUMN, resident_null=ALWAYS_US),
         instant("scheduled_at", nullable=True),
         instant("completed_at", nullable=True),
         uuid_("assigned_to", nullable=True),
