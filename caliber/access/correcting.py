@@ -109,7 +109,7 @@ class RecordCorrections(ABC, Generic[R]):
 
         def work(uow: UnitOfWork) -> R:
             record = self._begin(uow, key, CorrectionAction.UPDATE, version, guard, dated=dated)
-            self._check_usable(record)
+            self._check_active(record)
             stored = self._write(uow, record, self.revised(uow, record, changes), CorrectionAction.UPDATE)
             if self.text_of(stored) == text != self.text_of(record):
                 self._vectors.attach(uow, self.relation.name, key, text, vector)
@@ -429,11 +429,6 @@ class RecordCorrections(ABC, Generic[R]):
         if since is not None and at < since:
             reason = f"is before {self._valid.since}, {since.isoformat()}; take a later instant, or delete it"
             raise InvalidValue(field="at", reason=reason)
-
-    def _check_usable(self, record: R) -> None:
-        """Raise Conflict for a record that nothing reads any more; an ``as_of`` may still ask for one that ended."""
-        if not self._valid.as_of:
-            self._check_active(record)
 
     def _check_active(self, record: R) -> None:
         """Raise Conflict for a record that is out of use; not for one that another record replaced."""

@@ -411,8 +411,11 @@ class Readers:
     def user_of_tasks(self, tasks: Sequence[uuid.UUID]) -> EntityRef | None:
         """Return the user that these tasks are private to; None if they are shared.
 
-        Raises: InvalidValue for tasks of several users.
+        Raises: InvalidValue for tasks of several users; NotFound for one that is not there: it may have been a user's
         """
+        for task in tasks:
+            if self._memory.snapshot[TRAJECTORY.name].find(task.bytes) < 0:
+                raise NotFound(entity_type=TRAJECTORY.name, id=task)
         self.sight()
         owners = {found[0] for task in tasks if (found := self._owners.of.get(task.bytes)) is not None}
         if len(owners) > 1:

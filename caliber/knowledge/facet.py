@@ -25,6 +25,7 @@ from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityRef, EntityType
+from caliber.model.search import ReadConsistency
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.search.service import Searching
@@ -84,6 +85,7 @@ class NoteMethods:
         for source in sources:
             require(engine, self._searching.readers, TRAJECTORY, source)
         if self._principal.is_application and whose is None and visible_to is None:
+            engine.snapshot(ReadConsistency.LATEST)  # another process may have just written the tasks
             whose = self._searching.readers.user_of_tasks(sources)
         if self._principal.is_user and visible_to is not None:
             names = self._searching.readers.sight().names

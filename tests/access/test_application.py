@@ -202,6 +202,16 @@ def test_a_call_about_a_task_acts_for_its_user(open_app: Callable[..., caliber.C
         memory.start_trajectory("whose?")
 
 
+def test_a_note_from_tasks_that_are_gone_is_not_shared(open_app: Callable[..., caliber.Caliber]) -> None:
+    memory = open_app()
+    gone = memory.start_trajectory("her own", user=ANA).trajectory_id
+    memory.forget(user=ANA)
+    for source in (gone, uuid.uuid4()):
+        with pytest.raises(NotFound):
+            note(memory, "the locker code is 4711", source_trajectory_ids=[source])
+    assert memory.acting_as(Principal.admin()).storage.notes.count() == 0
+
+
 def test_notes_of_a_user_are_corrected_for_that_user(open_app: Callable[..., caliber.Caliber]) -> None:
     memory = open_app()
     own, shared = note(memory, "ana likes the harbour", user=ANA), note(memory, "the harbour is deep")

@@ -203,6 +203,17 @@ def test_a_deleted_note_does_not_end(agent: Any) -> None:
     assert memory.end_note(note.note_id).valid_until is not None
 
 
+def test_a_deleted_note_is_not_updated(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("one")
+    deleted = memory.delete_note(note.note_id)
+    with pytest.raises(Conflict, match="undo that first"):
+        memory.update_note(note.note_id, content="two")
+    assert memory.storage.notes.get(note.note_id) == deleted
+    memory.undo_note(note.note_id)
+    assert memory.update_note(note.note_id, content="two").content == "two"
+
+
 # --- who may -------------------------------------------------------------------------------------
 
 
