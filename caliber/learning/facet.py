@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from caliber.access.identities import current
-from caliber.access.owners import TaskOwners
+from caliber.access.owners import TaskOwners, user_of
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
+from caliber.learning.conversation import Conversations
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.messages import check_messages, digest
 from caliber.learning.owner import owner_of
@@ -21,19 +22,16 @@ from caliber.learning.undoing import undo
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
-from caliber.model.errors import NotFound, RequiredFieldMissing
+from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
-from caliber.model.references import EntityRef, EntityType
-from caliber.model.trajectory import Trajectory, TrajectoryStatus, Turn, TurnRole
+from caliber.model.references import EntityRef
+from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.facet import TaskMethods
 from caliber.trajectory.turns import NewTurn
-
-GOAL: Final = "Conversation"
-"""The goal of a task that ``remember`` starts."""
 
 
 class LearningMethods(TaskMethods):
@@ -97,39 +95,28 @@ class LearningMethods(TaskMethods):
 
     def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
         """Return the user who talks, and the task that the messages belong to."""
-        snapshot = self._engine.snapshot("latest")
         if task is not None:
+            snapshot = self._engine.snapshot("latest")
             found = self._tasks.find(snapshot, TRAJECTORY.name, self._own(TRAJECTORY, arguments.as_uuid(task, "task")))
             assert isinstance(found, Trajectory)
-            if user is not None or self._principal.is_user:  # a user talks for nobody else, in whoever's task
-                owner = self._initiator(user, None)
-            else:
-                owner = found.initiator
-            if owner.entity_type is not EntityType.USER:
-                raise RequiredFieldMissing(
-                    "user is required: the task was started by an agent; who talks in it?", field="user"
-                )
-            owner = current(self._engine, owner)
-            if found.initiator.entity_type is EntityType.USER:
-                key = found.trajectory_id
-                readers = self._searching.readers.seeing_for(owner)
-                if not (readers.sees_task(key.bytes) and readers.writes_task(key.bytes)):
-                    raise NotFound(f"task {key} was not found for {user}", entity_type=TRAJECTORY.name, id=key)
+            private_to = user_of(found)
+            if private_to is None:
+                reason = "is a task that everybody may see: leave it out, or start one with start_trajectory(user=...)"
+                raise InvalidValue(field="task", reason=reason)
+            # A user talks for nobody else, in whoever's task.
+            talks = user is not None or self._principal.is_user
+            owner = current(self._engine, self._initiator(user, None) if talks else private_to)
+            key = found.trajectory_id
+            readers = self._searching.readers.seeing_for(owner)
+            if not (readers.sees_task(key.bytes) and readers.writes_task(key.bytes)):
+                raise NotFound(f"task {key} was not found for {user}", entity_type=TRAJECTORY.name, id=key)
             return owner, found.trajectory_id
-        owner = self._initiator(user, None)
-        rows = snapshot[TRAJECTORY.name]
-        tasks: list[Trajectory] = [
-            self._engine.memory.entity(rows, row) for row in rows.group("initiator_id", owner.id.bytes).tolist()
-        ]
-        going = [
-            each
-            for each in tasks
-            if each.status is TrajectoryStatus.ACTIVE and each.parent_trajectory_id is None and each.initiator == owner
-        ]
-        if going:
-            return owner, max(going, key=lambda each: (each.last_activity_at, each.trajectory_id)).trajectory_id
-        started = self._tasks.start(GOAL, initiator=owner, agent_id=self._agent(), parent=None, session=None, tags=())
-        return owner, started.trajectory_id
+        return Conversations(self._engine, self._tasks, self._goes_on).of(self._initiator(user, None), self._agent())
+
+    def _goes_on(self, trajectory_id: TrajectoryId) -> bool:
+        """Return whether the principal may go on with a task of the user that it acts for."""
+        readers, key = self._searching.readers, trajectory_id.bytes
+        return readers.serves_tasks or (readers.sees_task(key) and readers.writes_task(key))
 
     def _scope(self, trajectory_id: TrajectoryId) -> uuid.UUID:
         """Return the open scope of a task, or open one."""
@@ -169,13 +156,15 @@ class LearningMethods(TaskMethods):
             if not rows:
                 raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
             task: Trajectory = tasks.codec.decode(rows[0])
-            scopes = session.run(store.plans["scope"].lists["list_open"], (trajectory_id.bytes,))
+            scopes = store.plans[SCOPE.name]
+            first = max(0, task.turn_count - 2 * size)
             found: list[Turn] = []
-            if scopes:
-                scope = store.plans["scope"].codec.decode(scopes[-1])
-                first = max(0, task.turn_count - 2 * size)
+            for row in reversed(session.run(scopes.lists["list_by_trajectory"], (trajectory_id.bytes,))):
+                scope = scopes.codec.decode(row)
                 block = (trajectory_id.bytes, scope.scope_id.bytes, first, task.turn_count)
-                found = [turns.codec.decode(row) for row in session.run(store.statements["turn.block"], block)]
+                found[:0] = [turns.codec.decode(turn) for turn in session.run(store.statements["turn.block"], block)]
+                if scope.start_turn <= first:
+                    break
         said = [turn for turn in found if turn.role is not TurnRole.SYSTEM]
         return task, said[-size:] if size else []
 

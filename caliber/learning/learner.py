@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
-from caliber.access.identities import current
+from caliber.access.identities import current, identities_in
 from caliber.access.owners import TaskOwners, author_of
 from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
@@ -99,7 +99,7 @@ class Learner:
 
         None where no turn is one that teaches.
         """
-        teaching = [str(turn.turn_id) for turn in turns if self._teaches(turn)]
+        teaching = [str(turn.turn_id) for turn in _said_by(uow, owner, turns) if self._teaches(turn)]
         if not teaching:
             return None
         payload = {"turns": teaching, "owner": [str(owner.entity_type), str(owner.id)]}
@@ -428,3 +428,11 @@ class _Writer:
 
 def _text_of(statement: Statement) -> str:
     return embedded_text(statement.name, statement.candidate.content)
+
+
+def _said_by(uow: UnitOfWork, owner: EntityRef, turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns without those that carry a name which is none of the user's."""
+    if all(turn.name is None for turn in turns):
+        return list(turns)
+    own = {each.name.casefold() for each in identities_in(uow, owner)}
+    return [turn for turn in turns if turn.name is None or EntityRef.plain_name(turn.name).casefold() in own]

@@ -312,7 +312,10 @@ class TaskMethods:
         also: Callable[[UnitOfWork, list[Turn]], None] | None = None,
         user: EntityRef | None = None,
     ) -> list[Turn]:
-        """Append turns of a ``user``, or of the principal; ``also`` is called in their transaction if one is new."""
+        """Append turns of a ``user``, or of the principal.
+
+        ``also`` is called in each attempt of their transaction: with the turns if one is new, else with none.
+        """
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id, below=TURN)
@@ -332,14 +335,14 @@ class TaskMethods:
             if vectors is not None:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
                     attach(uow, "turn", turn.turn_id, text, vector)
+            if also is not None:
+                also(uow, stored if appended else [])
             if not appended:
                 return stored, []
             if blocks is not None:
                 size = blocks.size
                 if blocks.waiting or stored[-1].turn_number // size > (stored[0].turn_number - 1) // size:
                     blocks.appended(uow, stored)
-            if also is not None:
-                also(uow, stored)
             # Of several, the first may have been there already, in another scope.
             return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
