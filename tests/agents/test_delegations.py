@@ -348,6 +348,7 @@ def test_who_sees_a_delegation(team: Team) -> None:
     key = given.delegation_id
     may = {name: handle for name, handle in vars(team).items() if isinstance(handle, caliber.Caliber)}
     may["eve"] = team.memory.acting_as(Principal.user("eve"))
+    may["app"] = team.memory.acting_as(Principal.application())
     may["admin"] = team.memory.acting_as(Principal.admin())
 
     def seeing() -> set[str]:

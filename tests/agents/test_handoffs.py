@@ -197,6 +197,7 @@ def test_who_sees_a_handoff(team: Team) -> None:
     key = offered.handoff_id
     handles = {name: handle for name, handle in vars(team).items() if isinstance(handle, caliber.Caliber)}
     handles["eve"] = team.memory.acting_as(Principal.user("eve"))
+    handles["app"] = team.memory.acting_as(Principal.application())
 
     def seeing() -> set[str]:
         out = set()
@@ -269,7 +270,8 @@ def test_agents_alone_are_parties_of_a_task_without_a_user(team: Team) -> None:
         assert stranger.agents.handoffs.list() == stranger.agents.delegations.list() == []
         with pytest.raises(NotFound):
             stranger.agents.handoffs.snapshot(key)
-    for party in (team.planner, team.ada, team.memory):
+    app = team.memory.acting_as(Principal.application())
+    for party in (team.planner, team.ada, team.memory, app):
         assert len(party.agents.handoffs.list()) == len(party.agents.delegations.list()) == 1
         assert party.agents.handoffs.snapshot(key).window_id
 
@@ -375,3 +377,53 @@ def test_words_are_as_long_as_a_message_at_most(backend: Backend) -> None:
     with pytest.raises(InvalidValue, match="payload_max_bytes"):
         team.ada.agents.delegations.complete(begun.delegation_id, summary="x" * 101)
     team.planner.agents.handoffs.initiate(team.task, to="ada", reason="r", notes="x" * 99)
+
+
+def test_the_application_sees_the_records_of_a_user_that_it_names(team: Team) -> None:
+    """As in ``search``: a forgotten ``user=`` shows no words of a user."""
+    work = team.delegate(context="the zebra pin").delegation_id
+    key = offer(team).handoff_id
+    task = team.planner.start_trajectory("internal plan").trajectory_id
+    shared = team.planner.agents.delegations.delegate("inside", parent=task, to="ada").delegation_id
+    admin = team.memory.acting_as(Principal.admin())
+    app = team.memory.acting_as(Principal.application())
+    agents = app.agents
+    for hidden in ({}, {"user": "eve"}):
+        assert agents.handoffs.list(**hidden) == agents.handoffs.list(task=team.task, **hidden) == []
+        assert agents.delegations.list(task=team.task, **hidden) == []
+        for call in (agents.handoffs.get, agents.handoffs.snapshot):
+            with pytest.raises(NotFound):
+                call(key, **hidden)
+        with pytest.raises(NotFound):
+            agents.delegations.get(work, **hidden)
+    with pytest.raises(NotFound, match="pass user="):
+        agents.delegations.get(work)
+    with pytest.raises(NotFound, match="pass user="):
+        agents.handoffs.get(key)
+    assert [each.delegation_id for each in agents.delegations.list()] == [shared]
+    assert agents.delegations.get(shared).delegation_id == shared
+    for handle in (app, admin, team.ana):
+        assert [each.delegation_id for each in handle.agents.delegations.list(user="ana")] == [work]
+        assert [each.handoff_id for each in handle.agents.handoffs.list(user="ana")] == [key]
+        assert handle.agents.delegations.get(work, user="ana").additional_context == "the zebra pin"
+        assert handle.agents.handoffs.get(key, user="ana").handoff_id == key
+        assert handle.agents.handoffs.snapshot(key, user="ana").window_id
+        assert handle.agents.delegations.list(user="ana", agent="bob") == []
+    assert [each.delegation_id for each in admin.agents.delegations.list()] == [work, shared]
+    assert admin.agents.handoffs.list(user="eve") == []
+    for call in (team.ana.agents.delegations.list, team.ana.agents.handoffs.list):
+        with pytest.raises(PermissionDenied):
+            call(user="eve")
+    assert agents.handoffs.accept(key, agent="ada").status == "accepted"
+    assert agents.delegations.cancel(work, reason="no need").status == "rejected"
+
+
+def test_a_snapshot_for_a_user_who_was_granted_the_task(team: Team) -> None:
+    """It shows that user's records, and no others of the task's user."""
+    team.ana.add_note(content="Ruby: the zebra parser of ana.", **NOTE)
+    key = offer(team).handoff_id
+    team.ana.access.grant(on=team.task, to="eve")
+    for handle in (team.memory, team.memory.acting_as(Principal.application())):
+        assert "Ruby" in handle.agents.handoffs.snapshot(key, user="ana").text
+        assert "Ruby" not in handle.agents.handoffs.snapshot(key, user="eve").text
+    assert "Ruby" not in team.memory.acting_as(Principal.user("eve")).agents.handoffs.snapshot(key).text

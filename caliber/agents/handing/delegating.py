@@ -17,7 +17,7 @@ from typing import Any
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import DONE, Endings, due_us, watch
-from caliber.agents.handing.parties import Parties
+from caliber.agents.handing.parties import Between, Parties
 from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
@@ -163,7 +163,7 @@ class Delegations(Parties):
             acting = None if free else self._acting(agent, "cancel as")
 
             def work(uow: UnitOfWork) -> DelegatedTask:
-                task, _ = self._locked(uow, key, self._shows)
+                task, _ = self._locked(uow, key, self._may_name)
                 if acting is not None and acting.ref.id != task.delegator_agent_id:
                     raise self._denied("cancel", key)
                 return self._endings.end(uow, task, why, self._principal.label)
@@ -190,7 +190,7 @@ class Delegations(Parties):
             acting = self._acting(agent, "accept as")
 
             def work(uow: UnitOfWork) -> tuple[DelegatedTask, Claim | None]:
-                task, above = self._locked(uow, key, self._shows_once)
+                task, above = self._locked(uow, key, self._may_accept)
                 me = registered(uow, self._engine.config, acting)
                 if task.delegatee_agent_id == me.agent_id and task.is_open and task.accepted_at is not None:
                     return task, None
@@ -387,14 +387,16 @@ class Delegations(Parties):
 
     # --- seeing ----------------------------------------------------------------------------------
 
-    def get(self, delegation_id: Id, *, deadline_ms: int | None = None) -> DelegatedTask:
-        """Return a delegation. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
+    def get(
+        self, delegation_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
+        """Return a delegation. ``user`` is whom the call is for, as in ``list``.
+
+        Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
+        """
         key = arguments.as_uuid(delegation_id, "delegation_id")
         with bounded(deadline_ms):
-            self._check_open()
-            task: DelegatedTask | None = self._found(key)
-            if task is None or not self._shows(task):
-                raise self._not_found(key)
+            task: DelegatedTask = self._seen(key, user)
             return task
 
     def pending(
@@ -418,6 +420,7 @@ class Delegations(Parties):
         status: DelegationStatus | str | None = None,
         task: Id | None = None,
         agent: str | EntityRef | None = None,
+        user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
         deadline_ms: int | None = None,
@@ -425,9 +428,10 @@ class Delegations(Parties):
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
 
         They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``. ``after`` is
-        the id of the last delegation of the page before.
+        the id of the last delegation of the page before. ``user`` is whom the call is for: the application sees those
+        of tasks without a user, and with ``user`` those of that user's tasks.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; PermissionDenied for another user.
         """
         wanted = None if status is None else arguments.as_enum(status, DelegationStatus, "status")
         parent = None if task is None else arguments.as_uuid(task, "task")
@@ -452,23 +456,18 @@ class Delegations(Parties):
                 if wanted in (None, each.status)
                 and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
             )
-            return self._page(fitting, last, most, _key, self._shows)
+            return self._page(fitting, last, most, _key, self._shown(user))
 
     # --- checks ----------------------------------------------------------------------------------
 
-    def _shows(self, task: DelegatedTask, uow: UnitOfWork | None = None) -> bool:
-        waits_for = task.delegatee_agent_type if task.status is DelegationStatus.PENDING else None
-        parties = (task.delegator_agent_id, task.delegatee_agent_id)
-        return self._sees(task.parent_trajectory_id, parties, waits_for, uow)
-
-    def _shows_once(self, task: DelegatedTask, uow: UnitOfWork | None = None) -> bool:
-        """Return whether the principal may know of a delegation, or could before another agent accepted it."""
-        parties = (task.delegator_agent_id, task.delegatee_agent_id)
-        return self._sees(task.parent_trajectory_id, parties, task.delegatee_agent_type, uow)
+    def _between(self, record: DelegatedTask) -> Between:
+        parties = (record.delegator_agent_id, record.delegatee_agent_id)
+        waits = record.status is DelegationStatus.PENDING
+        return Between(record.parent_trajectory_id, parties, record.delegatee_agent_type, waits)
 
     def _worked_on(self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, action: str) -> DelegatedTask:
         """Return a delegation, locked with its task, that names an agent. Raises: NotFound, PermissionDenied."""
-        task: DelegatedTask = self._locked(uow, key, self._shows)[0]
+        task: DelegatedTask = self._locked(uow, key, self._may_name)[0]
         if task.delegatee_agent_id != acting:
             raise self._denied(action, key)
         return task

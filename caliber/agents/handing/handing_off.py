@@ -18,7 +18,7 @@ from caliber.access.visibility import Readers
 from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import Endings
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
-from caliber.agents.handing.parties import Parties
+from caliber.agents.handing.parties import Between, Parties
 from caliber.agents.handing.sharing import share, show_task, unshare
 from caliber.context.service import Reader
 from caliber.embedding.embedding_target import attach, embedded_text
@@ -184,14 +184,14 @@ class Handoffs(Parties):
             acting = self._acting(agent, "accept as")
             blocks, embedder = engine.find_part(TurnSummarizer), engine.part(Embeddings).embedder
             offered: Handoff | None = self._found(key)
-            if offered is None or not self._shows_once(offered):
+            if offered is None or not self._may_accept(offered):
                 raise self._not_found(key)
             turn = turn_ops.own_words(engine.estimator, engine.config, briefing(offered))
             text = embedded_text(None, briefing(offered))
             vectors = None if embedder is None else embedder.prepare("turn", [text])
 
             def work(uow: UnitOfWork) -> Pipelined[tuple[Handoff, list[Callable[[], None]]]]:
-                handoff, task = self._locked(uow, key, self._shows_once)
+                handoff, task = self._locked(uow, key, self._may_accept)
                 me = registered(uow, engine.config, acting)
                 if handoff.to_agent_id == me.agent_id and handoff.status is HandoffStatus.ACCEPTED:
                     return handoff, []
@@ -286,7 +286,7 @@ class Handoffs(Parties):
             acting = self._acting_on(agent, "complete as")
 
             def work(uow: UnitOfWork) -> Handoff:
-                handoff, _ = self._locked(uow, key, self._shows)
+                handoff, _ = self._locked(uow, key, self._may_name)
                 if handoff.to_agent_id != acting:
                     raise self._denied("complete", key)
                 return self._ended(uow, handoff, HandoffStatus.COMPLETED, EventType.HANDOFF_COMPLETE)
@@ -306,7 +306,7 @@ class Handoffs(Parties):
             acting = self._acting_on(agent, "reject as")
 
             def work(uow: UnitOfWork) -> Handoff:
-                handoff, _ = self._locked(uow, key, self._shows)
+                handoff, _ = self._locked(uow, key, self._may_name)
                 if acting not in (handoff.to_agent_id, handoff.from_agent_id):
                     raise self._denied("reject", key)
                 return self._ended(uow, handoff, HandoffStatus.REJECTED, EventType.HANDOFF_REJECT, why)
@@ -327,32 +327,33 @@ class Handoffs(Parties):
 
     # --- seeing ----------------------------------------------------------------------------------
 
-    def get(self, handoff_id: Id, *, deadline_ms: int | None = None) -> Handoff:
-        """Return a handoff. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
+    def get(self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Handoff:
+        """Return a handoff. ``user`` is whom the call is for, as in ``list``.
+
+        Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
+        """
         key = arguments.as_uuid(handoff_id, "handoff_id")
         with bounded(deadline_ms):
-            return without_snapshot(self._seen(key))
+            return without_snapshot(self._seen(key, user))
 
-    def snapshot(self, handoff_id: Id, *, deadline_ms: int | None = None) -> HandoffSnapshot:
+    def snapshot(
+        self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> HandoffSnapshot:
         """Return the window that the task had when the handoff began, as far as the principal may read its records.
 
         The agent that it names reads it as the agent of the task would; one of the type that it is for once it has
-        accepted.
+        accepted. ``user`` is whom the call is for, as in ``list``.
 
         Raises: as ``get``; PermissionDenied for an agent of the type, before it has accepted; StorageError if damaged.
         """
         key = arguments.as_uuid(handoff_id, "handoff_id")
         with bounded(deadline_ms):
-            handoff = self._seen(key)
-            return unpacked(handoff, self._readers_of(handoff), self._engine.snapshot())
-
-    def _seen(self, key: uuid.UUID) -> Handoff:
-        """Return a handoff as it is stored. Raises: NotFound for one that does not exist or is hidden."""
-        self._check_open()
-        handoff: Handoff | None = self._found(key)
-        if handoff is None or not self._shows(handoff):
-            raise self._not_found(key)
-        return handoff
+            handoff: Handoff = self._seen(key, user)
+            if user is not None and self._principal.serves:
+                readers = self._readers.seeing_for(user)
+            else:
+                readers = self._readers_of(handoff)
+            return unpacked(handoff, readers, self._engine.snapshot())
 
     def _readers_of(self, handoff: Handoff) -> Readers:
         """Return the readers of a handoff's snapshot. Raises: PermissionDenied for an agent that may accept it yet."""
@@ -391,6 +392,7 @@ class Handoffs(Parties):
         status: HandoffStatus | str | None = None,
         task: Id | None = None,
         agent: str | EntityRef | None = None,
+        user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
         deadline_ms: int | None = None,
@@ -398,9 +400,10 @@ class Handoffs(Parties):
         """Return handoffs that the principal may see, the oldest first, at most ``limit``.
 
         They are those of one ``status``, of a ``task``, or given or accepted by an ``agent``. ``after`` is the id of
-        the last handoff of the page before.
+        the last handoff of the page before. ``user`` is whom the call is for: the application sees those of tasks
+        without a user, and with ``user`` those of that user's tasks.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; PermissionDenied for another user.
         """
         wanted = None if status is None else arguments.as_enum(status, HandoffStatus, "status")
         of = None if task is None else arguments.as_uuid(task, "task")
@@ -424,7 +427,7 @@ class Handoffs(Parties):
                 for each in found
                 if wanted in (None, each.status) and (party is None or party in (each.from_agent_id, each.to_agent_id))
             )
-            return self._page(fitting, last, most, _key, self._shows)
+            return self._page(fitting, last, most, _key, self._shown(user))
 
     def _brief(self, statement: str, key: Any) -> builtins.list[Handoff]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""
@@ -432,14 +435,9 @@ class Handoffs(Parties):
 
     # --- checks ----------------------------------------------------------------------------------
 
-    def _shows(self, handoff: Handoff, uow: UnitOfWork | None = None) -> bool:
-        waits_for = handoff.to_agent_type if handoff.status is HandoffStatus.INITIATED else None
-        return self._sees(handoff.trajectory_id, (handoff.from_agent_id, handoff.to_agent_id), waits_for, uow)
-
-    def _shows_once(self, handoff: Handoff, uow: UnitOfWork | None = None) -> bool:
-        """Return whether the principal may know of a handoff, or could before another agent accepted it."""
-        parties = (handoff.from_agent_id, handoff.to_agent_id)
-        return self._sees(handoff.trajectory_id, parties, handoff.to_agent_type, uow)
+    def _between(self, record: Handoff) -> Between:
+        waits = record.status is HandoffStatus.INITIATED
+        return Between(record.trajectory_id, (record.from_agent_id, record.to_agent_id), record.to_agent_type, waits)
 
     def _logged(self, uow: UnitOfWork, kind: EventType, handoff: Handoff) -> None:
         receiver = handoff.to_agent_id

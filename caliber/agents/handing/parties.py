@@ -1,14 +1,15 @@
 """Base of delegations and handoffs: the acting agent, the addressed one, the principals who see a record, its events.
 
 A delegation or handoff is seen by its two agents, by every agent of the type that it is addressed to while it waits,
-by the user of its task, and by the application and admins. Source: C-426, C-427, C-430.
+by the user of its task, and by admins. The application sees those of tasks without a user, and of the user that a call
+names; it acts for every task. Source: C-426, C-427, C-430.
 """
 
 from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from caliber.access.identities import require_registered
@@ -39,6 +40,15 @@ class Addressee(NamedTuple):
 
     agent: ActingAgent | None
     type: str | None
+
+
+class Between(NamedTuple):
+    """The task of a record, its agents, the type of agents that it is addressed to, and whether it waits for one."""
+
+    task: uuid.UUID
+    agents: tuple[uuid.UUID | None, ...]
+    type: str | None
+    waits: bool
 
 
 class Parties:
@@ -128,27 +138,52 @@ class Parties:
 
     # --- visibility ------------------------------------------------------------------------------
 
-    def _sees(
-        self,
-        task: uuid.UUID,
-        agents: Sequence[uuid.UUID | None],
-        waits_for: str | None,
-        uow: UnitOfWork | None,
-    ) -> bool:
-        """Return whether the principal may know of a record of a task between ``agents``.
+    def _between(self, record: Any) -> Between:
+        """Return the task and the agents of a record."""
+        raise NotImplementedError
 
-        ``waits_for`` is the type of agents that may accept it; None if it waits for none.
+    def _may_name(self, record: Any, uow: UnitOfWork | None = None, *, once: bool = False) -> bool:
+        """Return whether a call may name a record to change it: the principal sees it, or acts for users.
+
+        ``once``: or could see it before another agent accepted it.
         """
-        principal = self._principal
-        if principal.serves:
+        return self._principal.serves or self._sees(record, self._readers, uow, once=once)
+
+    def _may_accept(self, record: Any, uow: UnitOfWork | None = None) -> bool:
+        """Return whether a call may name a record to accept it, which another agent may have done."""
+        return self._may_name(record, uow, once=True)
+
+    def _shown(self, user: str | EntityRef | None) -> Callable[[Any], bool]:
+        """Return which records a call for ``user`` shows. Raises: as ``Readers.seeing_for``."""
+        readers = self._readers if user is None else self._readers.seeing_for(user)
+        if not readers.everything:
+            self._engine.snapshot()  # another process may have begun the task
+        return lambda record: self._sees(record, readers, None, named=user is not None)
+
+    def _sees(
+        self, record: Any, readers: Readers, uow: UnitOfWork | None, *, once: bool = False, named: bool = False
+    ) -> bool:
+        """Return whether ``readers`` may know of a record; ``named``: for a user that the call names."""
+        if readers.everything:
             return True
+        principal, between = self._principal, self._between(record)
         if principal.kind is PrincipalKind.AGENT:
             own = self._readers.sight().ids
-            if any(each is not None and each.bytes in own for each in agents):
+            if any(each is not None and each.bytes in own for each in between.agents):
                 return True
-            return waits_for is not None and waits_for in self._own_types(own, uow)
+            if between.type is not None and (between.waits or once) and between.type in self._own_types(own, uow):
+                return True
+        task = between.task
+        if principal.is_application and not named:
+            return readers.sees_task(task.bytes)
         # A task without a user is seen by every user, none of whom is a party to what its agents agree on.
-        return principal.is_user and self._readers.sees_task(task.bytes) and self._user_of(task) is not None
+        is_for_user = named or principal.is_user
+        return (
+            is_for_user
+            and readers.sees_task(task.bytes)
+            and readers.reads_subject(TRAJECTORY.name, task)
+            and self._user_of(task) is not None
+        )
 
     def _user_of(self, task: uuid.UUID) -> EntityRef | None:
         """Return the user of a task, if it has one."""
@@ -168,6 +203,15 @@ class Parties:
 
     def _not_found(self, key: uuid.UUID) -> NotFound:
         return NotFound(entity_type=self._relation.name, id=key)
+
+    def _seen(self, key: uuid.UUID, user: str | EntityRef | None) -> Any:
+        """Return a record that a call for ``user`` shows. Raises: NotFound; as ``Readers.seeing_for``."""
+        self._check_open()
+        record = self._found(key)
+        shows = self._shown(user)
+        if record is None or not shows(record):
+            raise self._not_found(key) if user is not None else self._readers.not_found(self._relation.name, key)
+        return record
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -123,9 +123,11 @@ class AsyncDelegations(AsyncFace, of=Delegations):
         """
         return await self._run(self._sync.fail, delegation_id, reason=reason, agent=agent, deadline_ms=deadline_ms)
 
-    async def get(self, delegation_id: Id, *, deadline_ms: int | None = None) -> DelegatedTask:
+    async def get(
+        self, delegation_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> DelegatedTask:
         """Return a delegation. See ``Delegations.get``."""
-        return await self._run(self._sync.get, delegation_id, deadline_ms=deadline_ms)
+        return await self._run(self._sync.get, delegation_id, user=user, deadline_ms=deadline_ms)
 
     async def pending(
         self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
@@ -142,6 +144,7 @@ class AsyncDelegations(AsyncFace, of=Delegations):
         status: DelegationStatus | str | None = None,
         task: Id | None = None,
         agent: str | EntityRef | None = None,
+        user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
         deadline_ms: int | None = None,
@@ -151,5 +154,12 @@ class AsyncDelegations(AsyncFace, of=Delegations):
         See ``Delegations.list``.
         """
         return await self._run(
-            self._sync.list, status=status, task=task, agent=agent, limit=limit, after=after, deadline_ms=deadline_ms
+            self._sync.list,
+            status=status,
+            task=task,
+            agent=agent,
+            user=user,
+            limit=limit,
+            after=after,
+            deadline_ms=deadline_ms,
         )

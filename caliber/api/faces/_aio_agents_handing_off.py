@@ -77,16 +77,20 @@ class AsyncHandoffs(AsyncFace, of=Handoffs):
         """
         return await self._run(self._sync.reject, handoff_id, reason=reason, agent=agent, deadline_ms=deadline_ms)
 
-    async def get(self, handoff_id: Id, *, deadline_ms: int | None = None) -> Handoff:
+    async def get(
+        self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Handoff:
         """Return a handoff. See ``Handoffs.get``."""
-        return await self._run(self._sync.get, handoff_id, deadline_ms=deadline_ms)
+        return await self._run(self._sync.get, handoff_id, user=user, deadline_ms=deadline_ms)
 
-    async def snapshot(self, handoff_id: Id, *, deadline_ms: int | None = None) -> HandoffSnapshot:
+    async def snapshot(
+        self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> HandoffSnapshot:
         """Return the window that the task had when the handoff began, as far as the principal may read its records.
 
         See ``Handoffs.snapshot``.
         """
-        return await self._run(self._sync.snapshot, handoff_id, deadline_ms=deadline_ms)
+        return await self._run(self._sync.snapshot, handoff_id, user=user, deadline_ms=deadline_ms)
 
     async def pending(
         self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
@@ -103,11 +107,19 @@ class AsyncHandoffs(AsyncFace, of=Handoffs):
         status: HandoffStatus | str | None = None,
         task: Id | None = None,
         agent: str | EntityRef | None = None,
+        user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
         deadline_ms: int | None = None,
     ) -> list[Handoff]:
         """Return handoffs that the principal may see, the oldest first, at most ``limit``. See ``Handoffs.list``."""
         return await self._run(
-            self._sync.list, status=status, task=task, agent=agent, limit=limit, after=after, deadline_ms=deadline_ms
+            self._sync.list,
+            status=status,
+            task=task,
+            agent=agent,
+            user=user,
+            limit=limit,
+            after=after,
+            deadline_ms=deadline_ms,
         )
