@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -12,6 +12,9 @@ from caliber.config import faults
 from caliber.config.knobs import FOREVER, FrozenMap
 from caliber.config.secret import LiteralDsn, SecretRef, readable
 from caliber.model.errors import ConfigError, MultipleErrors
+
+_TAGS: Final = {"context_window_persistence": ("kind",)}
+"""The knobs by which a section is of one kind or another, with other knobs."""
 
 
 def plain(value: Any, *, opened: bool = False) -> Any:
@@ -68,19 +71,20 @@ def override(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested data with ``over`` put over ``base``; lists, and stores of another adapter, are replaced whole."""
+    """Return nested data with ``over`` put over ``base``; lists and sections of another kind are replaced whole."""
     out = dict(base)
     for key, value in over.items():
         before = out.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping) and _same_kind(before, value):
+        if isinstance(before, Mapping) and isinstance(value, Mapping) and _same_kind(key, before, value):
             out[key] = merged(before, value)
         else:
             out[key] = value
     return out
 
 
-def _same_kind(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    return all(key not in value or before.get(key) == value[key] for key in ("adapter", "provider_type"))
+def _same_kind(section: str, before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    tags = _TAGS.get(section, ("adapter", "provider_type"))
+    return all(tag not in value or before.get(tag) == value[tag] for tag in tags)
 
 
 def value_at(data: Any, path: str) -> Any:

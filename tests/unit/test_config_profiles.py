@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from caliber.config import CaliberConfig, profiles
+from caliber.config.bases import complete
 from caliber.config.faults import section_in
 from caliber.config.manual.render import render_json, render_toml
 from caliber.config.nested import plain
@@ -183,6 +184,11 @@ def test_looking_for_the_extra_does_not_import_it() -> None:
         ({"embedding_provider": None}, {"embedding.embed": dict.fromkeys(EMBEDDED, "off")}),
         ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
         ({"storage.durability": "group"}, {"storage.durability": "group"}),
+        ({"summaries": {"block_turns": 32}}, {"assembly.evict_block_turns": 32}),
+        (
+            {"embedding_provider": HASH_PROVIDER, "pcp": {"recovery_points": {"max_checkpoints": 9}}},
+            {"checkpoint_retention": 9, "vector.dimensions": 32},
+        ),
     ],
 )
 def test_knobs_that_must_agree_follow_a_changed_one(changes: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -192,12 +198,52 @@ def test_knobs_that_must_agree_follow_a_changed_one(changes: dict[str, Any], exp
     assert {path: values[path] for path in expected} == expected
 
 
+@pytest.mark.parametrize("name", profiles.PROFILES)
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"search": {"default_limit": 5}},
+        {"pcp": {"dosage": {"max_notes_in_window": 7}}, "aio": {"workers": 2}},
+        {"assembly": {"evict_block_turns": 32}},
+        {"summaries": {"block_turns": 32}},
+        {"storage": {"durability": "group"}},
+        {"access": {"ownership": "role"}},
+        {"context_window_persistence": {"kind": "permanent"}, "retention": {"windows_ms": "forever"}},
+        {"embedding_provider": {"provider_type": "static", "dimensions": 64}},
+        {"search": {}},
+    ],
+)
+def test_a_section_changes_the_knobs_it_names(
+    name: str, sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the same section of a file with ``base`` does."""
+    with_extra(monkeypatch, installed=True)
+    found = profiles.PROFILES[name]("store.db", **sections).to_mapping()
+    file = {"base": name, **sections, "storage": {"path": "store.db", **sections.get("storage", {})}}
+    assert found == CaliberConfig.from_mapping(complete(file).data).to_mapping()
+
+
+def test_a_dotted_path_goes_over_its_section() -> None:
+    config = profiles.reference("store.db", **{"search.default_limit": 6}, search={"default_limit": 5, "limit_max": 70})
+    assert (config.search.default_limit, config.search.limit_max) == (6, 70)
+
+
+def test_a_store_of_the_other_database_is_a_section_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_DSN", "postgresql:///test")
+    storage = {"adapter": "postgres", "schema_name": "agents"}
+    found = profiles.reference("env:A_DSN", storage=storage)
+    paths = {f"storage.{name}": value for name, value in storage.items()}
+    assert found == profiles.reference("env:A_DSN", **paths)
+
+
 def test_two_stated_numbers_that_disagree_are_still_refused() -> None:
     # K-006
     with pytest.raises(MultipleErrors):
         profiles.reference("store.db", checkpoint_retention=3, **{"pcp.recovery_points.max_checkpoints": 4})
     with pytest.raises(MultipleErrors):
         profiles.reference("store.db", embedding_provider=HASH_PROVIDER, **{"vector.dimensions": 48})
+    with pytest.raises(MultipleErrors):
+        profiles.reference("store.db", checkpoint_retention=3, pcp={"recovery_points": {"max_checkpoints": 4}})
 
 
 @pytest.mark.parametrize(
@@ -208,6 +254,9 @@ def test_two_stated_numbers_that_disagree_are_still_refused() -> None:
         {"embedding_provider": 7},
         {"no_such": 1},
         {"vector.dimensions": 0},
+        {"search": {"no_such": 1}},
+        {"token_budget": {"a": 1}},
+        {"storage": {"adapter": {}}},
     ],
 )
 def test_wrong_changes_are_faults_not_crashes(changes: dict[str, Any]) -> None:

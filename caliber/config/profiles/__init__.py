@@ -46,10 +46,11 @@ def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
 
     With ``**{"storage.adapter": "postgres"}`` the path is ``env:NAME`` of a variable that holds a DSN.
 
-    Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. The
-    knobs that must agree with a changed one (K-006, vector dimensions, blocks of turns) follow it unless they are
-    changed too. With the extra ``embed`` texts are embedded on this machine; without it there is no embedding
-    provider and all but relevance by vector works.
+    Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. A section
+    given as a mapping changes the knobs it names, as in a file with ``base``: ``aio={"workers": 2}``. The knobs that
+    must agree with a changed one (K-006, vector dimensions, blocks of turns) follow it unless they are changed too.
+    With the extra ``embed`` texts are embedded on this machine; without it there is no embedding provider and all but
+    relevance by vector works.
 
     Raises: MultipleErrors.
     """

@@ -37,9 +37,9 @@ def values(profile: str, path: str, overrides: Mapping[str, Any]) -> dict[str, A
         budget = overrides.get("token_budget", base["token_budget"] if changed is None else changed.value)
         vectors = base.get("embedding_provider") is not None
         base = override(base, changed_values(changes, budget if isinstance(budget, int) else 1, vectors=vectors))
-    if isinstance(overrides.get("access"), Mapping):  # one of its knobs, such as rights, is stated without the others
-        overrides = {**overrides, "access": merged(base["access"], overrides["access"])}
-    made = override(base, {**_following(overrides, base), **overrides})
+    sections = {name: value for name, value in overrides.items() if isinstance(value, Mapping) and "." not in name}
+    paths = {name: value for name, value in overrides.items() if name not in sections}
+    made = override(merged(base, sections), {**_following(overrides, base), **paths})
     if isinstance(made.get("tenancy"), Mapping):
         made["tenancy"] = tenancy_values(made["tenancy"], made["storage"])
     return made
@@ -85,7 +85,10 @@ def changed_values(changes: Mapping[str, Change], budget: int, *, vectors: bool)
 def _base(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     given = overrides.get("embedding_provider", _ABSENT)
     embed = embed_available() if given is _ABSENT else given is not None
-    base = reference_values(path, overrides.get("storage.adapter"), overrides.get("token_budget"), embed)
+    adapter = overrides.get("storage.adapter", value_at(overrides, "storage.adapter"))
+    base = reference_values(path, adapter, overrides.get("token_budget"), embed)
+    if isinstance(given, Mapping):
+        return merged(base, {"embedding_provider": given})
     if given is not _ABSENT:
         base["embedding_provider"] = given
     return base
@@ -95,7 +98,7 @@ def _following(overrides: Mapping[str, Any], base: dict[str, Any]) -> dict[str, 
     """Return the knobs that follow the changed ones."""
     pairs = list(_PAIRS)
     provider = base.get("embedding_provider")
-    changed = dict(overrides)
+    changed = {path: value for path in FOLLOWED if (value := value_at(overrides, path)) is not None} | dict(overrides)
     if isinstance(provider, Mapping):
         pairs.append(DIMENSIONS)
         if "embedding_provider" in overrides and "dimensions" in provider:
