@@ -80,7 +80,7 @@ BEFORE: dict[str, dict[int, str]] = {
 
 SHOWN: dict[str, tuple[str, ...]] = {
     "access": ("2 0",),
-    "api": ("CALIBER_STORAGE unavailable closed False",),
+    "api": ("CALIBER_STORAGE unavailable closed False", "heard trajectory_start"),
     "chat-agent": (
         "add works at Feedzai", "['lives in Porto']", "'assistant', 'tool']", "{'answer': 'I read ",
     ),
