@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
+from caliber.model.errors import InvalidValue
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.search import ResultStatus
@@ -154,11 +155,21 @@ class ContextWindow:
     issues: tuple[ValidationIssue, ...] = field(default=(), compare=False)
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
-    def to_messages(self) -> list[dict[str, Any]]:
-        """Return the window as OpenAI-style message dicts: context as one system message, then the turns.
+    def to_messages(self, form: Literal["openai", "anthropic"] = "openai") -> list[dict[str, Any]]:
+        """Return the window as message dicts: context as one system message, then the turns.
 
         A turn of role ``system`` is a message of role ``user`` named ``system``: no turn gives a model instructions.
+        ``form="anthropic"`` leaves the system message out, which that API takes apart, and has blocks ``tool_use`` and
+        ``tool_result`` for calls of tools.
+
+        Raises: InvalidValue for another form.
         """
+        if form == "anthropic":
+            from caliber.model.anthropic_messages import anthropic_messages  # other providers need it not
+
+            return anthropic_messages(self.messages)
+        if form != "openai":
+            raise InvalidValue(field="form", reason='must be "openai" or "anthropic"')
         out: list[dict[str, Any]] = []
         for message in self.messages:
             item: dict[str, Any] = {"role": message.role, "content": message.content}

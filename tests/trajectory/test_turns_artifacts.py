@@ -65,6 +65,8 @@ def test_invalid_utf8_is_kept_as_bytes_and_shown_with_replacement(agent: Any) ->
     window = agent.memory.assemble_context(agent.trajectory_id)
     assert turn.text in window.text
     assert window.to_messages()[-1]["content"] == turn.text
+    with pytest.raises(InputError):
+        window.to_messages(form="other")
     artifact = agent.keep(INVALID_UTF8)
     assert agent.memory.get(artifact.artifact_id).content == INVALID_UTF8
     assert agent.memory.admin.verify() == []
