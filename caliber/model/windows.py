@@ -5,7 +5,6 @@ Source: C-049 to C-057, K-024, K-025.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from caliber.model.guard.validation import ValidationIssue
 
 _renderers: list[Callable[[Any], str]] = []
-_UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
-_NAME_CHARS = 64
-"""Characters that OpenAI-style messages allow in a name: letters, digits, ``_`` and ``-``, with their maximum number.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,23 +159,11 @@ class ContextWindow:
 
         Raises: InvalidValue for another form.
         """
-        if form == "anthropic":
-            from caliber.model.anthropic_messages import anthropic_messages  # other providers need it not
+        from caliber.model.forms.messages import FORMS  # many processes show windows as texts alone
 
-            return anthropic_messages(self.messages)
-        if form != "openai":
-            raise InvalidValue(field="form", reason='must be "openai" or "anthropic"')
-        out: list[dict[str, Any]] = []
-        for message in self.messages:
-            item: dict[str, Any] = {"role": message.role, "content": message.content}
-            if message.name is not None:
-                item["name"] = _UNFIT.sub("_", message.name)[:_NAME_CHARS]
-            if message.tool_call_id is not None:
-                item["tool_call_id"] = message.tool_call_id
-            if message.tool_calls:
-                item["tool_calls"] = [dict(call) for call in message.tool_calls]
-            out.append(item)
-        return out
+        if form not in FORMS:
+            raise InvalidValue(field="form", reason=f"must be one of: {', '.join(FORMS)}")
+        return FORMS[form](self.messages)
 
     def to_html(self) -> str:
         """Return the window as one HTML page that needs no network: budget, sections, sources, decisions.

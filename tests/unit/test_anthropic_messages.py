@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caliber.model.anthropic_messages import anthropic_messages
+from caliber.model.forms.messages import anthropic_messages
 from caliber.model.windows import Message
 
 

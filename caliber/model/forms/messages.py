@@ -1,23 +1,52 @@
-"""Messages of a window as Anthropic's Messages API takes them: content blocks, and roles that alternate.
+"""Messages of a window as the APIs of language models take them.
 
-The API refuses an empty text, a call whose result does not follow it, a result without a call, and a first message
-that is not the user's.
+Anthropic's has content blocks and roles that alternate. It refuses an empty text, a call whose result does not follow
+it, a result without a call, and a first message that is not the user's.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from caliber.model.windows import Message
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]+")
-_NAME_CHARS: Final = 128
+_SPEAKER_CHARS: Final = 64
+_TOOL_CHARS: Final = 128
+"""Characters of the names of speakers and tools: letters, digits, ``_`` and ``-``, and how many at most."""
 _OPENING: Final = "[The conversation began earlier.]"
 """The user's message before an assistant's that is the first of a window."""
+
+
+class Message(Protocol):
+    """A message of a window, as ``caliber.model.Message`` is one."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def content(self) -> str: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def tool_call_id(self) -> str | None: ...
+    @property
+    def tool_calls(self) -> tuple[dict[str, Any], ...]: ...
+
+
+def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages with all that they have, in the form that most providers understand."""
+    out: list[dict[str, Any]] = []
+    for message in messages:
+        item: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.name is not None:
+            item["name"] = _UNFIT.sub("_", message.name)[:_SPEAKER_CHARS]
+        if message.tool_call_id is not None:
+            item["tool_call_id"] = message.tool_call_id
+        if message.tool_calls:
+            item["tool_calls"] = [dict(call) for call in message.tool_calls]
+        out.append(item)
+    return out
 
 
 def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -81,8 +110,14 @@ def _tool_use(call: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         found = given
     value = found if isinstance(found, dict) else {"arguments": found}
-    return {"type": "tool_use", "id": _fit(call["id"]), "name": _fit(name)[:_NAME_CHARS], "input": value}
+    return {"type": "tool_use", "id": _fit(call["id"]), "name": _fit(name)[:_TOOL_CHARS], "input": value}
 
 
 def _fit(name: str) -> str:
     return _UNFIT.sub("_", name)
+
+
+FORMS: Final[Mapping[str, Callable[[Sequence[Message]], list[dict[str, Any]]]]] = {
+    "openai": openai_messages,
+    "anthropic": anthropic_messages,
+}

@@ -1,0 +1,1 @@
+"""Forms of messages that providers of language models take."""
