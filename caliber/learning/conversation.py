@@ -39,9 +39,9 @@ class Conversations:
         rows = self._engine.snapshot("latest")[TRAJECTORY.name]
         numbers = rows.group("initiator_id", owner.id.bytes).tolist()
         found = self._newest(owner, (self._engine.memory.entity(rows, number) for number in numbers))
-        return (owner, found) if found is not None else self._start(owner, agent_id)
+        return (owner, found) if found is not None else self.start(owner, agent_id)
 
-    def _start(self, owner: EntityRef, agent_id: uuid.UUID | None) -> tuple[EntityRef, TrajectoryId]:
+    def start(self, owner: EntityRef, agent_id: uuid.UUID | None) -> tuple[EntityRef, TrajectoryId]:
         """Start the task of a user, unless another caller has just done so."""
         who = keeping(self._engine, owner)
         codec = self._engine.store.plans[TRAJECTORY.name].codec
