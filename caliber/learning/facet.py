@@ -22,11 +22,11 @@ from caliber.learning.undoing import undo
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
-from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.errors import InvalidValue, NotFound, RequiredFieldMissing
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -111,7 +111,10 @@ class LearningMethods(TaskMethods):
             if not (readers.sees_task(key.bytes) and readers.writes_task(key.bytes)):
                 raise NotFound(f"task {key} was not found for {user}", entity_type=TRAJECTORY.name, id=key)
             return owner, found.trajectory_id
-        return Conversations(self._engine, self._tasks, self._goes_on).of(self._initiator(user, None), self._agent())
+        owner = self._initiator(user, None)
+        if owner.entity_type is not EntityType.USER:
+            raise RequiredFieldMissing("user is required: whose messages are these?", field="user")
+        return Conversations(self._engine, self._tasks, self._goes_on).of(owner, self._agent())
 
     def _goes_on(self, trajectory_id: TrajectoryId) -> bool:
         """Return whether the principal may go on with a task of the user that it acts for."""

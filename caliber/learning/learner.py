@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, identities_in
-from caliber.access.owners import TaskOwners, author_of
+from caliber.access.owners import TaskOwners, author_of, user_of
 from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -207,8 +207,8 @@ class Learner:
         rows = self._engine.snapshot(ReadConsistency.LATEST)[TRAJECTORY.name]
         number = rows.find(task.bytes)
         found: Trajectory | None = None if number < 0 else self._engine.memory.entity(rows, number)
-        if found is None or found.initiator.entity_type is not EntityType.USER:
-            return True
+        if found is None or user_of(found) is None:
+            return False
         readers = Readers(self._engine.part(TaskOwners), Principal.application(), owner.entity)
         return readers.sees_task(task.bytes) and readers.writes_task(task.bytes)
 

@@ -14,7 +14,7 @@ import caliber
 import caliber.aio
 from caliber.learning import conversation
 from caliber.model import EntityRef
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InvalidValue, RequiredFieldMissing
 
 T = TypeVar("T")
 CALLERS = 4
@@ -92,6 +92,8 @@ def test_messages_of_a_user_do_not_go_into_a_task_that_all_may_see(backend: Any)
         with pytest.raises(InvalidValue, match=r"everybody may see.*start_trajectory\(user="):
             call()
     assert stored(memory) == []
+    with pytest.raises(RequiredFieldMissing, match="user is required"):
+        bot.remember(said("My PIN is 9999."))
     own = bot.start_trajectory("for ana", user="ana").trajectory_id
     application.remember(said("My PIN is 9999."), task=own)
     assert not memory.acting_as(caliber.Principal.user("ben")).search("PIN").hits

@@ -249,13 +249,6 @@ def test_a_task_may_be_named(memory: caliber.Caliber) -> None:
         memory.remember(said("Hello"), task=learned.learned_id)
 
 
-def test_a_task_of_an_agent_needs_a_user(memory: caliber.Caliber) -> None:
-    task = memory.start_trajectory("Work", initiator=caliber.EntityRef.agent("planner")).trajectory_id
-    with pytest.raises(InputError, match="user is required"):
-        memory.remember(said("I live in Berlin."), task=task)
-    assert told(memory.remember(said("I live in Berlin."), task=task, user="maria")) == [("add", "lives in Berlin")]
-
-
 # --- behind --------------------------------------------------------------------------------------
 
 
