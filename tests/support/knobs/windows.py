@@ -609,7 +609,7 @@ CASES = (
         kept_for,
         ("ephemeral", []),
         ("permanent", [10, 60, 600]),
-        {**BARE, **NO_VECTORS, "context_window_persistence": {}, "retention.windows_ms": "forever"},
+        {**BARE, **NO_VECTORS, "context_window_persistence": {"kind": "permanent"}, "retention.windows_ms": "forever"},
         more=(("ttl", [10, 60]),),
         beside=({}, {}, {"context_window_persistence.ttl_ms": "2h"}),
     ),
