@@ -413,8 +413,9 @@ class Readers:
 
         Raises: InvalidValue for tasks of several users; NotFound for one that is not there: it may have been a user's
         """
+        rows = self._memory.snapshot[TRAJECTORY.name]
         for task in tasks:
-            if self._memory.snapshot[TRAJECTORY.name].find(task.bytes) < 0:
+            if rows.find(task.bytes) < 0:
                 raise NotFound(entity_type=TRAJECTORY.name, id=task)
         self.sight()
         owners = {found[0] for task in tasks if (found := self._owners.of.get(task.bytes)) is not None}

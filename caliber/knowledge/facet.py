@@ -84,7 +84,7 @@ class NoteMethods:
         sources = arguments.as_uuids(source_trajectory_ids, "source_trajectory_ids")
         for source in sources:
             require(engine, self._searching.readers, TRAJECTORY, source)
-        if self._principal.is_application and whose is None and visible_to is None:
+        if sources and self._principal.is_application and whose is None and visible_to is None:
             engine.snapshot(ReadConsistency.LATEST)  # another process may have just written the tasks
             whose = self._searching.readers.user_of_tasks(sources)
         if self._principal.is_user and visible_to is not None:

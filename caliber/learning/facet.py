@@ -161,8 +161,12 @@ class LearningMethods(TaskMethods):
             task: Trajectory = tasks.codec.decode(rows[0])
             scopes = store.plans[SCOPE.name]
             first = max(0, task.turn_count - 2 * size)
+            # Mostly the open one holds as many as are asked for.
+            rows = session.run(scopes.lists["list_open"], (trajectory_id.bytes,))[-1:]
+            if not rows or scopes.codec.decode(rows[0]).start_turn > first:
+                rows = session.run(scopes.lists["list_by_trajectory"], (trajectory_id.bytes,))
             found: list[Turn] = []
-            for row in reversed(session.run(scopes.lists["list_by_trajectory"], (trajectory_id.bytes,))):
+            for row in reversed(rows):
                 scope = scopes.codec.decode(row)
                 block = (trajectory_id.bytes, scope.scope_id.bytes, first, task.turn_count)
                 found[:0] = [turns.codec.decode(turn) for turn in session.run(store.statements["turn.block"], block)]

@@ -36,7 +36,7 @@ from caliber.learning.rules.candidates import Candidate, Refused, comparable
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
-from caliber.model.errors import Conflict
+from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.events import EventFamily, EventType
 from caliber.model.ids import TurnId
 from caliber.model.knowledge import Note
@@ -435,4 +435,12 @@ def _said_by(uow: UnitOfWork, owner: EntityRef, turns: Sequence[Turn]) -> list[T
     if all(turn.name is None for turn in turns):
         return list(turns)
     own = {each.name.casefold() for each in identities_in(uow, owner)}
-    return [turn for turn in turns if turn.name is None or EntityRef.plain_name(turn.name).casefold() in own]
+    return [turn for turn in turns if turn.name is None or _compared(turn.name) in own]
+
+
+def _compared(name: str) -> str | None:
+    """Return the name of a turn as names are compared, None for one that no user can have."""
+    try:
+        return EntityRef.plain_name(name).casefold()
+    except InvalidValue:
+        return None

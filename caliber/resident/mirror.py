@@ -55,6 +55,12 @@ _FEW: Final = 8
 """Rows that are loaded one by one: for them, arrays of columns take longer."""
 
 
+def _check_id(value: bytes | None) -> None:
+    """Raise ValueError for a damaged reference."""
+    if value is not None and len(value) != _PAIR.size:
+        raise ValueError("no id")
+
+
 class _Interner:
     """Gives each distinct value a code; ``values`` is the list that codes index."""
 
@@ -194,12 +200,10 @@ class Generation:
         """Fill an empty generation in bulk."""
         layout = self.layout
         count = len(rows)
-        for _, place in layout.groups:
-            for row in rows:
-                if row[place] is not None and len(row[place]) != _PAIR.size:
-                    raise ValueError("no id")
         if count <= _FEW:
             for row in rows:
+                for _, place in layout.groups:
+                    _check_id(row[place])
                 self.append(row)
             return
         self.ordinals.put_many(0, np.fromiter((row[0] for row in rows), np.int64, count))
@@ -224,6 +228,7 @@ class Generation:
             for number, row in enumerate(rows):
                 value = row[place]
                 if value is not None:
+                    _check_id(value)
                     group.setdefault(value, []).append(number)
         self._grow_live(count)
         self.live[:count] = True

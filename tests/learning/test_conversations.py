@@ -129,6 +129,7 @@ def test_what_others_say_in_a_conversation_teaches_nothing_about_the_user(backen
     assert memory.remember(said("I live in Lisbon.", name="Maria@example.com"), **about).decisions
     assert not memory.remember(said("I live in Oslo.", name="bob"), **about).decisions
     assert memory.remember(said("I live in Rome.", name="Maria"), **about).decisions == ()
+    assert memory.remember(said("I live in Bonn.", name="bob\x07"), **about).decisions == ()
     memory.identities.add("Maria", "maria@example.com")
     (moved,) = memory.remember(said("I live in Bergen.", name="maria"), **about).decisions
     assert moved.statement == "lives in Bergen"

@@ -40,7 +40,7 @@ def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for message in messages:
         item: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.name is not None:
-            item["name"] = _UNFIT.sub("_", message.name)[:_SPEAKER_CHARS]
+            item["name"] = _fit(message.name)[:_SPEAKER_CHARS]
         if message.tool_call_id is not None:
             item["tool_call_id"] = message.tool_call_id
         if message.tool_calls:
