@@ -55,12 +55,6 @@ _FEW: Final = 8
 """Rows that are loaded one by one: for them, arrays of columns take longer."""
 
 
-def _check_id(value: bytes | None) -> None:
-    """Raise ValueError for a damaged reference."""
-    if value is not None and len(value) != _PAIR.size:
-        raise ValueError("no id")
-
-
 class _Interner:
     """Gives each distinct value a code; ``values`` is the list that codes index."""
 
@@ -201,9 +195,11 @@ class Generation:
         layout = self.layout
         count = len(rows)
         if count <= _FEW:
+            ids = [place for _, place in layout.groups] + list(layout.key_places) * layout.has_tie
             for row in rows:
-                for _, place in layout.groups:
-                    _check_id(row[place])
+                for place in ids:
+                    if row[place] is not None and len(row[place]) != _PAIR.size:
+                        raise ValueError("no id")
                 self.append(row)
             return
         self.ordinals.put_many(0, np.fromiter((row[0] for row in rows), np.int64, count))
@@ -228,7 +224,8 @@ class Generation:
             for number, row in enumerate(rows):
                 value = row[place]
                 if value is not None:
-                    _check_id(value)
+                    if len(value) != _PAIR.size:
+                        raise ValueError("no id")
                     group.setdefault(value, []).append(number)
         self._grow_live(count)
         self.live[:count] = True

@@ -390,7 +390,9 @@ class Delegations(Parties):
     def get(
         self, delegation_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
     ) -> DelegatedTask:
-        """Return a delegation. ``user`` is whom the call is for, as in ``list``.
+        """Return a delegation.
+
+        ``user`` is whom the call is for, as in ``list``.
 
         Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
         """

@@ -328,7 +328,9 @@ class Handoffs(Parties):
     # --- seeing ----------------------------------------------------------------------------------
 
     def get(self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Handoff:
-        """Return a handoff. ``user`` is whom the call is for, as in ``list``.
+        """Return a handoff.
+
+        ``user`` is whom the call is for, as in ``list``.
 
         Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
         """
