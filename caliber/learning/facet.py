@@ -13,7 +13,6 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
-from caliber.learning.conversation import Conversations
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.messages import check_messages, digest
 from caliber.learning.owner import owner_of
@@ -114,6 +113,8 @@ class LearningMethods(TaskMethods):
         owner = self._initiator(user, None)
         if owner.entity_type is not EntityType.USER:
             raise RequiredFieldMissing("user is required: whose messages are these?", field="user")
+        from caliber.learning.conversation import Conversations  # many stores learn from no messages
+
         return Conversations(self._engine, self._tasks, self._goes_on).of(owner, self._agent())
 
     def _goes_on(self, trajectory_id: TrajectoryId) -> bool:
