@@ -19,6 +19,10 @@ KNOWN: Final = "known already"
 OLDER: Final = "older than what is known"
 NOTHING_TO_END: Final = "ends nothing that is known"
 _LEFT: Final = frozenset({PersonAttribute.HOME, PersonAttribute.EMPLOYER})
+_WORK: Final = frozenset({PersonAttribute.JOB, PersonAttribute.EMPLOYER})
+_IDLE: Final = frozenset({"unemployed", "retired", "between job"})
+"""What a person is no longer who has a job."""
+_TASTES: Final = frozenset({PersonAttribute.LIKES, PersonAttribute.DISLIKES})
 NEW: Final = "new"
 CHANGED: Final = "changed"
 CORRECTED: Final = "corrected"
@@ -155,6 +159,9 @@ class Decider:
 
         candidate = statement.candidate
         holding = [each for each in self.held if each.holds and each.stated_at <= statement.stated_at]
+        if candidate.said:
+            self._end_named(statement, holding)
+            return
         if candidate.ends:
             barred = correcting.NAMED_BY_VERB if candidate.slot else correcting.LASTING
             fitting = [each for each in holding if each.attribute not in barred and _is(each, candidate.value)]
@@ -182,6 +189,54 @@ class Decider:
         )
         self._replace(dataclasses.replace(statement, candidate=new, person=each.person), each)
 
+    def _end_named(self, statement: Statement, holding: Sequence[Held]) -> None:
+        """End the facts of one matter that the words of a clause name best, and say to be over."""
+        from caliber.learning.rules import ending
+
+        said, place = statement.candidate.said, (statement.candidate.start, statement.candidate.end)
+        if self.steps and (last := self.steps[-1]).action is not LearningAction.NOTHING:
+            before = last.statement.candidate
+            if last.statement.turn is statement.turn and (before.start, before.end) == place:
+                return  # its rule has ended a fact already
+        own = [each for each in holding if each.person in (statement.person, statement.unnamed)]
+        if self._move(statement, own):
+            return
+        found = [(each, ending.ends(said, each.attribute, each.slot, each.content, each.value)) for each in own]
+        named = [(each, *words) for each, words in found if words is not None]
+        most = max((hits for _, hits, _ in named), default=0)
+        best = [(each, text) for each, hits, text in named if hits == most]
+        if len({each.attribute for each, _ in best} - _WORK) > 1:
+            best = [(each, text) for each, text in best if each.attribute not in _TASTES]
+        if len({"work" if each.attribute in _WORK else each.attribute for each, _ in best}) == 1:
+            for each, text in best:
+                candidate = dataclasses.replace(statement.candidate, value=text)
+                self._finish(dataclasses.replace(statement, candidate=candidate), [each])
+
+    def _move(self, statement: Statement, own: Sequence[Held]) -> bool:
+        """Give the one plan that a clause names the day that it is moved to; return whether it did."""
+        from caliber.learning.rules import ending
+
+        plans = [each for each in own if each.attribute is PersonAttribute.PLAN]
+        found = [(each, ending.moved(statement.candidate.said, each.content, each.value)) for each in plans]
+        shifted = [(each, *new) for each, new in found if new is not None]
+        if len(shifted) != 1:
+            return False
+        ((plan, content, day),) = shifted
+        new = dataclasses.replace(
+            statement.candidate,
+            attribute=plan.attribute,
+            slot=plan.slot,
+            value=content.removeprefix("is ") if plan.value not in content else day,
+            content=content,
+            note_type=plan.note_type,
+            single=True,
+            ends=False,
+            restates=False,
+            changes=True,
+        )
+        self._replace(dataclasses.replace(statement, candidate=new), plan)
+        return True
+
     def _state(self, statement: Statement) -> None:
         candidate = statement.candidate
         same = self._same(statement, candidate.attribute)
@@ -207,6 +262,9 @@ class Decider:
             replaced = next((each for each in contrary if alike(each.value, candidate.value)), None)
         if replaced is None and same and (candidate.single or candidate.corrects):
             replaced = same[-1]
+        if replaced is None and candidate.attribute in _WORK and not candidate.slot:
+            idle = self._same(statement, PersonAttribute.JOB)
+            replaced = next((each for each in idle if each.value in _IDLE), None)
         if replaced is not None and candidate.was and not _is(replaced, candidate.was):
             replaced = None  # "I moved from Graça to Alfama", who is known to live in Lisbon
         if replaced is None:
@@ -253,9 +311,20 @@ def _is(held: Held, named: str) -> bool:
         return True  # "I dropped Rotterdam" of "Rotterdam on 12 April"
     if held.slot and (words_of(held.slot) == words or (held.slot in PARTNERS and named.casefold() in PARTNERS)):
         return True  # "I broke up with my girlfriend"
-    return (value <= words and len(words) <= len(value) + 2) or remaining(held.content, named, exact=True) is not None
+    if held.attribute is PersonAttribute.DIET:
+        return value == words
+    more = words - value
+    return (value <= words and more <= _LIGHT | words_of(held.content)) or remaining(
+        held.content, named, exact=True
+    ) is not None
 
 
+_LIGHT_TEXT = """
+lesson class course thing stuff diet habit job trip plan practice club group team app phase idea business old whole
+day week month year today yesterday last good ever and me i completely altogether now then
+"""
+_LIGHT: Final = frozenset(_LIGHT_TEXT.split())
+"""Words beside the value of a fact with which it is still named."""
 YOUNG: Final = {"puppy": "dog", "pup": "dog", "kitten": "cat", "bunny": "rabbit", "pony": "horse"}
 PARTNERS: Final = frozenset(("wife", "husband", "partner", "girlfriend", "boyfriend", "gf", "bf", "fiancé", "spouse"))
 

@@ -9,6 +9,7 @@ linux windows mac macos vim emacs neovim python rust java golang javascript type
 postgres postgresql sqlite mysql kubernetes docker aws azure gcp slack notion jira github gitlab bitbucket vscode go
 c# c++ ruby php swift kotlin scala haskell elixir clojure perl r julia matlab cobol fortran lua zig duckdb arch debian
 ubuntu fedora nixos chrome firefox safari android ios iphone spotify netflix production staging prod dev master main
+macbook pc chromebook ipad pixel
 """
 PLACES: Final = """
 amsterdam athens auckland baltimore bangalore bangkok barcelona basel beijing beirut belfast belgrade berlin bern

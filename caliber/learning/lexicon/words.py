@@ -19,7 +19,11 @@ _CONDITION = re.compile(
     r"pacemaker|eczema|psoriasis|hay fever|lupus|parkinson'?s?|alzheimer'?s?|raynaud'?s?|crohn'?s?|hashimoto'?s?|"
     r"tourette'?s?|"
     r"down syndrome|an? (?:\w+ )?(?:syndrome|disorder|disease)|\w+itis|\w+osis|syndrome|disorder|disease|thyroid|"
-    r"stutter|scoliosis|an(?:a)?emia|bad (?:back|knee|hip)|hearing loss|allergies|endometriosis|sciatica|gout)\b",
+    r"dementia|(?:high )?cholesterol|copd|chronic \w+|heart (?:disease|condition|failure)|ulcers?|acid reflux|gerd|"
+    r"pcos|"
+    r"sleep apn(?:o)?ea|glaucoma|cataracts|rosacea|acne|multiple sclerosis|fibromyalgia|long covid|asperger'?s?|"
+    r"panic attacks|anorexia|bulimia|carpal tunnel|stutter|scoliosis|an(?:a)?emia|bad (?:back|knee|hip)|hearing "
+    r"loss|allergies|endometriosis|sciatica|gout)\b",
     _I,
 )
 _MEDICINE = re.compile(
@@ -27,7 +31,8 @@ _MEDICINE = re.compile(
     r"statins?|"
     r"steroids|warfarin|metformin|ibuprofen|levothyroxine|lithium|ssris?|inhaler|\w+(?:pril|sartan|statin|oxetine|"
     r"azole|"
-    r"olol|idone|azepam|cillin))\b",
+    r"olol|idone|azepam|cillin|opram|ipramine|triptan|dipine|semide|thiazide|xaban|gliptin|gliflozin|glutide|lukast|"
+    r"mycin|traline|afaxine|cetamol|profen|codone|thyroxine|tropium|formin|nazole))\b",
     _I,
 )
 DIETS: Final = (
@@ -42,7 +47,8 @@ _POINTING = re.compile(
     r"the (?:\w+ )?(?:idea|way|fact|answer|sound|look|first|second|third|one|ones|option|suggestion|plan|list|result|"
     r"new version|version|other|last|same|thought|response|draft|design|tone|style|recipe)|everything|nothing|"
     r"something|"
-    r"anything|all of|both|either|neither|so|too|hearing|being|having to|working with you|talking to you|chatting)\b",
+    r"anything(?! [a-z]+$)|all of|both|either|neither|so|too|hearing|being|having to|working with you|"
+    r"talking to you|chatting)\b",
     _I,
 )
 _OPEN_END = re.compile(
@@ -91,6 +97,24 @@ _WHEN = re.compile(
 _DUE = re.compile(
     rf"^(?:on |in |for |the )*(?:{_WHEN.pattern[1:-1]}|the \d{{1,2}}(?:st|nd|rd|th)(?: of {_MONTH})?)$", _I
 )
+_DATED: Final = re.compile(
+    rf"(?: (?:on|in|next|this|for|over|at|until|till|by) (?:the |early |late |mid[- ]|next |this )*(?:{_MONTH}|"
+    rf"spring|"
+    rf"summer|autumn|fall|winter|year|month|week|weekend|\w+day|christmas|easter|thanksgiving|new year'?s?|half term|"
+    rf"\d{{4}}|{_DATE.pattern[1:-1]}|\d{{1,2}}(?:st|nd|rd|th))| tomorrow)(?: (?:next year|\d{{4}}|at \S+(?: ?[ap]m)?|"
+    r"morning|afternoon|evening|night|with .+|for .+|to .+))*$",
+    _I,
+)
+_TIME: Final = re.compile(rf"^(?:{_MONTH}|spring|summer|autumn|fall|winter|\w+day|\d+(?:st|nd|rd|th)?|next|last)$", _I)
+_ONE_DAY: Final = (
+    rf"(?:(?:the |early |late |mid[- ]|end of |next |this |coming )*(?:\d{{1,2}}(?:st|nd|rd|th)? (?:of )?{_MONTH}|"
+    rf"{_MONTH}"
+    rf"(?: the)?(?: \d{{1,2}}(?:st|nd|rd|th)?(?!\d))?|spring|summer|autumn|fall|winter|(?:mon|tues|wednes|thurs|fri|"
+    rf"satur|sun)day|week|weekend|month|year|christmas|easter|\d{{1,2}}(?:st|nd|rd|th)|\d{{4}}))"
+    r"(?: (?:next year|\d{4}))?"
+)
+_FIRST_DAY: Final = re.compile(rf"^(?:on |in |to )?({_ONE_DAY})\b", _I)
+_LAST_DAY: Final = re.compile(rf"(?:(?<= )(?:on|in|for) )?\b{_ONE_DAY}$", _I)
 _TEENS = "thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
 SPELT: Final = (
     rf"(?:{_TEENS}|(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[ -](?:one|two|three|four|five|six|"
@@ -109,6 +133,7 @@ _TIMEZONE = re.compile(
     _I,
 )
 LANGUAGES: Final = frozenset(lists.LANGUAGES.split())
+_MUCH: Final = re.compile(r"^(?:(?:only|just|also|very|a|little|bit|of|some|basic|broken|good) )+", _I)
 _AMBIGUOUS: Final = frozenset(("guide", "model", "guard", "intern", "freelance", "cook", "coach", "security"))
 _LEARNED: Final = re.compile(
     r"\w(?:ologist|ographer|ometrist|therapist|atrician|atrist|technician|engineer|"
@@ -270,7 +295,8 @@ def is_employer(value: str) -> bool:
         r"^(?:home|work|school|uni|university|college|lunch|dinner|night|nights|free|fun|starbucks|ikea|heathrow|"
         r".* (?:airport|station|hotel|cafe|café|place|gate|"
         r"terminal)$|"
-        r"a distance|the (?:moment|weekend|office|same|top|bottom)|\d+\w*|least|once|my|it|"
+        r"a (?:distance|living|snail's|good|slow|fast|high|low|steady|different|certain)\b|the (?:moment|weekend|"
+        r"office|same|top|bottom)|\d+\w*|least|once|my|it|"
         r"first|present|all|times|minimum|both)\b",
         plain,
         _I,
@@ -302,6 +328,12 @@ def is_firm(value: str) -> bool:
 def is_condition(value: str) -> bool:
     """Return whether a value names an illness or disability."""
     return is_value(value) and _CONDITION.search(value) is not None and len(value.split()) <= 5
+
+
+def is_illness(value: str) -> bool:
+    """Return whether a value is an illness or disability by itself: "diabetes awareness week" is none."""
+    found = _CONDITION.search(value)
+    return is_condition(value) and found is not None and not value[found.end() :].strip()
 
 
 def is_medicine(value: str) -> bool:
@@ -379,6 +411,24 @@ def moved(day: str, other: str) -> str:
     return re.sub(r"\d{1,2}(?:st|nd|rd|th)?", number, day, count=1)
 
 
+def is_time(word: str) -> bool:
+    """Return whether a word is part of a date."""
+    return _TIME.match(word) is not None
+
+
+def first_day(text: str) -> str | None:
+    """Return the day, month or season that a text begins with, or None."""
+    found = _FIRST_DAY.match(text)
+    return None if found is None else found[1]
+
+
+def dated(content: str, day: str) -> str:
+    """Return a fact with another day: in the place of the one that it ends with, or else behind it."""
+    at = "" if re.match(r"(?:next|this) ", day, _I) else "on " if re.search(r"\d|day\b", day, _I) else "in "
+    last = _LAST_DAY.search(content)
+    return f"{content.rstrip()} {at}{day}" if last is None else f"{content[: last.start()].rstrip()} {at}{day}"
+
+
 def is_event(value: str) -> bool:
     """Return whether a value names something that a person takes part in: no newsletter, not "the worst"."""
     return is_value(value) and _NO_EVENT.search(value) is None
@@ -405,6 +455,21 @@ def is_due(value: str) -> bool:
     return _DUE.match(value.strip()) is not None
 
 
+def is_dated(value: str) -> bool:
+    """Return whether a value ends with a day, month or season, also a near one: "her in July", "an exam on Friday"."""
+    return is_long_value(value) and _DATED.search(value) is not None
+
+
+def is_coming(value: str) -> bool:
+    """Return whether a value tells when somebody comes, or whence and when: "from India in July"."""
+    return is_due(value) or is_dated(value)
+
+
+def is_long_value(value: str) -> bool:
+    """Return whether a value names something in words that need not be few."""
+    return 0 < len(value) <= MAX_VALUE and "\u0001" not in value and _OPEN_END.search(value) is None
+
+
 def is_timezone(value: str) -> bool:
     """Return whether a value names a time zone."""
     return _TIMEZONE.match(value.strip()) is not None
@@ -412,5 +477,5 @@ def is_timezone(value: str) -> bool:
 
 def is_language(value: str) -> bool:
     """Return whether a value begins with a language."""
-    words = [word.strip(",.").casefold() for word in value.split()]
+    words = [word.strip(",.").casefold() for word in _MUCH.sub("", value).split()]
     return any(word in LANGUAGES for word in words[:2])

@@ -39,6 +39,7 @@ class Candidate:
     the fact as it is stored. ``ends`` is the end of a fact, of any value if ``value`` is empty; ``corrects`` a fact
     that was wrong, ``changes`` one that was right until now. ``was`` is the value that the fact must have which the
     new one replaces. With ``restates`` the statement names no matter: ``was`` or, for an end, ``value`` finds the fact.
+    ``said`` is the clause of an end, in the first person: without a fact of that value, one that it names may end.
     An ``inferred`` fact gives way to one that is known. ``opposite`` is the attribute of which the same value
     cannot hold. ``start`` and ``end`` are its place in the text.
     Units: confidence 0 to 1.
@@ -58,6 +59,7 @@ class Candidate:
     changes: bool = False
     restates: bool = False
     was: str = ""
+    said: str = ""
     inferred: bool = False
     opposite: PersonAttribute | None = None
     confidence: float = 0.9

@@ -23,6 +23,7 @@ QUESTION: Final = "a question"
 HYPOTHESIS: Final = "a hypothesis"
 QUOTE: Final = "quoted or reported"
 JOKE: Final = "a joke"
+LAUGH: Final = "said with laughter"
 PLAN: Final = "a plan or a wish"
 DOUBT: Final = "uncertain"
 FICTION: Final = "text to work on, not about the user"
@@ -71,7 +72,8 @@ _DOUBT = re.compile(
     _I,
 )
 _REPORT = re.compile(
-    r"\b(?:he|she|they|you|people|everyone|someone|somebody|who|it|(?:my|his|her|our|their|the) [a-z]{2,15}|"
+    r"\b(?:he|she|they|you|people|everyone|someone|somebody|who|it|(?:my|his|her|our|their|the) (?!(?:doctor|doc|gp|"
+    r"physio|vet|dentist|specialist|consultant|midwife)\b)[a-z]{2,15}|"
     r"[A-Z][a-z]+)"
     r" (?:always |just |once |often |usually |used to )?(?:says?|said|tells?|told|claims?|claimed|"
     r"thinks?|thought|wrote|"
@@ -84,15 +86,18 @@ _QUOTED = re.compile(
 )
 _SPLIT = re.compile(
     r"\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
-    r"|,?\s+(?:but|though|although|however|yet|whereas|while|so|because|cause|cuz|which is why|except)\s+"
+    r"|,?\s+(?:but|though|although|however|yet|whereas|while|so(?! (?:bad|good|much|many|far|well|hard|fun|great|"
+    r"easy|sick|tired|happy|long|keen)\b)|because|cause|cuz|which is why|except)\s+"
     r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"
     r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they(?!/)|it|this|that|turns out|it turns out|"
     r"you|please|can|could|what|how|do|don't)\b)"
-    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|it's|you|"
+    r"|,\s+(?=(?:and\s+|so\s+|now\s+|then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he(?!/)|she(?!/)|they(?!/)|"
+    r"it's|you|"
     r"please|can|could|what|only my|it was|the [\w-]+ (?:is|are)|"
-    r"not (?:allergic|vegan|vegetarian)|no longer|"
+    r"not (?:allergic|vegan|vegetarian|lactose|gluten|diabetic|pregnant|coeliac|celiac)|no longer|no more|"
     r"where|when|how|do|does|should|which|who|is|are)\b)"
-    r"|(?<=\d),\s+(?=(?:called|named)\b)|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
+    r"|,\s+(?=(?:his|her|its) name(?:'s| is)\b)|(?<=\d),\s+(?=(?:called|named)\b)|:\s+(?=(?:i|i'm|my|we|he|she)\b)|"
+    r",\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
     r"|(?<=[.!])\s+(?=(?:i|i'm|im|i've|my|we|he|she|it|but|and|so|no)\b)"
     r"|(?<=[a-z]{2}[.!])(?<!\b(?:mr|ms|dr|st|vs|jr|sr|no)\.)(?<!\bmrs\.)\s+(?=(?-i:[a-z]))"
     r"|,\s+(?=(?:ok|okay|right|any|anything|is|are|good|safe|possible|thoughts|ideas|suggestions|recipes|tips|why|"
@@ -117,7 +122,9 @@ _SUBJECT = re.compile(r"^\W*(?:\w+[,:]?\s+){0,4}?(i'm|i am|i've|i|we|we're|we ar
 _OTHER = re.compile(r"^\W*(?:\w+[,:]?\s+){0,2}?((?:my|our) [\w-]+(?: (?-i:[A-Z])\w+)?|he|she|(?-i:[A-Z])\w+)\b", _I)
 _CALLED = re.compile(r"^(?:called|named) (?-i:[A-Z])", _I)
 _PAST = re.compile(
-    r"^(?:\w+ly )?(?:moved|started|joined|grew|got|married|adopted|became|was born|am|allergic|vegetarian|vegan)\b", _I
+    r"^(?:\w+ly )?(?:moved|started|joined|grew|got|married|adopted|became|was born|am|allergic|vegetarian|"
+    r"vegan)\b",
+    _I,
 )
 """Verbs whose form does not tell whether "I" or "my sister" is left out before them."""
 _THIRD = re.compile(
@@ -245,7 +252,7 @@ def _clauses(sentence: str, refusal: str | None) -> Iterator[Clause]:
         if reason is None and hypothesis:
             reason = HYPOTHESIS
         if reason is None and _LAUGHS.search(text):
-            reason = JOKE
+            reason = LAUGH
         plain = _PREFACE.sub("", text)
         if reason is None and _PLAN.search(plain):
             reason = PLAN

@@ -28,7 +28,8 @@ _I_HAVE: Final = (
 )
 _SWAPPED: Final = (
     re.compile(
-        rf"^{_I_HAVE}(?:swap(?:ped)?|traded?|exchanged?|ditch(?:ed)?|dropped|left|gave up|quit|switched) {_OLD} for "
+        rf"^{_I_HAVE}(?:swap(?:ped)?|traded?|exchanged?|ditch(?:ed)?|dropped|left|gave up|quit|switched) {_OLD}(?: "
+        rf"in)? for "
         rf"{_NEW}{_WHEN}$",
         _I,
     ),
@@ -48,14 +49,16 @@ _WRONG: Final = (
 )
 _OVER: Final = (
     re.compile(
-        rf"^{_I_HAVE}(?:dropped|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped|sold|got rid of|"
+        rf"^{_I_HAVE}(?:dropped(?! my\b)|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped(?! (?:at|in|by|"
+        rf"for|on|to)\b)|sold|got rid of|"
         rf"gotten rid of|"
         r"gave away|broke up with|broken up with|split (?:up )?(?:from|with)|divorced|left|ended things with|"
-        rf"called off|changed (?:my|our) mind (?:about|on)|called time on|stopped doing|(?:am |'m )?not doing|"
+        rf"called off|changed (?:my|our) mind (?:about|on)|called time on|stopped doing|(?:am |'m )?not doing(?!.* "
+        rf"now$)|"
         rf"done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
         _I,
     ),
-    re.compile(rf"^(?:i'm|i am|we're) off (?!to ){_GONE}{_WHEN}$", _I),
+    re.compile(rf"^(?:i'm|i am|we're) off (?!to |\w+ing\b){_GONE}{_WHEN}$", _I),
     re.compile(rf"^no (?:more|longer) {_GONE}(?: for (?:me|us))?{_WHEN}$", _I),
     re.compile(
         rf"^{_I_HAVE}(?:gave|rehome|rehomed|sold|put|surrendered|returned|donated) {_GONE} (?:away|down|to sleep|"
@@ -83,12 +86,29 @@ _OVER: Final = (
     ),
     re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),
 )
+_THE: Final = re.compile(r"\bnot (?!the\b)\S+.*, (?:it's |rather )?the (?!\d)", _I)
+"""A cause, and no other value: "it's not nuts, it's the price"."""
+_PAUSE: Final = re.compile(
+    r"\b(?:for (?:today|now|tonight|the day|this week)|tonight|(?:at|around) \d+|off today|this (?:morning|afternoon|"
+    r"evening)|left early|on \w+days)\b",
+    _I,
+)
+"""Words of a moment, in which nothing ends for good."""
 _NONE: Final = re.compile(
     r"^no (?P<v>\w+(?: \w+)?)(?: (?:for now|then|after all|any ?more|this year|in the end|now))*$", _I
 )
 """The end of a plan: "no wedding"."""
-_DENIED: Final = re.compile(rf"^(?:it|that)(?:'s| is) not {_OLD}$", _I)
-_IS: Final = re.compile(rf"^(?:it|that)(?:'s| is) {_NEW}{_WHEN}$", _I)
+_SAID: Final = r"(?P<said>\S+(?: \S+){0,3}?)"
+_MEANT: Final = r"(?P<meant>\S+(?: \S+){0,3}?)"
+_DENIED: Final = re.compile(
+    rf"^(?:it|that)(?:'s| is) not {_OLD}$|^i (?:said|told you|wrote|typed|put|mentioned) (?:it was |it's |that |i'm "
+    rf"|we're |"
+    rf"my \w+ (?:is|was) )?{_ARTICLE}{_SAID}(?: earlier| before| yesterday)*$",
+    _I,
+)
+_IS: Final = re.compile(
+    rf"^(?:it|that)(?:'s| is| should be) (?:actually |really )?{_NEW}{_WHEN}$|^i meant {_ARTICLE}{_MEANT}$", _I
+)
 _PARTED: Final = re.compile(
     rf"^we(?:'ve| have)? (?:\w+ )?(?:broke up|broken up|split up|separated|"
     rf"divorced){_WHEN}$",
@@ -118,17 +138,23 @@ def amendment(said: str, clause: Clause, before: str = "") -> Candidate | None:
 
     ``before`` is the clause before it: "it's not Porto, it's Faro" is two.
     """
+    if _THE.search(f"{before}, {said}"):
+        return None
     denied, stated = _DENIED.match(before), _IS.match(said)
-    if denied is not None and stated is not None and not _VERBAL.search(denied["was"] + " " + stated["v"]):
-        return _amendment(stated["v"], clause, was=denied["was"], corrects=True)
+    if denied is not None and stated is not None:
+        was, new = denied["was"] or denied["said"], stated["v"] or stated["meant"]
+        if not _VERBAL.search(f"{was} {new}"):
+            return _amendment(new, clause, was=was, corrects=True)
     for patterns, corrects in ((_SWAPPED, False), (_WRONG, True)):
         for pattern in patterns:
             found = pattern.search(said)
             if found is not None and not any(_VERBAL.search(found[group]) for group in ("v", "was")):
                 return _amendment(found["v"], clause, was=found["was"], corrects=corrects)
+    if _PAUSE.search(said):
+        return None
     for pattern in _OVER:
         found = pattern.search(said.partition(",")[0]) or pattern.search(said)
-        if found is not None:
+        if found is not None and "'s " not in found["v"]:
             return _amendment(found["v"], clause, ends=True)
     if (found := _NONE.search(said)) is not None:
         return _amendment(found["v"], clause, ends=True, slot="plan")

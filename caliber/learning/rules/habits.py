@@ -27,7 +27,7 @@ _DOCTOR: Final = (
 WORKING: Final = (
     rule(
         "job/shift",
-        rf"(?:{WE}(?:work|do|am on|'m on)|{AM}(?:working|doing|on)|{HAVE}(?:switched|moved|changed|gone|"
+        rf"(?:{WE}(?:work|do|am on|'m on)|{AM}(?:back )?(?:working|doing|on)|{HAVE}(?:switched|moved|changed|gone|"
         rf"went) (?:over |back )?to|"
         rf"they(?:'ve| have)? (?:\w+ )?(?:put|moved|switched) me (?:back )?(?:on|onto|to)) (?:the )?{_SHIFT}\b"
         r"(?: (?:at|in|for|on|as|now|as of|since|again|from|this|next) ?.*)?$",
@@ -317,9 +317,16 @@ TASTES: Final = (
 HEALTH: Final = (
     rule(
         "health",
+        r"(?:the|our|my) baby(?:'s| is| has| was)* (?:here|born|arrived|come|finally here)\b.*$",
+        "pregnant",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "health",
         r"(?:i|we)(?:'ve| have)? (?:had (?:the|my|our|a) baby|gave birth|given birth|lost the baby|"
         r"miscarried)(?:.*)?$",
-        "",
+        "pregnant",
         words.is_anything,
         ends=True,
     ),

@@ -156,7 +156,7 @@ FOOD: Final = (
     ),
     rule(
         "diet",
-        rf"{AM}(?:an? |on a |on the )?(?:strict |lifelong )?(?P<v>{words.DIETS})(?: diet)?$",
+        rf"{AM}(?:an? |on a |on the |on )?(?:strict |lifelong )?(?P<v>{words.DIETS})(?: diet)?$",
         "is {v}",
         words.is_value,
         single=True,

@@ -331,7 +331,7 @@ PERSON: Final = (
     ),
     rule(
         "health",
-        rf"{HAVE}(?:have|got|been diagnosed with|suffer from|was diagnosed with) (?:an? |the )?V$",
+        rf"{HAVE}(?:have|got|been diagnosed with|suffer from|was diagnosed with|got diagnosed with) (?:an? |the )?V$",
         "has {v}",
         words.is_condition,
     ),
@@ -350,7 +350,7 @@ PERSON: Final = (
         words.is_medicine,
         ends=True,
     ),
-    rule("health", rf"{AM}off V$", "", words.is_medicine, ends=True),
+    rule("health", rf"{AM}off (?!to )V$", "", words.is_medicine, ends=True),
     rule(
         "health",
         r"my V (?:is|has|are) (?:gone|gone away|cleared up|healed|cured|over)$",

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules import dates, habits, household, life
+from caliber.learning.rules import dates, everyday, habits, household, life, pastimes
 from caliber.learning.rules.candidates import Candidate
 from caliber.learning.rules.clauses import Clause
 from caliber.learning.rules.patterns import Rule
 from caliber.model.learning import PersonAttribute
 
-RULES: Final = (*life.RULES, *household.RULES, *habits.RULES, *dates.RULES)
+RULES: Final = (*life.RULES, *household.RULES, *habits.RULES, *dates.RULES, *everyday.RULES, *pastimes.RULES)
 """The rules, in the order in which they are tried: the first whose pattern and check match."""
 _I = re.IGNORECASE
 
@@ -36,7 +36,7 @@ _BEGINNING: Final = {
 }
 """The rules that may match a clause, by its first two characters."""
 _TAIL: Final = re.compile(
-    r"(?:[\s,]+(?:any ?more|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|"
+    r"(?:[\s,]+(?:any ?more|right now|there|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|"
     r"after all|now|too|as well|these days|nowadays|at the moment|right now|currently|by the way|"
     r"btw|actually|though|"
     r"please|again|today|yesterday|recently|lately|already|instead|for now|you know|fyi|to be honest|honestly|also|"
@@ -64,8 +64,8 @@ _CUT: Final = re.compile(
     _I,
 )
 _NARROW: Final = re.compile(
-    r"(?:\s+(?:with|near|for(?! (?-i:[A-Z]))|to|so|on|working|doing)\s.*|\s+and (?![A-Z]).*|\s+(?:in|"
-    r"since) (?:the )?(?:january|"
+    r"(?:\s+(?:with(?! (?-i:[A-Z]))|near|for(?! (?-i:[A-Z]))|to|so|on|working|doing)\s.*|"
+    r"\s+and (?!(?-i:[A-Z])).*|\s+(?:in|since) (?:the )?(?:january|"
     r"february|march|april|may|"
     r"june|july|august|september|october|november|december|spring|summer|autumn|fall|winter|\d{4}).*)$",
     _I,
@@ -83,12 +83,14 @@ _AS: Final = re.compile(r"^(?P<v>.+?) as (?P<job>(?:an?|the) .+)$", _I)
 _AT: Final = re.compile(r"^(?P<v>.+?) (?:at|for|with) (?P<employer>[^\W\d_a-z].*)$")
 _FROM: Final = re.compile(r"^(?P<v>.+?) (?P<word>from|in) (?P<place>[^\W\d_a-z].*)$")
 _IN: Final = re.compile(r"^(?P<v>.+?) (?P<word>in) (?P<place>\S+(?: \S+)?)$", _I)
+_STUDIES: Final = re.compile(r"^studies |\b(?:student|phd|undergraduate|postgraduate|pupil)\b", _I)
 _COMMA: Final = re.compile(r"\s*,\s+(?!(?:and|or)\b)")
 _AND: Final = re.compile(r",?\s+(?:and|or|&)\s+", _I)
 _PARENTHESIS: Final = re.compile(r"\s*\(.*$")
 FRAGMENT: Final = re.compile(r"^(?:i'm|i am|im)\b", _I)
 _LISTED: Final = re.compile(r"^(?:i'm|i am|im|i work (?:at|for)|my name(?:'s| is))\b", _I)
 _PASSING: Final = re.compile(
+    r"\bleft .+ (?:at \d|early|this (?:morning|afternoon|evening)|an hour ago|\w+ minutes ago|tonight|late)\b|"
     r"^(?!.*\bbeen\b).* for (?:an?|the|two|three|four|some|a few|\d+) "
     r"(?:days?|nights?|weeks?|weekend|months?|summer|winter|holidays?|while|bit|conference|trip|wedding|meeting)\b",
     _I,
@@ -157,7 +159,8 @@ def item(part: str) -> tuple[Rule, dict[str, str]] | None:
 def match(said: str) -> tuple[Rule, dict[str, str]] | None:
     """Return the first rule that a clause matches, with its groups."""
     passing = _PASSING.search(said) is not None
-    for form in dict.fromkeys((said, ENDING.sub("", _TAIL.sub("", said)), said.partition(",")[0])):
+    first = said.partition(",")[0]
+    for form in dict.fromkeys((said, ENDING.sub("", _TAIL.sub("", said)), first, _TAIL.sub("", first))):
         for rule in _BEGINNING.get(form[:2].casefold(), _BEGINNING[""]):
             matched = rule.pattern.match(form)
             if matched is None or (passing and rule.attribute in LEFT):
@@ -185,7 +188,9 @@ def value_of(value: str, *, several: bool = False, narrow: bool = False, timed: 
 def candidates_of(rule: Rule, found: dict[str, str], clause: Clause, *, corrects: bool) -> Iterator[Candidate]:
     value, place = found.get("v", ""), ""
     further: list[str] = []
-    if rule.attribute in (PersonAttribute.JOB, PersonAttribute.EMPLOYER) and not rule.ends:
+    if _STUDIES.search(f"{rule.slot} {value}"):
+        pass  # "a student at Leeds": no employer, and no home for certain
+    elif rule.attribute in (PersonAttribute.JOB, PersonAttribute.EMPLOYER) and not rule.ends:
         value, place, further = _working(rule.attribute, value)
     listed = [one for one in members(value) if rule.check(one)] if rule.several else [value]
     if rule.preference and len(listed) > 1:  # one taste, stated in one breath
@@ -226,7 +231,7 @@ def _candidate(rule: Rule, found: dict[str, str], clause: Clause, *, corrects: b
     return Candidate(
         attribute=rule.attribute,
         slot=_filled(rule.slot, found),
-        value=found.get("v", ""),
+        value=found.get("v", rule.content if rule.ends else ""),
         content=_filled(rule.content, found, fold=rule.attribute is not PersonAttribute.PLAN),
         start=clause.start,
         end=clause.end,

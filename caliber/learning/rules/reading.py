@@ -17,10 +17,10 @@ from caliber.learning.rules.candidates import (
     Refused,
     comparable,
     is_instruction,
-    words_of,
 )
-from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, TASK, Clause, clauses_of
+from caliber.learning.rules.clauses import DOUBT, LAUGH, PLAN, QUESTION, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
+from caliber.learning.rules.ending import may_end
 from caliber.learning.rules.leads import body_of
 from caliber.learning.rules.matching import (
     FRAGMENT,
@@ -29,12 +29,12 @@ from caliber.learning.rules.matching import (
     introduced,
     match,
     matches_of,
-    restated,
-    value_of,
 )
 from caliber.learning.rules.patterns import Rule
-from caliber.learning.rules.slips import CERTAIN, NUMBERED, UNCLEAR, mended, of_matter, slip_of
+from caliber.learning.rules.recent import Recent
+from caliber.learning.rules.slips import CERTAIN, UNCLEAR, mended, slip_of
 from caliber.learning.rules.subjects import (
+    PARTNERS,
     RELATIVES,
     SIZE,
     Subjects,
@@ -59,10 +59,7 @@ _PROMOTED: Final = re.compile(
     r"(?P<v>[\w &]{3,50}?)(?= from\b| starting\b| as of\b| since\b| now\b|[,.!]|$)",
     _I,
 )
-_REMEMBERED: Final = 8
-_RECENT: Final = 4
-"""The messages back to which "no, it's Porto" may point."""
-_PRESUPPOSING: Final = (None, QUESTION, PLAN, DOUBT, TASK)
+_PRESUPPOSING: Final = (None, QUESTION, PLAN, DOUBT, TASK, LAUGH)
 """Clauses in which "my dog Rex" names the dog all the same."""
 _AGED: Final = r"\b{},? \(?(\d{{1,3}})(?: years old)?(?=[,)]| and |$)"
 """The age of a person right behind the name: "my son Leo, 7, plays chess"."""
@@ -86,14 +83,45 @@ _DROPPED: Final = re.compile(
     _I,
 )
 _TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
-_NEW_DAY: Final = re.compile(
-    r"\b(?:new (?:date|day)|(?:date|day) is now|postponed|rescheduled|pushed (?:back|to)|brought forward|shifted|"
-    r"moved (?:to|back|forward)|delayed|now it's|it's now)\b",
-    _I,
-)
 _TAKEN_BACK: Final = re.compile(r"^\W*(?:(?:haha|lol|no|nah|ok)\W+)*(?:jk|just kidding|i was joking|i'm joking)\b", _I)
 _ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
 """The beginning of a message about what has changed."""
+_CHILD: Final = re.compile(
+    r"\b(?:my|our) (?P<v>(?:\d{1,2}|one|two|three|four|five|six|seven|eight|nine|ten)[- ]?(?:year|yr|month|"
+    r"week)s?[- ]?old"
+    r"(?: (?:son|daughter|boy|girl|twins|grandson|granddaughter|nephew|niece|dog|cat|puppy|kitten))?)\b(?! "
+    r"(?-i:[a-z]+(?<!ed)"
+    r"(?<!s)) )",
+    _I,
+)
+"""A child or animal by the age alone: "my 4 year old won't sleep"."""
+_HOUSE: Final = re.compile(
+    r"\b(?:my|our) (?:new |little |small |tiny )?(?:flat|apartment|house|place|studio) in (?P<v>(?-i:[A-Z])\w+(?: "
+    r"(?-i:[A-Z])\w+)?)\b(?!')",
+    _I,
+)
+_ALLERGIC: Final = re.compile(r"^(?P<is>.*\ballergic)$", _I)
+_WITHOUT: Final = re.compile(
+    r"\b(?:without|no|with|has|contains?|free of|any) (?:any )?(?P<v>[a-z]+(?: (?:and|or) [a-z]+)?)$", _I
+)
+_BECAME: Final = re.compile(
+    r"^(?P<who>he|she|(?-i:[A-Z])\w+)(?:'s| is) (?:now |officially |finally |actually |legally )*my (?P<role>wife|"
+    r"husband|"
+    r"fiancé|fiancée|fiance|fiancee|partner|ex)(?: now| as of .+| since .+)*$",
+    _I,
+)
+_PROPOSED: Final = re.compile(
+    r"^(?:omg |and |so )*(?:he|she|(?-i:[A-Z])\w+|i)(?: just| finally)? proposed(?! (?:an?|the|that|to (?!me\b|"
+    r"him\b|her\b)|"
+    r"we|i|some|it)\b)",
+    _I,
+)
+_ROLES_OF: Final = {
+    "engaged": {"boyfriend": "fiancé", "girlfriend": "fiancée"},
+    "married": {"boyfriend": "husband", "girlfriend": "wife", "fiancé": "husband", "fiancée": "wife"},
+}
+"""What a partner becomes by an engagement and by a wedding."""
+_PARTED: Final = ("single", "divorced", "separated")
 _DIED: Final = re.compile(
     r"^I(?:'ve)? (?:\w+ly )?(?:died|passed away|passed|had to be put down|was put down|"
     r"ran away|had to go|was rehomed|went to live with)\b",
@@ -115,34 +143,8 @@ _AND_ME: Final = re.compile(
 )
 """Both of a couple: what they do, the user does."""
 _NOT_ME: Final = re.compile(r"^(?:please )?(?:don't|do not|stop|never) call(?:ing)? me\b", _I)
-_FROM_NOW: Final = re.compile(r"\b(?:for (?:me|us)(?: now)?|from (?:here|now) on|instead)(?: too)?$", _I)
-_FINE: Final = re.compile(
-    r"^(?:(?:just |go with |stick with |use |call me )*)(?P<v>(?-i:[A-Z])\w+)(?:'s| is| works)?"
-    r"(?: (?:just )?(?:fine|better|ok|okay|good|great|it is))(?: (?:after all|too|actually|instead|again))*$",
-    _I,
-)
-"""A name that will do: "Katya's fine after all"."""
-_CANCELLED: Final = re.compile(
-    r"^(?:.* )?(?:cancel+ed|called off|scrapped|postponed indefinitely|pulled the plug on|binned|shelved) "
-    r"(?:it|that|the whole thing|the lot|everything)\b"
-    r"|\bcalled it off\b|^(?:it|that|the \w+|whole thing)(?:'s| is| was| got| has|'s been| has been| been)+ "
-    r"(?:all )?(?:off|cancel+ed|called off|not happening|been cancel+ed|scrapped)\b|^it fell through\b"
-    r"|^(?:i'm|we're|i am|we are) not going(?: any ?more| after all| in the end)?$",
-    _I,
-)
-"""The end of the one plan spoken of."""
-_HOLDING_ON: Final = frozenset({PersonAttribute.LIKES})
 _BARE_THING: Final = re.compile(r"^(?P<v>(?:[a-z]{3,20} )?[a-z]{3,20}s)$", _I)
-_NOW: Final = re.compile(
-    r"^(?:(?:it's|its|it is|that's)\s+(?:now |actually )?(?P<v>.+?)"
-    r"(?: for (?:me|us))?(?: now too| now| these days| from (?:here|now) on| instead|(?<= now))|"
-    r"(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
-    _I,
-)
 _AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
-_MEANT: Final = re.compile(r"\b(?:correction|i meant?|typo|make that|scratch that)\b", _I)
-_BARE: Final = re.compile(r"^(?P<v>\S+(?: \S+){0,3})$")
-_RESTATED: Final = re.compile(r"^(?:it's|it is|i meant|i mean|make that|rather)\s+(?:actually |now )?(?P<v>.+)$", _I)
 
 
 class Reader:
@@ -152,12 +154,12 @@ class Reader:
         self._subjects = Subjects()
         self._question = ""
         self._last: list[Candidate] = []  # what the last message stated
-        self._recent: list[list[Candidate]] = []  # what each of the last messages stated, the newest last
+        self._recent = Recent()
 
     def read(self, text: str) -> Iterator[Candidate | Refused]:
         """Yield what a message states about people, and what it only seems to state, in order."""
         stated: list[Candidate] = []
-        self._recent = [*filter(None, self._recent[-_REMEMBERED:]), stated]
+        self._recent.add(stated)
         if self._last and _TAKEN_BACK.match(text):
             yield from (
                 dataclasses.replace(old, ends=True, start=0, end=len(text)) for old in self._last if not old.ends
@@ -169,7 +171,7 @@ class Reader:
                 yield one
             elif is_instruction(text[one.start : one.end]) or is_instruction(one.content):
                 yield Refused(INSTRUCTION, one.start, one.end, one.attribute)
-            elif not any(_same_aversion(one, other) for other in stated):
+            elif not any(_repeats(one, other) or _same_aversion(one, other) for other in stated):
                 stated.append(
                     _after(stated, dataclasses.replace(one, changes=True) if announced and one.single else one)
                 )
@@ -204,28 +206,46 @@ class Reader:
                 corrects or corrected,
             )  # "no, it's Porto" is two clauses
             named = self._subjects.mentions(body) if clause.refusal in _PRESUPPOSING else []
+            named = [each for each in named if each.name.casefold() in body.casefold()]
             for person in named:
                 yield _named(person, clause)
                 if age := re.search(_AGED.format(re.escape(person.name)), body):
                     said = match(f"I'm {age[1]}")
                     yield from () if said is None else _of(person, candidates_of(*said, clause, corrects=corrects))
-            found = False
+            if clause.refusal in _PRESUPPOSING and (child := _CHILD.search(body)):
+                yield _of_age(child["v"], clause)
+            if clause.refusal in _PRESUPPOSING and (house := _HOUSE.search(body)) and words.is_known_place(house["v"]):
+                yield Candidate(
+                    PersonAttribute.HOME, house["v"], f"lives in {house['v']}", clause.start, clause.end, inferred=True
+                )
+            found = []
             for one in self._statements(
                 _resolved(body, before), clause, corrects=corrects, named=named, dropped=not of_another, before=before
             ):
-                found = True
+                found.append(one)
                 yield one
             earlier, before = before, body or before
             of_another = _OF_ANOTHER.match(before) is not None
-            if found or clause.refusal is not None:
+            if clause.refusal is not None:
                 continue
-            amended = amendment(body, clause, earlier) or self._restated(body, clause, corrects=corrects)
+            engaged = self._engaged(body, clause) if not found else []
+            if self._subjects.partner(_ROLES_OF.get(engaged[0].value, {}) if engaged else {}) is None:
+                yield from engaged
+            for one in (*found, *engaged):
+                yield from self._promoted(one)
+            if found:
+                if all(isinstance(one, Candidate) and one.ends for one in found):
+                    yield from self._ended(body, clause)
+                continue
+            amended = amendment(body, clause, earlier) or self._recent.restated(body, clause, corrects=corrects)
             if amended is None and corrects:
-                amended = self._over(body, clause)
+                amended = self._recent.over(body, clause)
             if amended is not None:
-                yield self._about(amended)
-            if _CANCELLED.search(body):
-                yield from self._cancelled(body, clause)
+                yield self._recent.about(amended)
+            cancelled = list(self._recent.cancelled(body, clause))
+            yield from cancelled
+            if not cancelled and (amended is None or amended.ends):
+                yield from self._ended(body, clause)
 
     def _statements(
         self, said: str, clause: Clause, *, corrects: bool, named: list[Person], dropped: bool, before: str = ""
@@ -275,135 +295,55 @@ class Reader:
                 named and (rule.slot.startswith("count") or rule.content.startswith("{x} is called"))
             ):  # else it was found already
                 for one in _of(person, candidates_of(rule, found, clause, corrects=corrects)):
+                    if one.person is None and one.content == f"{one.slot} is called {one.value}":
+                        self._subjects.mention(Person(one.slot, one.value))
                     yield dataclasses.replace(one, was=was) if was else one
 
-    def _restated(self, body: str, clause: Clause, *, corrects: bool) -> Candidate | None:
-        """Return the fact that "no, it's Porto" states: of the one matter lately spoken of that the value fits."""
-        if fine := _FINE.match(body):
-            return self._renamed(fine["v"], clause)
-        found = _RESTATED.match(body) if corrects else _NOW.match(body)
-        bare = _BARE.match(body) if found is None and corrects else None
-        found = bare if bare is not None and _MEANT.search(clause.text) else found
-        if found is None:
-            short = self._short(bare["v"], clause) if bare is not None else None
-            return short or self._redated(body, clause, corrects=corrects)
-        value = value_of(found["v"] or found.groupdict().get("it") or "", narrow=True)
-        correction = Candidate(
-            PersonAttribute.OTHER, value, "", clause.start, clause.end, corrects=corrects, changes=not corrects
-        )
-        for stated in self._recent[: -_RECENT - 1 : -1]:
-            fitting = [new for old in stated if (new := of_matter(old, correction)) is not None]
-            if fitting:
-                return fitting[0] if len(fitting) == 1 else None
-        return self._replaced_taste(value, clause) if _FROM_NOW.search(body) else None
+    def _engaged(self, body: str, clause: Clause) -> list[Candidate]:
+        """Return what "he proposed" and "she's my wife now" state of the user."""
+        courting = self._subjects.courts(_ROLES_OF["engaged"])
+        status = "engaged" if courting and _PROPOSED.match(body) else ""
+        if became := _BECAME.match(body):
+            status = "married" if became["role"].casefold() in ("wife", "husband") else "engaged"
+        family, start, end = PersonAttribute.FAMILY, clause.start, clause.end
+        if not status or (became and became["role"].casefold() in ("partner", "ex")):
+            return []
+        return [Candidate(family, status, f"is {status}", start, end, slot="status", single=True, changes=True)]
 
-    def _short(self, value: str, clause: Clause) -> Candidate | None:
-        """Return the fact stated just before that "No, 36." corrects, if the value is one of its matter."""
-        stated = [one for some in self._recent[-2:] if some for one in some][-1:]
-        correction = Candidate(PersonAttribute.OTHER, value, "", clause.start, clause.end, corrects=True)
-        return of_matter(stated[0], correction) if stated and stated[0].attribute in NUMBERED else None
-
-    def _about(self, amended: Candidate) -> Candidate:
-        """Return a correction or end as one about the only person with such a value in this talk."""
-        named = words_of(amended.was or amended.value)
-        about = [
-            one.person
-            for some in self._recent
-            for one in some
-            if not one.ends and named & words_of(f"{one.content} {one.slot}")
-        ]
-        if not amended.restates or not about or None in about:
-            return amended
-        return dataclasses.replace(amended, person=about[-1])
-
-    def _cancelled(self, body: str, clause: Clause) -> Iterator[Candidate]:
-        """Yield the end of the plan lately stated, if it was one, and of the engagement that was called off."""
-        stated = {(one.person, one.slot): one for some in self._recent[:-1] for one in some if not one.ends}
-        plans = [one for one in stated.values() if one.attribute is PersonAttribute.PLAN]
-        engaged = [one for one in stated.values() if one.slot == "status" and one.value == "engaged"]
-        if re.search(r"\bcalled it off\b", body):
-            plans = plans if len(plans) == 1 else [one for one in plans if "wedding" in one.slot]
-            plans += engaged
-        elif len(plans) != 1:
+    def _promoted(self, one: Candidate | Refused) -> Iterator[Candidate]:
+        """Yield the role that a partner whose name is known has after an engagement or a wedding."""
+        if isinstance(one, Refused) or one.ends or one.person is not None or one.slot != "status":
             return
-        for one in plans:
-            yield dataclasses.replace(one, ends=True, start=clause.start, end=clause.end, corrects=False)
-
-    def _renamed(self, name: str, clause: Clause) -> Candidate | None:
-        """Return the name that will do after all, if the conversation spoke of one."""
-        names = [one for some in self._recent for one in some if one.attribute is PersonAttribute.NAME]
-        if not names or names[-1].person is not None or not words.is_given_name(name):
-            return None
-        new = Candidate(PersonAttribute.OTHER, name, "", clause.start, clause.end, changes=True)
-        return restated(PersonAttribute.NAME, "", new)
-
-    def _replaced_taste(self, value: str, clause: Clause) -> Candidate | None:
-        """Return the taste lately stated with another thing: "it's sweet peas from here on" after leeks."""
-        stated = [one for some in self._recent[:-1] for one in some if one.attribute in _HOLDING_ON and not one.ends]
-        if not stated or not stated[-1].value or not words.is_liked(value) or stated[-1].restates:
-            return None
-        old = stated[-1]
-        if old.value not in old.content or old.slot.startswith("favorite"):
-            return None
-        return dataclasses.replace(
-            old,
-            content=old.content.replace(old.value, value),
-            value=value,
-            was=old.value,
-            single=True,
-            changes=True,
-            start=clause.start,
-            end=clause.end,
+        if one.value in _PARTED and (left := self._subjects.partner(PARTNERS)) is not None:
+            yield dataclasses.replace(one, value=left.name, content="", slot=left.role, ends=True)
+        partner = self._subjects.partner(_ROLES_OF.get(one.value, {}))
+        if partner is None:
+            return
+        old, new = partner.role, _ROLES_OF[one.value][partner.role]
+        yield dataclasses.replace(one, value=partner.name, content="", slot=old, ends=True)
+        partner = self._subjects.renamed(partner, new)
+        yield dataclasses.replace(
+            one, value=partner.name, content=f"{new} is called {partner.name}", slot=new, changes=True
         )
 
-    def _over(self, body: str, clause: Clause) -> Candidate | None:
-        """Return the end of the fact stated last whose verb a correction puts in the past: "Correction: played"."""
-        past = re.fullmatch(r"(\w{3,}e?)d", body.casefold())
-        stated = next(reversed(self._recent[:-1] or [[]]), [])
-        if past is None or len(stated) != 1 or stated[0].ends:
-            return None
-        verb = stated[0].content.partition(" ")[0].removesuffix("s")
-        if past[1] not in (verb, f"{verb}e"):
-            return None
-        return dataclasses.replace(stated[0], ends=True, start=clause.start, end=clause.end)
-
-    def _redated(self, body: str, clause: Clause, *, corrects: bool) -> Candidate | None:
-        """Return the fact lately stated with a day, now with another: "wait, the wedding is on 31 October".
-
-        Unless the clause corrects, it names the matter: "the flight has been moved to the 15th".
-        """
-        days, named = words.days(body) or words.ordinals(body), words_of(body)
-        if len(days) != 1:
-            return None
-        moved = corrects or _NEW_DAY.search(body) is not None
-        dated = [old for stated in self._recent for old in stated if not old.ends and len(words.days(old.content)) == 1]
-        held = {(old.person, old.attribute, old.slot): old for old in dated if _matter(old) <= named} or (
-            {(old.person, old.attribute, old.slot): old for old in dated} if moved else {}
-        )
-        if len(held) != 1:
-            return None
-        (old,) = held.values()
-        (was,) = words.days(old.content)
-        day = words.moved(was, days[0])
-        content, value = (text.replace(was, day) for text in (old.content, old.value))
-        return dataclasses.replace(
-            old,
-            content=content,
-            value=value,
-            was=was,
-            single=True,
-            start=clause.start,
-            end=clause.end,
-            corrects=corrects,
-            changes=not corrects,
-        )
-
-
-def _matter(dated: Candidate) -> frozenset[str]:
-    """Return the words that name the matter of a fact with a day: "flight" of "flight to Toronto on 14 February"."""
-    (day,) = words.days(dated.content)
-    name = dated.slot.partition(" to ")[0] or dated.value.replace(day, "").partition(" on ")[0]
-    return words_of(name or dated.attribute.value)
+    def _ended(self, body: str, clause: Clause) -> Iterator[Candidate]:
+        """Yield the end of whatever fact a clause names, if it has words of ending."""
+        subject = self._subjects.read(body) or self._subjects.begins(body)
+        if subject is None or subject[0] is not None:
+            told = {None: body} if subject is None else {subject[0]: subject[1], None: body}
+            for person, said in told.items():
+                if may_end(said):
+                    yield Candidate(
+                        PersonAttribute.OTHER,
+                        "",
+                        "",
+                        clause.start,
+                        clause.end,
+                        person=person,
+                        restates=True,
+                        ends=True,
+                        said=said,
+                    )
 
 
 def _after(stated: list[Candidate], new: Candidate) -> Candidate:
@@ -412,6 +352,12 @@ def _after(stated: list[Candidate], new: Candidate) -> Candidate:
         return new
     ended = [old for old in stated if old.ends and old.person == new.person and words.is_firm(old.value or " ")]
     return dataclasses.replace(new, was=ended[-1].value) if ended and ended[-1].attribute in LEFT else new
+
+
+def _repeats(one: Candidate, other: Candidate) -> bool:
+    """Return whether both state the same fact of the same person."""
+    same = (one.person, one.attribute, one.content) == (other.person, other.attribute, other.content)
+    return same and bool(one.content) and not one.ends and not other.ends
 
 
 def _same_aversion(one: Candidate, other: Candidate) -> bool:
@@ -426,6 +372,8 @@ def _same_aversion(one: Candidate, other: Candidate) -> bool:
 
 def _resolved(said: str, before: str) -> str:
     """Return a clause of taste with the thing that "it" stands for, if the clause before names just one."""
+    if _ALLERGIC.match(said) and (food := _WITHOUT.search(before)):
+        return f"{said} to {food['v']}"
     found = _TASTE_OF_IT.match(said)
     if found is None:
         return said
@@ -470,6 +418,12 @@ def _across(text: str) -> Iterator[Candidate]:
     if (found := _PROMOTED.search(text)) and words.is_title(found["v"]):
         value, start, end = found["v"], found.start(), found.end()
         yield Candidate(PersonAttribute.JOB, value, f"works as {value}", start, end, single=True, changes=True)
+
+
+def _of_age(age: str, clause: Clause) -> Candidate:
+    animal = is_animal(age.split(" ")[-1])
+    kind = PersonAttribute.PET if animal else PersonAttribute.FAMILY
+    return Candidate(kind, age, f"has a {age}", clause.start, clause.end, slot=f"child: {age}")
 
 
 def _named(person: Person, clause: Clause) -> Candidate:

@@ -7,6 +7,7 @@ of rules reads both.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from caliber.learning.lexicon import words
@@ -30,6 +31,7 @@ ANIMALS: Final = (
     "bulldog|border collie|german shepherd|tabby|greyhound|terrier|spaniel|pug|chihuahua|dalmatian|retriever|collie|"
     "bearded dragon|axolotl|cockatiel"
 )
+PARTNERS: Final = frozenset(("wife", "husband", "partner", "girlfriend", "boyfriend", "fiancé", "fiancée", "spouse"))
 OTHERS: Final = (
     "boss|manager|doctor|dentist|therapist|teacher|trainer|coach|neighbour|neighbor|roommate|flatmate|best friend|"
     "friend|landlord|accountant|lawyer|vet|assistant|mentor|colleague|coworker|ex|tutor|nanny"
@@ -99,6 +101,7 @@ _VERBS: Final = {
     "dances": "dance", "climbs": "climb", "sings": "sing", "bakes": "bake", "skis": "ski", "surfs": "surf",
     "supports": "support", "rents": "rent", "keeps": "keep", "grows": "grow", "wears": "wear", "walks": "walk",
     "learns": "learn", "chairs": "chair", "coaches": "coach", "manages": "manage", "does": "do", "gets": "get",
+    "starts": "start", "smokes": "smoke", "volunteers": "volunteer", "won't": "won't", "refuses": "refuse",
 }  # fmt: skip
 _REST = re.compile(
     rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|"
@@ -171,6 +174,27 @@ class Subjects:
             if known is not None:
                 return self._own(self.mention(known), clause[found.end() :])
         return None
+
+    def partner(self, roles: Collection[str]) -> Person | None:
+        """Return the one person with a name and one of these roles, or None."""
+        found = [each for each in self._people if each.name and each.role in roles]
+        return found[0] if len(found) == 1 else None
+
+    def courts(self, roles: Collection[str]) -> bool:
+        """Return whether the talk spoke of somebody with one of these roles, or of a partner."""
+        return any(each.role in roles or each.role == "partner" for each in self._people)
+
+    def renamed(self, person: Person, role: str) -> Person:
+        """Return a person with another role, by which the talk speaks of them from now on."""
+        new = person._replace(role=role)
+        self._people = [new if each == person else each for each in self._people]
+        return new
+
+    def begins(self, clause: str) -> tuple[Person | None, str] | None:
+        """Return the person whose name begins a clause, and the clause with "I" for it; None without a known one."""
+        found = _NAMED.match(clause)
+        known = None if found is None else self._known(found["name"])
+        return None if found is None or known is None else (self.mention(known), f"I {clause[found.end() :].strip()}")
 
     def mentions(self, clause: str) -> list[Person]:
         """Return the relatives and animals that a clause names with their role, wherever it does."""

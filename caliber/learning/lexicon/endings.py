@@ -1,0 +1,90 @@
+"""Phrases with which facts end and plans move, as alternatives for patterns; each list is for matters of a kind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+def _either(text: str) -> str:
+    """Return a pattern of the phrases of a list, which commas part."""
+    return "|".join(phrase.strip() for phrase in text.split(",") if phrase.strip())
+
+
+QUIT: Final = _either("""
+    quit, quitting, gave up, given up, giving up, give up, packed in, jacked in, stopped, stop, cut out, swore
+    off, sworn off, lost interest, fell out of love, went off, gone off, bored, sick, tired, grew out, grown out,
+    outgrew, outgrown, got over, gotten over, used to, no longer, never again, moved on, said goodbye, retired,
+    ditched, ditch
+""")
+"""Before a habit or a taste."""
+LEFT: Final = _either("""
+    quit, quitting, left, leave, leaving, dropped, drop, handed over, hand over, handed in, passed on, gave up,
+    given up, give up, stepped down, step down, stepped back, stepping down, resigned, resign, dropped out, pulled
+    out, backed out, parted ways, walked away, walked out, kicked out, moved out, let go, wound down, wound up, no
+    longer, no more, stopped, used to, retired, finished with, done with, through with
+""")
+"""Before a role, a household or another matter of long standing."""
+FIRED: Final = _either("""
+    quit, quitting, left, leave, leaving, resigned, resign, retired, retire, took retirement, took early
+    retirement, laid off, fired, sacked, let go, made redundant, kicked out, walked out, walked away, parted ways,
+    moved on, stepped down, step down, stepping down, handed in my notice, handed in the notice, gave notice, gave
+    my notice, put in my notice, handed over, hand over, no longer, no more, gave up, given up, give up, dropped
+    out, stopped working, stopped teaching, stopped driving, stopped cleaning, stopped nursing, stopped coaching,
+    stopped doing, quit working, quit teaching, quit driving, quit cleaning, quit nursing, quit coaching, used to
+    work, used to be
+""")
+"""Before an employer or a job."""
+DROPPED: Final = _either("""
+    cancel+ed, cancel, called off, call off, scrapped, scrap, dropped, drop, shelved, binned, axed, ditched, gave
+    up, given up, give up, pulled out, backed out, bailed, skipped, stopped, quit, finished, done with, passed,
+    failed, aced, nailed, flunked, survived, sat, did, had
+""")
+"""Before a plan."""
+PARTED: Final = _either("""
+    broke up, broken up, split, split up, parted ways, divorced, no longer with, ended things, finished things,
+    fell out, kicked out, dumped, left, lost
+""")
+"""Before a person or an animal."""
+SOLD: Final = _either("""
+    sold, sell, traded, traded in, scrapped, got rid, gotten rid, get rid, wrote off, written off, gave away,
+    swapped, gave back, returned, no longer
+""")
+"""Before a thing that is owned."""
+UNUSED: Final = _either("""
+    stopped using, quit using, no longer use, no longer using, ditched, dropped, gave up, moved away, moved off,
+    done with, uninstalled, got rid
+""")
+"""Before a tool."""
+FELL_THROUGH: Final = _either("""
+    over, ended, gone, done, history, finished, fell through, fallen through, cancel+ed, called off, off,
+    scrapped, shelved, no more, closed down, shut down, folded, collapsed, behind me, behind us, no longer, not
+    happening, split, split up, broke up, broken up, not going to happen, not gonna happen, did not last, did not
+    work out, did not happen, did not stick, not going ahead, not a thing, not on, off the table, a thing of the
+    past, dead, dissolved, disbanded, expired
+""")
+"""Behind a plan, a role and the like."""
+FADED: Final = _either("""
+    over for me, over for us, over for good, done for me, done for good, finished for me, history for me, lasted,
+    no more, behind me, split, split up, broke up, broken up, disbanded, dissolved, closed down, shut down,
+    folded, did not last, did not stick, a thing of the past
+""")
+"""Behind a habit, a taste or a diet."""
+BUST: Final = _either("""
+    closed down, shut down, folded, went bust, gone bust, went under, let me go, laid me off, fired me, sacked me,
+    made me redundant, dissolved, bankrupt, history, behind me
+""")
+"""Behind an employer or a job."""
+GONE: Final = _either("""
+    died, passed away, dead, put down, put to sleep, ran away, run away, moved out, dumped me, left me, broke up
+    with me, left the company, history
+""")
+"""Behind a person or an animal."""
+STOLEN: Final = _either("""
+    died, dead, gone, stolen, sold, scrapped, written off, totalled, totaled
+""")
+"""Behind a thing that is owned."""
+SHIFTED: Final = _either("""
+    postponed, postpone, postponing, pushed, push, pushing, moved, move, moving, delayed, delay, delaying,
+    rescheduled, reschedule, shifted, shift, shifting, put off, brought forward, bumped, changed, change, swapped
+""")
+"""Before and behind a plan that gets another day."""
