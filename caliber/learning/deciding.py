@@ -196,7 +196,8 @@ class Decider:
         said, place = statement.candidate.said, (statement.candidate.start, statement.candidate.end)
         if self.steps and (last := self.steps[-1]).action is not LearningAction.NOTHING:
             before = last.statement.candidate
-            if last.statement.turn is statement.turn and (before.start, before.end) == place:
+            same_turn = last.statement.turn is statement.turn and last.statement.person == statement.person
+            if same_turn and (before.start, before.end) == place:
                 return  # its rule has ended a fact already
         own = [each for each in holding if each.person in (statement.person, statement.unnamed)]
         if self._move(statement, own):

@@ -13,14 +13,16 @@ from caliber.learning.rules.reading import Reader
 
 @pytest.mark.parametrize(
     ("name", "recall", "corrections"),
-    # Nothing was tuned on the last: of twelve due corrections nine are missed (goal 0.9).
+    # The goal is 0.9. The first closing run of the last, which nothing was tuned on: 9 of 15 due corrections right.
     [
-        ("open.json", 0.72, 0.9),
+        ("open.json", 0.75, 0.9),
         ("sealed.json", 0.6, 0.9),
         ("open2.json", 0.6, 0.9),
         ("sealed2.json", 0.5, 0.6),
         ("open3.json", 0.7, 0.9),
-        ("sealed3.json", 0.33, 0.25),
+        ("sealed3.json", 0.45, 0.6),
+        ("open4.json", 0.65, 0.8),
+        ("sealed4.json", 0.5, 0.55),
     ],
 )
 def test_labelled_chat(
@@ -433,6 +435,24 @@ def test_a_fact_ends_only_for_what_takes_its_place(memory: caliber.Caliber, text
     memory.remember([{"role": "user", "content": known}], user="maria")
     learned = memory.remember([{"role": "user", "content": text}], user="maria")
     assert learned.updated + learned.ended == ()
+
+
+def test_facts_that_are_spoken_of_again_end_only_where_they_are_over(memory: caliber.Caliber) -> None:
+    """Of each pair of ``pairs.txt`` the first message states a fact; with ``+`` the second ends or changes it."""
+    wrong = []
+    for number, line in enumerate(remember_score.OPEN.with_name("pairs.txt").read_text("utf-8").splitlines()):
+        sign, _, texts = line.partition(" ")
+        before, after = ([{"role": "user", "content": text}] for text in texts.split(" | "))
+        first = memory.remember(before, user=f"user {number}")
+        learned = memory.remember(after, user=f"user {number}")
+        if not first.added or bool(learned.ended + learned.updated) != (sign == "+"):
+            wrong.append(line)
+    assert not wrong
+
+
+@pytest.mark.parametrize("text", remember_score.OPEN.with_name("passing.txt").read_text("utf-8").splitlines())
+def test_what_is_said_in_passing_states_nothing(text: str) -> None:
+    assert read(text) == []
 
 
 @pytest.mark.parametrize("text", ["no, thanks", "Sorry, Bob", "no, I meant that", "actually, never mind", "I meant it"])

@@ -36,7 +36,8 @@ _FICTION = re.compile(
     r"novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
     r"(?:fix|check|correct) (?:the |my |this )?(?:grammar|spelling|text|sentence|paragraph|essay)|"
     r"example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
-    r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as|"
+    r"film|book|game(?! (?:company|studio|developer|designer|industry))|dream|song|show|series|play)|dreamt|dreamed|"
+    r"acting as|act as|"
     r"dear (?:sir|madam|hiring manager)|to whom it may concern)\b",
     _I,
 )
@@ -64,7 +65,7 @@ _PLAN = re.compile(
     r"considering)\b",
     _I,
 )
-_PREFACE = re.compile(r"\bi should (?:probably |also |just |maybe )*(?:mention|add|say|note)\b", _I)
+_PREFACE = re.compile(r"\bi should (?:probably |also |just |maybe )*(?:mention|add|say|note|tell you)\b", _I)
 """Words that announce a statement, and put it in no doubt."""
 _DOUBT = re.compile(
     r"\b(?:maybe|perhaps|probably|possibly|i guess|i think|i suppose|i believe|not sure|i doubt|i wonder|"
@@ -87,7 +88,7 @@ _QUOTED = re.compile(
 _SPLIT = re.compile(
     r"\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
     r"|,?\s+(?:but|though|although|however|yet|whereas|while|so(?! (?:bad|good|much|many|far|well|hard|fun|great|"
-    r"easy|sick|tired|happy|long|keen)\b)|because|cause|cuz|which is why|except)\s+"
+    r"easy|sick|tired|happy|long|keen)\b)|because|cause|cuz|cos|coz|which is why|except)\s+"
     r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"
     r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they(?!/)|it|this|that|turns out|it turns out|"
     r"you|please|can|could|what|how|do|don't)\b)"

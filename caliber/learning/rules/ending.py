@@ -67,14 +67,14 @@ _OTHER_WORDS: Final = (
 
 _BEFORE: Final = (
     r"^(?:(?:i|we|have|am|are|had|just|finally|now|also|already|recently|officially|so|and|then|well|yeah|yes|no|ok|"
-    r"okay|to|decided|ended up|ended|up|actually|eventually|sadly|basically|reluctantly|since|today|yesterday|last "
+    r"okay|to|decided|ended up|actually|eventually|sadly|basically|reluctantly|since|today|yesterday|last "
     r"\w+|"
     r"this \w+|\w+ \w+ ago|in \w+|both|all|even|totally|completely|simply|quickly|me|got|going|,) )*"
 )
 _OF: Final = (
     r"(?:(?:the|my|our|a|an|that|this|being|doing|playing|going|working|on|to|from|as|at|in|with|of|for|it|whole|old|"
     r"all|about|up|out|off|both|completely|taking|eating|drinking|having|making|learning|practi[sc]ing|smoking|using|"
-    r"early|retirement|seeing|dating|job|role|job at|post|position) )*"
+    r"early|retirement|seeing|dating|job|role|post|position) )*"
 )
 _LIGHT: Final = (
     r"(?: (?:thing|things|stuff|part|bit|job|role|position|post|gig|diet|plan|idea|phase|business|group|club|kick|"

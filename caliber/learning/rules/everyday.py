@@ -329,6 +329,19 @@ PERSON: Final = (
 )
 HEALTH: Final = (
     rule(
+        "health",
+        rf"{AM}(?:\d+|two|three|four|five|six|seven|eight|nine) (?:months?|weeks?) (?P<v>pregnant)$",
+        "is {v}",
+    ),
+    rule(
+        "diet",
+        rf"(?:(?:i|we)(?:'ve| have)? )?been (?:doing|on|eating) (?:the )?(?P<v>{words.DIETS})\b.*$",
+        "is on {v}",
+        single=True,
+        preference=True,
+    ),
+    rule("allergy", rf"{AM}a (?:bit|little) allergic to V$", "is allergic to {v}", words.is_allergen, several=True),
+    rule(
         "health/aid",
         r"i wear (?:my )?(?P<v>glasses|contacts|contact lenses|braces|dentures|a wig|orthotics)\b.*$",
         "wears {v}",

@@ -47,9 +47,9 @@ FAMILY: Final = (
     ),
     rule(
         "family/count",
-        rf"{AM}(?P<v>(?:an? )(?:[a-z]+ )?(?:dad|mum|mom|mother|father|parent|grandmother|grandfather|grandma|"
+        rf"{AM}(?P<v>(?:an? )?(?:[a-z]+ )?(?:dad|mum|mom|mother|father|parent|grandmother|grandfather|grandma|"
         rf"grandpa) "
-        r"(?:of|to) (?:an?|one|two|three|four|five|six|\d|twins)(?: [a-z]+)?)$",
+        r"(?:of|to) (?:an?|one|two|three|four|five|six|\d|twins?)(?: [a-z]+)?)(?: who are .+| aged .+)?$",
         "is {v}",
         words.is_value,
     ),

@@ -16,7 +16,7 @@ _LEAD: Final = re.compile(
     r"actually|"
     r"just so you know|for the record|for your information|(?:please |do |also |just )?(?:remember|note|keep in mind|"
     r"bear in mind|don't forget|be aware|know)(?: that)?|also|plus|as you know|i should (?:mention|"
-    r"add|say)(?: that)?|"
+    r"add|say|tell you)(?: that)?|"
     r"i forgot to (?:say|mention|tell you)(?: that)?|i got (?:that|it|this|the \w+) wrong|i need to be reminded that|"
     r"remind me that|change of plans?|to be honest|honestly|frankly|unfortunately|sadly|luckily|"
     r"fun fact|random fact|thanks|thank you|hi there|hey there|good (?:morning|evening|afternoon)|since (?:\d{4}|"

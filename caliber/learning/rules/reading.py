@@ -18,7 +18,7 @@ from caliber.learning.rules.candidates import (
     comparable,
     is_instruction,
 )
-from caliber.learning.rules.clauses import DOUBT, LAUGH, PLAN, QUESTION, TASK, Clause, clauses_of
+from caliber.learning.rules.clauses import DOUBT, LAUGH, PLAN, QUESTION, QUOTE, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
 from caliber.learning.rules.ending import may_end
 from caliber.learning.rules.leads import body_of
@@ -77,7 +77,8 @@ _DROPPED: Final = re.compile(
     r"joined|"
     r"signed|started|starting (?:at|with|for)|switched|retired|turned|became|adopted|got|lost my|sold|was born|"
     r"live in|work (?:at|as|for)|"
-    r"not|no longer|doing|running|broke my|sprained|fractured|tore my|can't stand|hate|allergic to|based in|born in|"
+    r"not|no longer|doing|running|training for|studying for|preparing for|broke my|sprained|fractured|tore my|can't "
+    r"stand|hate|allergic to|based in|born in|"
     r"living in|"
     r"working (?:at|as|for)|studying|used to)\b",
     _I,
@@ -86,6 +87,15 @@ _TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
 _TAKEN_BACK: Final = re.compile(r"^\W*(?:(?:haha|lol|no|nah|ok)\W+)*(?:jk|just kidding|i was joking|i'm joking)\b", _I)
 _ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
 """The beginning of a message about what has changed."""
+_SPEAKER: Final = re.compile(
+    rf"^(?:my|our) {SIZE}(?:{RELATIVES}) (?-i:[A-Z])[\w-]+(?= (?:just )?(?:says|said|tells|told|thinks)\b)", _I
+)
+"""A relative with a name, whose words a clause reports."""
+_SAID_ALL_THE_SAME: Final = {
+    PLAN: (PersonAttribute.PLAN,),
+    LAUGH: (PersonAttribute.ALLERGY, PersonAttribute.PET, PersonAttribute.FAMILY, PersonAttribute.HEALTH),
+}
+"""Matters that a clause states which is refused for others."""
 _CHILD: Final = re.compile(
     r"\b(?:my|our) (?P<v>(?:\d{1,2}|one|two|three|four|five|six|seven|eight|nine|ten)[- ]?(?:year|yr|month|"
     r"week)s?[- ]?old"
@@ -206,6 +216,8 @@ class Reader:
                 corrects or corrected,
             )  # "no, it's Porto" is two clauses
             named = self._subjects.mentions(body) if clause.refusal in _PRESUPPOSING else []
+            if clause.refusal == QUOTE and (speaker := _SPEAKER.match(body)):
+                named = self._subjects.mentions(speaker[0])
             named = [each for each in named if each.name.casefold() in body.casefold()]
             for person in named:
                 yield _named(person, clause)
@@ -289,7 +301,7 @@ class Reader:
                 and int(found["v"]) < _YOUNGEST
             ):
                 continue
-            if clause.refusal is not None and (clause.refusal, rule.attribute) != (PLAN, PersonAttribute.PLAN):
+            if clause.refusal is not None and rule.attribute not in _SAID_ALL_THE_SAME.get(clause.refusal, ()):
                 yield Refused(clause.refusal, clause.start, clause.end, rule.attribute)
             elif not (
                 named and (rule.slot.startswith("count") or rule.content.startswith("{x} is called"))

@@ -52,8 +52,8 @@ _BARE: Final = re.compile(r"^(?P<v>\S+(?: \S+){0,3})$")
 _NUMBER: Final = re.compile(r"^(?P<v>\d{1,3})(?:,| since| now| as of| actually).*$", _I)
 _RESTATED: Final = re.compile(r"^(?:it's|it is|i meant|i mean|make that|rather)\s+(?:actually |now )?(?P<v>.+)$", _I)
 _SPELT: Final = re.compile(
-    r"^(?:(?:sorry|oops|typo|it's|its|it is|that's|the name is|i meant|meant|should be|spelled|spelt|it's spelled|"
-    r"it's spelt|correction|actually|\*),? ?)*(?P<v>(?-i:[A-Z])[\w'-]+(?: (?-i:[A-Z])[\w'-]+){0,3})\*?(?:,.*| with "
+    r"^(?:(?:sorry|oops|typo|it's|its|it is|that's|the name is|i meant|meant|should be|spelled|spelt|"
+    r"correction|actually|\*),? ?)*(?P<v>(?-i:[A-Z])[\w'-]+(?: (?-i:[A-Z])[\w'-]+){0,3})\*?(?:,.*| with "
     r".+|"
     r" without .+| not .+| btw| actually| by the way)?$",
     _I,

@@ -113,7 +113,8 @@ _REST = re.compile(
     r"moved|ran|"
     r"got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|signed|grew|"
     r"swims|runs|cycles|paints|knits|dances|climbs|sings|bakes|skis|surfs|liked|loved|supports|rents|"
-    r"used|became|keeps|grows|wears|walks|speaks|learns|chairs|coaches|manages|does|gets)\b(?P<rest>.*)$",
+    r"changed|gave|used|became|keeps|grows|wears|walks|speaks|learns|chairs|coaches|manages|does|"
+    r"gets)\b(?P<rest>.*)$",
     _I,
 )
 
