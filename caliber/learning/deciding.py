@@ -190,7 +190,7 @@ class Decider:
         self._replace(dataclasses.replace(statement, candidate=new, person=each.person), each)
 
     def _end_named(self, statement: Statement, holding: Sequence[Held]) -> None:
-        """End the facts of one matter that the words of a clause name best, and say to be over."""
+        """End the facts of one matter whose words a clause names, where it tells that they are over."""
         from caliber.learning.rules import ending
 
         said, place = statement.candidate.said, (statement.candidate.start, statement.candidate.end)

@@ -187,6 +187,7 @@ _allow(
     learning__learner="_CONTEXT_BYTES",
     learning__rules__answers="question_of",
     learning__rules__reading="_YOUNGEST",
+    learning__rules__recent="_CLOSE _SPELT_OUT",
     text__contradiction__clauses="ClauseBuilder.plain _AMPM",
     text__contradiction__measures="MeasureReader.clock MeasureReader.counted MeasureReader.number MeasureReader.single "
     "MeasureReader.version _AMPM _OLDEST",

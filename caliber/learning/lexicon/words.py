@@ -461,7 +461,7 @@ def is_dated(value: str) -> bool:
 
 
 def is_coming(value: str) -> bool:
-    """Return whether a value tells when somebody comes, or whence and when: "from India in July"."""
+    """Return whether a value tells the day of a visit, also with its place: "from India in July"."""
     return is_due(value) or is_dated(value)
 
 

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import Check
+from caliber.learning.matters.patterns import Check
 
 _I = re.IGNORECASE
 _YOU = r"(?:do|are|would) you (?:currently |usually )?"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from caliber.learning.rules.subjects import OTHERS, RELATIVES, SIZE
+from caliber.learning.lexicon.people import OTHERS, RELATIVES, SIZE
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.sentences import UnitKind, iter_sentences
 

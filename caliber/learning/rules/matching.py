@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules import dates, everyday, habits, household, life, pastimes
+from caliber.learning.matters import dates, everyday, habits, household, life, pastimes
+from caliber.learning.matters.patterns import Rule
 from caliber.learning.rules.candidates import Candidate
 from caliber.learning.rules.clauses import Clause
-from caliber.learning.rules.patterns import Rule
 from caliber.model.learning import PersonAttribute
 
 RULES: Final = (*life.RULES, *household.RULES, *habits.RULES, *dates.RULES, *everyday.RULES, *pastimes.RULES)

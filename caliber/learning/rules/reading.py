@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from caliber.learning.lexicon import words
+from caliber.learning.lexicon.people import PARTNERS, RELATIVES, SIZE
+from caliber.learning.matters.patterns import Rule
 from caliber.learning.rules import answers
 from caliber.learning.rules.candidates import (
     ANY_SLOT,
@@ -30,19 +32,9 @@ from caliber.learning.rules.matching import (
     match,
     matches_of,
 )
-from caliber.learning.rules.patterns import Rule
 from caliber.learning.rules.recent import Recent
 from caliber.learning.rules.slips import CERTAIN, UNCLEAR, mended, slip_of
-from caliber.learning.rules.subjects import (
-    PARTNERS,
-    RELATIVES,
-    SIZE,
-    Subjects,
-    is_animal,
-    is_other,
-    is_relative,
-    own_words,
-)
+from caliber.learning.rules.subjects import Subjects, is_animal, is_other, is_relative, own_words
 from caliber.model.knowledge import NoteType
 from caliber.model.learning import PersonAttribute
 
@@ -312,7 +304,7 @@ class Reader:
                     yield dataclasses.replace(one, was=was) if was else one
 
     def _engaged(self, body: str, clause: Clause) -> list[Candidate]:
-        """Return what "he proposed" and "she's my wife now" state of the user."""
+        """Return the status of the user after "he proposed" and "she's my wife now"."""
         courting = self._subjects.courts(_ROLES_OF["engaged"])
         status = "engaged" if courting and _PROPOSED.match(body) else ""
         if became := _BECAME.match(body):

@@ -1,4 +1,4 @@
-"""What the last messages of a conversation stated, and the corrections and ends that point back to it."""
+"""Statements of the last messages of a conversation, and the corrections and ends that point back to them."""
 
 from __future__ import annotations
 

@@ -11,31 +11,10 @@ from collections.abc import Collection
 from typing import Final
 
 from caliber.learning.lexicon import words
+from caliber.learning.lexicon.people import ANIMALS, OTHERS, RELATIVES, SIZE
 from caliber.learning.rules.candidates import Person
 
 _I = re.IGNORECASE
-RELATIVES: Final = (
-    "sister|brother|wife|husband|partner|son|daughter|mom|mum|mother|dad|father|girlfriend|boyfriend|fiancée|fiancee|"
-    "fiancé|fiance|spouse|uncle|aunt|cousin|niece|nephew|grandma|grandmother|granny|grandpa|"
-    "grandfather|granddad|baby|"
-    "stepson|stepdaughter|stepmother|stepfather|twin brother|twin sister|twin|kid|child|mother-in-law|father-in-law|"
-    "gf|bf|hubby|sis|bro|mama|papa|mommy|daddy|sister-in-law|brother-in-law|grandson|granddaughter|toddler"
-)
-SIZE: Final = (
-    r"(?:(?:older|elder|younger|little|big|oldest|youngest|eldest|twin|new|newborn|baby|step|half|late|middle) )?"
-)
-ANIMALS: Final = (
-    "dog|cat|puppy|kitten|rabbit|bunny|hamster|parrot|bird|horse|pony|goldfish|fish|turtle|tortoise|"
-    "snake|lizard|gecko|"
-    "guinea pig|ferret|chicken|budgie|canary|pet|golden retriever|labrador|lab|beagle|poodle|corgi|dachshund|husky|"
-    "bulldog|border collie|german shepherd|tabby|greyhound|terrier|spaniel|pug|chihuahua|dalmatian|retriever|collie|"
-    "bearded dragon|axolotl|cockatiel"
-)
-PARTNERS: Final = frozenset(("wife", "husband", "partner", "girlfriend", "boyfriend", "fiancé", "fiancée", "spouse"))
-OTHERS: Final = (
-    "boss|manager|doctor|dentist|therapist|teacher|trainer|coach|neighbour|neighbor|roommate|flatmate|best friend|"
-    "friend|landlord|accountant|lawyer|vet|assistant|mentor|colleague|coworker|ex|tutor|nanny"
-)
 _TEXT_HIS = """
 brother husband son dad father boyfriend fiancé fiance uncle nephew grandpa grandfather granddad stepson stepfather
 grandson
@@ -182,7 +161,7 @@ class Subjects:
         return found[0] if len(found) == 1 else None
 
     def courts(self, roles: Collection[str]) -> bool:
-        """Return whether the talk spoke of somebody with one of these roles, or of a partner."""
+        """Return whether the talk spoke of a partner, or of a person with one of these roles."""
         return any(each.role in roles or each.role == "partner" for each in self._people)
 
     def renamed(self, person: Person, role: str) -> Person:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import AM, HAVE, rule
+from caliber.learning.matters.patterns import AM, HAVE, rule
 
 _EVENT: Final = (
     r"(?P<x>(?:(?!(?:is|on|was|for|in|at|and|to|a|an|the|my|our|have|got|had)\b)[\w'-]+ ){0,2}(?:wedding|surgery|"

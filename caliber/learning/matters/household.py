@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import ADVERBS, AM, HAVE, NAME, NOT, WE, rule
-from caliber.learning.rules.subjects import ANIMALS, RELATIVES, SIZE
+from caliber.learning.lexicon.people import ANIMALS, RELATIVES, SIZE
+from caliber.learning.matters.patterns import ADVERBS, AM, HAVE, NAME, NOT, WE, rule
 
 FAMILY: Final = (
     rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import AM, HAVE, WE, rule
+from caliber.learning.matters.patterns import AM, HAVE, WE, rule
 
 _SHIFT: Final = (
     r"(?P<v>(?:(?:night|day|early|late|morning|evening|weekend|split|double|twelve-hour|12-hour) shifts?|nights|days|"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import ADVERBS, AM, HAVE, rule
-from caliber.learning.rules.subjects import OTHERS, RELATIVES, SIZE
+from caliber.learning.lexicon.people import OTHERS, RELATIVES, SIZE
+from caliber.learning.matters.patterns import ADVERBS, AM, HAVE, rule
 
 _TRIP: Final = (
     r"(?:(?:an?|the|two|three|four|five|ten|\d+|our|my|a few|a couple of|some) )?(?:[\w-]+ ){0,2}?(?:days?|nights?|"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import AM, HAVE, WE, rule
+from caliber.learning.matters.patterns import AM, HAVE, WE, rule
 
 _FIELD: Final = (
     r"(?P<v>(?:(?:web|software|real|social|human|customer|mental|health|law|private|public|event|supply|early|"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.rules.patterns import ADVERBS, AM, FIRM, HAVE, NAME, WE, rule
+from caliber.learning.matters.patterns import ADVERBS, AM, FIRM, HAVE, NAME, WE, rule
 
 HOME: Final = (
     rule(
