@@ -200,6 +200,8 @@ class Decider:
             if same_turn and (before.start, before.end) == place:
                 return  # its rule has ended a fact already
         own = [each for each in holding if each.person in (statement.person, statement.unnamed)]
+        name = statement.candidate.was
+        own = [each for each in own if name.casefold() in each.content.casefold()]
         if self._move(statement, own):
             return
         found = [(each, ending.ends(said, each.attribute, each.slot, each.content, each.value)) for each in own]
@@ -208,6 +210,8 @@ class Decider:
         best = [(each, text) for each, hits, text in named if hits == most]
         if len({each.attribute for each, _ in best} - _WORK) > 1:
             best = [(each, text) for each, text in best if each.attribute not in _TASTES]
+        if len(best) > 1 and any(each.attribute not in _WORK for each, _ in best):
+            return  # which one?
         if len({"work" if each.attribute in _WORK else each.attribute for each, _ in best}) == 1:
             for each, text in best:
                 candidate = dataclasses.replace(statement.candidate, value=text)
@@ -308,6 +312,8 @@ def alike(known: str, value: str) -> bool:
 def _is(held: Held, named: str) -> bool:
     """Return whether words name the value of a fact, or one member of a list in it."""
     value, words = words_of(held.value), words_of(named)
+    if not words:
+        return False  # a sign such as 😭
     if held.attribute is PersonAttribute.PLAN and words <= words_of(held.content):
         return True  # "I dropped Rotterdam" of "Rotterdam on 12 April"
     if held.slot and (words_of(held.slot) == words or (held.slot in PARTNERS and named.casefold() in PARTNERS)):
@@ -344,6 +350,8 @@ def matches(known: str, value: str) -> bool:
     if not value:
         return True
     one, other = words_of(known), words_of(value)
+    if not other or not one:
+        return known == value
     return one <= other or other <= one
 
 

@@ -218,14 +218,14 @@ class Learner:
         """Return the statements of turns, and those that teach nothing: at most as many as one call may teach."""
         statements: list[Statement] = []
         refusals: list[_Refusal] = []
-        counts = {False: 0, True: 0}  # clauses that may end a fact state none: each sort has its own limit
+        facts = endings = 0  # a clause that may end some fact states none, and has a limit of its own
         now = from_us(self._engine.clock.now_us())
         _, user = people.user()
         for turn, found in self._by_rule(turns) if asking is None else asking.read(user, turns):
             if isinstance(found, Refused):
                 refusals.append(_Refusal(found, turn))
-            elif counts[bool(found.said)] < self._config.max_facts:
-                counts[bool(found.said)] += 1
+            elif (endings if found.said else facts) < self._config.max_facts:
+                facts, endings = facts + (not found.said), endings + bool(found.said)
                 stated_at = min(turn.occurred_at or turn.created_at, now)
                 named, unnamed = people.named(found.person), people.unnamed(found.person)
                 statements.append(Statement(found, turn, *named, stated_at, unnamed))

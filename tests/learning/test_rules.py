@@ -21,8 +21,8 @@ from caliber.learning.rules.reading import Reader
         ("sealed2.json", 0.5, 0.6),
         ("open3.json", 0.7, 0.9),
         ("sealed3.json", 0.45, 0.6),
-        ("open4.json", 0.65, 0.8),
-        ("sealed4.json", 0.5, 0.55),
+        ("open4.json", 0.6, 0.8),
+        ("sealed4.json", 0.5, 0.5),
     ],
 )
 def test_labelled_chat(

@@ -11,40 +11,43 @@ def _either(text: str) -> str:
 
 
 QUIT: Final = _either("""
-    quit, quitting, gave up, given up, giving up, give up, packed in, jacked in, stopped, stop, cut out, swore
-    off, sworn off, lost interest, fell out of love, went off, gone off, bored, sick, tired, grew out, grown out,
-    outgrew, outgrown, got over, gotten over, used to, no longer, never again, moved on, said goodbye, retired,
-    ditched, ditch
+    quit, quitting, gave up, given up, giving up, give up, packed in, jacked in, stopped(?! for\b), stop, cut out,
+    swore off, sworn off, lost interest, fell out of love, went off, gone off, grew out, grown out, outgrew,
+    outgrown, got over, gotten over, used to, no longer, never again, moved on, said goodbye, retired, ditched,
+    ditch
 """)
 """Before a habit or a taste."""
 LEFT: Final = _either("""
-    quit, quitting, left, leave, leaving, dropped, drop, handed over, hand over, handed in, passed on, gave up,
-    given up, give up, stepped down, step down, stepped back, stepping down, resigned, resign, dropped out, pulled
-    out, backed out, parted ways, walked away, walked out, kicked out, moved out, let go, wound down, wound up, no
-    longer, no more, stopped, used to, retired, finished with, done with, through with
+    quit, quitting, dropped, handed over, hand over, handed in, passed on, gave up, given up, give up, stepped
+    down, step down, stepped back, stepping down, resigned, resign, dropped out, pulled out, backed out, parted
+    ways, walked away, moved out, wound down, wound up, no longer, no more, stopped(?! (?:for|at|by)\b), used to,
+    retired
 """)
 """Before a role, a household or another matter of long standing."""
 FIRED: Final = _either("""
     quit, quitting, left, leave, leaving, resigned, resign, retired, retire, took retirement, took early
-    retirement, laid off, fired, sacked, let go, made redundant, kicked out, walked out, walked away, parted ways,
-    moved on, stepped down, step down, stepping down, handed in my notice, handed in the notice, gave notice, gave
-    my notice, put in my notice, handed over, hand over, no longer, no more, gave up, given up, give up, dropped
-    out, stopped working, stopped teaching, stopped driving, stopped cleaning, stopped nursing, stopped coaching,
-    stopped doing, quit working, quit teaching, quit driving, quit cleaning, quit nursing, quit coaching, used to
-    work, used to be
+    retirement, was laid off, got laid off, been laid off, was fired, got fired, been fired, was sacked, got
+    sacked, been sacked, was let go, got let go, been let go, was made redundant, got made redundant, been made
+    redundant, got kicked out, was kicked out, walked out, walked away, parted ways, moved on, stepped down, step
+    down, stepping down, handed in my notice, handed in the notice, gave notice, gave my notice, put in my notice,
+    handed over, hand over, no longer, no more, gave up, given up, give up, dropped out, stopped working, stopped
+    teaching, stopped driving, stopped cleaning, stopped nursing, stopped coaching, stopped doing, quit working,
+    quit teaching, quit driving, quit cleaning, quit nursing, quit coaching, used to work, used to be
 """)
 """Before an employer or a job."""
+PASSED: Final = _either("""
+    passed, failed, aced, nailed, flunked, survived, sat
+""")
+"""Before an exam that is over."""
 DROPPED: Final = _either("""
     cancel+ed, cancel, called off, call off, scrapped, scrap, dropped, drop, shelved, binned, axed, ditched, gave
-    up, given up, give up, pulled out, backed out, bailed, skipped, stopped, quit, finished, done with, passed,
-    failed, aced, nailed, flunked, survived, sat, did, had
+    up, given up, give up, pulled out, backed out, bailed, quit
 """)
 """Before a plan."""
 PARTED: Final = _either("""
-    broke up, broken up, split, split up, parted ways, divorced, no longer with, ended things, finished things,
-    fell out, kicked out, dumped, left, lost
+    broke up, broken up, split, split up, parted ways, divorced, no longer with, ended things, finished things
 """)
-"""Before a person or an animal."""
+"""Before a partner."""
 SOLD: Final = _either("""
     sold, sell, traded, traded in, scrapped, got rid, gotten rid, get rid, wrote off, written off, gave away,
     swapped, gave back, returned, no longer
@@ -65,8 +68,8 @@ FELL_THROUGH: Final = _either("""
 """Behind a plan, a role and the like."""
 FADED: Final = _either("""
     over for me, over for us, over for good, done for me, done for good, finished for me, history for me, lasted,
-    no more, behind me, split, split up, broke up, broken up, disbanded, dissolved, closed down, shut down,
-    folded, did not last, did not stick, a thing of the past
+    no more, behind me, split up, broke up, broken up, disbanded, dissolved, closed down, shut down, folded, did
+    not last, did not stick, a thing of the past, gone for good, ended for good
 """)
 """Behind a habit, a taste or a diet."""
 BUST: Final = _either("""
@@ -75,10 +78,13 @@ BUST: Final = _either("""
 """)
 """Behind an employer or a job."""
 GONE: Final = _either("""
-    died, passed away, dead, put down, put to sleep, ran away, run away, moved out, dumped me, left me, broke up
-    with me, left the company, history
+    died, passed away, is dead, dumped me, left me, broke up with me
 """)
-"""Behind a person or an animal."""
+"""Behind a partner."""
+DIED: Final = _either("""
+    died, passed away, is dead
+""")
+"""Behind a relative or an animal."""
 STOLEN: Final = _either("""
     died, dead, gone, stolen, sold, scrapped, written off, totalled, totaled
 """)

@@ -11,6 +11,8 @@ _I = re.IGNORECASE
 MAX_VALUE: Final = 80
 _MAX_WORDS: Final = 10
 
+_SIGNS: Final = frozenset("\u0001{}\\<>")
+"""Signs that no value has: of masked quotations, templates and markup."""
 _CONDITION = re.compile(
     r"\b(?:diabetes|asthma|adhd|add|autism|epilepsy|c(?:o)?eliac|arthritis|dyslexia|insomnia|ibs|migraines?|"
     r"depression|"
@@ -61,7 +63,8 @@ _ARTICLE = re.compile(
     _I,
 )
 _NEAR_NOTHING = re.compile(
-    r"^(?:it|here|there|home|town|work|bed|trouble|love|hell|peace|fear|chaos|doubt|charge|touch|"
+    r"^(?:it|here|there|home|town|work|bed|hope|pajamas|pyjamas|sweatpants|leggings|jeans|excel|trouble|love|hell|"
+    r"peace|fear|chaos|doubt|charge|touch|"
     r"sync|general|fact|contact|pain|progress|denial|shock|hurry|luck|the (?:area|countryside|"
     r"\d+s|past|present|moment|future|dark|middle|same|city|suburbs|dorms?|cloud|backend|office|"
     r"next|new|other|second|top|bottom|mood|loop|know|process|zone|garden|kitchen|attic|house))\b",
@@ -167,7 +170,7 @@ def is_value(value: str) -> bool:
     return (
         0 < len(plain) <= MAX_VALUE
         and len(plain.split()) <= _MAX_WORDS
-        and "\u0001" not in plain
+        and not _SIGNS & set(plain)
         and _POINTING.match(plain) is None
         and _OPEN_END.search(plain) is None
     )
@@ -293,6 +296,8 @@ def is_employer(value: str) -> bool:
         return False
     if re.match(
         r"^(?:home|work|school|uni|university|college|lunch|dinner|night|nights|free|fun|starbucks|ikea|heathrow|"
+        r"hours|love|a desk|"
+        r"the (?:gym|dentist|doctor|vet|beach|airport|park)|"
         r".* (?:airport|station|hotel|cafe|café|place|gate|"
         r"terminal)$|"
         r"a (?:distance|living|snail's|good|slow|fast|high|low|steady|different|certain)\b|the (?:moment|weekend|"
@@ -376,7 +381,7 @@ def is_first_name(value: str) -> bool:
 
 def is_age(value: str) -> bool:
     """Return whether a number may be a person's age."""
-    return value.isdigit() and 0 < int(value) < 120
+    return value.isascii() and value.isdigit() and 0 < int(value) < 120
 
 
 def is_date(value: str) -> bool:

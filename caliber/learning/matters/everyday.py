@@ -36,7 +36,7 @@ _PRESCRIBED: Final = (
 )
 WORK: Final = (
     rule("job", rf"{WE}work(?:ing)? in {_FIELD}$", "works in {v}", words.is_value, single=True),
-    rule("job", rf"{AM}(?:working|employed) in {_FIELD}$", "works in {v}", words.is_value, single=True),
+    rule("job", rf"{AM}(?:working|employed) in (?!an? ){_FIELD}$", "works in {v}", words.is_value, single=True),
     rule(
         "job",
         rf"{AM}in (?P<v>sales|marketing|finance|tech|construction|healthcare|hospitality|retail|insurance|logistics|"
@@ -61,7 +61,8 @@ WORK: Final = (
     rule("job", r"we (?:run|own|opened|manage) (?P<v>(?:an?|our own) .+)$", "runs {v}", words.is_business, single=True),
     rule(
         "employer",
-        rf"{HAVE}(?:gone|went|going|turned|become|became) (?P<v>self[- ]employed|freelance|independent)(?:,? "
+        rf"{HAVE}(?:gone|went|going|turned|become|became) (?P<v>self[- ]employed|freelance|independent)(?! in "
+        rf"my)(?:,? "
         rf"(?:since|in|last|this|now|after|so|because|about|a|two|at) ?.*)?$",
         "is {v}",
         words.is_value,
@@ -115,7 +116,8 @@ WORK: Final = (
     ),
     rule(
         "job/studies",
-        rf"{AM}in (?:my )?(?P<v>(?:first|second|third|fourth|fifth|final|last) year (?:of|at|in) .+)$",
+        rf"{AM}in (?:my )?(?P<v>(?:first|second|third|fourth|fifth|final|last) year (?:of|at|in) (?:my )?(?:\w+ )?"
+        r"(?:uni|university|college|school|high school|med school|phd|degree|master's|nursing|medicine|law)\b.*)$",
         "studies: {v}",
         single=True,
     ),
@@ -130,7 +132,14 @@ WORK: Final = (
     ),
 )
 MORE_WORK: Final = (
-    rule("job/studies", rf"{HAVE}dropped out(?: of .+)?$", "", words.is_anything, ends=True),
+    rule(
+        "job/studies",
+        rf"{HAVE}dropped out(?: of (?:my |the )?(?:uni|university|college|school|\w+ school|course|degree|"
+        rf"phd)\b.*)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
     rule(
         "employer",
         rf"{HAVE}(?:found|got|landed|have) (?:a |some )?(?:new )?(?:job|work|position) (?:at|with|in) {_WORKPLACE}$",
@@ -148,8 +157,9 @@ MORE_WORK: Final = (
     ),
     rule(
         "job",
-        rf"{HAVE}(?:been |was |got |just )*(?:appointed|elected|named|hired as|hired on as|made) (?:as |to be )?"
-        r"(?P<a>an? |the )?V$",
+        r"i(?:'ve| have)? (?:been |was |got |just )*(?:appointed|elected|named|hired as|hired on as|made) (?:as |to "
+        r"be )?"
+        r"(?P<a>the )?V$",
         "works as {a}{v}",
         words.is_title,
         single=True,
@@ -164,10 +174,10 @@ MORE_WORK: Final = (
     ),
     rule(
         "other/volunteers",
-        rf"{WE}volunteer(?:ing)? (?P<a>at|for|with|in) V(?: (?:on|every|once|twice) .+)?$",
+        rf"{WE}volunteer(?:ing)? (?P<a>at|with) V(?: (?:on|every|once|twice) .+)?$",
         "volunteers {a} {v}",
     ),
-    rule("other/volunteers", rf"{AM}volunteering (?P<a>at|for|with|in) V(?: on .+)?$", "volunteers {a} {v}"),
+    rule("other/volunteers", rf"{AM}volunteering (?P<a>at|with) V(?: on .+)?$", "volunteers {a} {v}"),
     rule("other/nationality", rf"{AM}(?P<v>(?:half[- ])?[A-Z][a-z]+)$", "is {v}", words.is_language, single=True),
     rule(
         "health/smoking",
@@ -213,11 +223,11 @@ HOME: Final = (
     ),
     rule(
         "home",
-        rf"{HAVE}(?:just |finally )*(?:bought|got|rented|signed (?:a|the) lease (?:on|for)|got the keys to|found|"
+        rf"{HAVE}(?:just |finally )*(?:bought|got|rented|signed (?:a|the) lease (?:on|for)|got the keys to|"
         r"moved into|closed on) (?:an?|our|my|the)(?: [\w-]+){0,3}? (?:flat|house|apartment|place|home|condo|cottage|"
-        r"studio|room|bungalow|townhouse|lease) in V$",
+        r"studio|bungalow|townhouse|lease) in V$",
         "lives in {v}",
-        words.is_town,
+        words.is_known_place,
         single=True,
         changes=True,
     ),
@@ -281,12 +291,14 @@ PERSON: Final = (
     ),
     rule(
         "age",
-        rf"{AM}(?P<v>\d{{2}})(?: years old| yo)?,? (?:and|but|so) (?!\d|half|a half)[a-z'].*$",
+        rf"{AM}(?P<v>\d{{2}})(?: years old| yo)?,? (?:and|but|so) (?:i|i'm|my|we|live|living|work|working|have|"
+        rf"never|still|single|from|in|an?|married|"
+        r"training|studying|feel|feeling|struggling|trying)\b.*$",
         "is {v} years old",
         words.is_age,
         single=True,
     ),
-    rule("age", r"i have (?P<v>\d{2}) years(?: old)?$", "is {v} years old", words.is_age, single=True),
+    rule("age", r"i have (?P<v>\d{2}) years old$", "is {v} years old", words.is_age, single=True),
     rule(
         "age",
         rf"{AM}(?P<v>\d{{2}})[ /,]?(?:f|m|female|male|nb)(?:,? and .+)?$",
@@ -303,21 +315,19 @@ PERSON: Final = (
     ),
     rule(
         "family/status",
-        r"i(?:'ve| have)? (?:just |finally )?said yes$",
-        "is engaged",
-        words.is_anything,
-        single=True,
-        changes=True,
-    ),
-    rule(
-        "family/status",
-        rf"{HAVE}(?:tied the knot|eloped)\b.*$",
+        rf"{HAVE}(?:tied the knot|eloped)(?: (?:last|yesterday|on \w+day|in (?-i:[A-Z])\w+|this).*)?$",
         "is married",
         words.is_anything,
         single=True,
         changes=True,
     ),
-    rule("family/expecting", rf"{AM}expecting (?P<v>(?:a|our|my|twins)\b.*)$", "is expecting {v}", words.is_value),
+    rule(
+        "family/expecting",
+        rf"{AM}expecting (?P<v>(?:(?:a|our|my) (?:baby|child|boy|girl|son|daughter|first|second|third|little one)|"
+        r"twins)\b.*)$",
+        "is expecting {v}",
+        words.is_value,
+    ),
     rule(
         "family/count kids",
         r"(?:my|our) (?:kids|children|boys|girls|sons|daughters|twins) are (?P<a>\d{1,2}(?:, \d{1,2})*,? (?:and|&) "
@@ -343,7 +353,8 @@ HEALTH: Final = (
     rule("allergy", rf"{AM}a (?:bit|little) allergic to V$", "is allergic to {v}", words.is_allergen, several=True),
     rule(
         "health/aid",
-        r"i wear (?:my )?(?P<v>glasses|contacts|contact lenses|braces|dentures|a wig|orthotics)\b.*$",
+        r"i wear (?:my )?(?P<v>glasses|contacts|contact lenses|braces|dentures|orthotics)(?: (?:now|every day|all "
+        r"the time|since .+|for (?:reading|driving)))?$",
         "wears {v}",
     ),
     rule("health", rf"{AM}(?P<v>left|right) handed$", "is {v}-handed"),
@@ -373,30 +384,27 @@ HEALTH: Final = (
         changes=True,
     ),
     rule("health", rf"{_PRESCRIBED}(?:put|started|got) me (?:back )?on V$", "takes {v}", words.is_medicine),
-    rule("health", rf"{_PRESCRIBED}(?:prescribed|given|gave) me V$", "takes {v}", words.is_medicine),
     rule(
         "health",
-        rf"(?:{HAVE}|{AM})(?:been |was |got |just |now )*(?:prescribed|put on|taking|started taking|started on|"
-        r"started|taken) V$",
+        rf"(?:{HAVE}|{AM})(?:been |was |got |just |now )*(?:prescribed|put on|taking|started taking|started on) "
+        r"(?P<v>(?!.*\b(?:ibuprofen|paracetamol|aspirin|tylenol|advil)\b).+)$",
         "takes {v}",
         words.is_medicine,
     ),
-    rule("health", r"(?:it's|its|turns out it's|they say it's) V$", "has {v}", words.is_illness),
     rule(
         "health",
         r"(?:my|the) (?:doctor|doc|gp|consultant|specialist) (?:says|said|thinks|confirmed|told me)(?: that)? "
-        r"(?:i have|i've got|it's|its) V$",
+        r"(?:i have|i've got) V$",
         "has {v}",
         words.is_illness,
     ),
     rule(
         "allergy",
-        r"V (?:gives? me (?:hives|a rash|migraines|the runs|terrible \w+)|makes? me (?:ill|sick|break out|swell up|"
+        r"V (?:gives? me (?:hives|a rash|migraines)|makes? me (?:break out|swell up|"
         r"itch))$",
         "does not tolerate {v}",
         words.is_food,
     ),
     rule("allergy", r"V (?:doesn't|don't|does not|do not) agree with me$", "does not tolerate {v}", words.is_food),
-    rule("diet/avoids", r"(?:i|we) (?:won't|will not|refuse to) eat V$", "avoids {v}", words.is_food, preference=True),
 )
 RULES: Final = (*WORK, *MORE_WORK, *HOME, *PERSON, *HEALTH)

@@ -187,7 +187,10 @@ PLANS: Final = (
     ),
     rule(
         "plan",
-        rf"{AM}(?P<a>having|getting) (?P<v>(?!(?:trouble|problems|issues|a hard|fun|it|this|that|them|an? error|"
+        rf"{AM}(?P<a>having|getting) (?P<v>(?=.*\b(?:party|wedding|surgery|operation|marathon|race|shower|exam|"
+        rf"course|class|trip|holiday|interview|procedure|scan|transplant|mri|lasik|half|10k|concert|exhibition|tour|"
+        rf"appointment|baby|braces|tattoo|treatment|chemo)\b)(?!(?:trouble|problems|issues|a hard|fun|it|this|that|"
+        rf"them|an? error|"
         rf"errors)\b)[\w' -]{{2,40}} (?:on|next|this) .+)$",
         "is {a} {v}",
         words.is_dated,
@@ -203,7 +206,8 @@ PLANS: Final = (
         rf"{AM}(?P<a>looking for|searching for|hunting for|house hunting for|flat hunting for) (?P<v>(?:an?|my first|"
         r"our first) (?:new |bigger |smaller |cheaper |first |\w+[- ]bed(?:room)? )*(?:apartment|flat|house|room|"
         r"studio"
-        r"|job(?! (?:title|description|ad)\b)|place to (?:live|rent))\b.*)$",
+        r"|job(?! (?:title|description|ad)\b)|place to (?:live|rent))(?: (?:in|near|with|close|to rent|to buy|for "
+        r"(?:us|me)|under)\b(?!.*\b(?:this|pdf|sims)\b).*)?)$",
         "is {a} {v}",
         words.is_long_value,
     ),
@@ -225,7 +229,10 @@ PLANS: Final = (
     ),
     rule(
         "plan",
-        rf"{AM}(?P<a>running|doing|having|getting|taking|starting|hosting|throwing) (?P<v>(?:the|an?|my|our) .+? "
+        rf"{AM}(?P<a>running|doing|having|getting|taking|starting|hosting|throwing) (?P<v>(?=.*\b(?:party|wedding|"
+        rf"surgery|operation|marathon|race|shower|exam|course|class|trip|holiday|interview|procedure|scan|"
+        rf"transplant|mri|lasik|half|10k|concert|exhibition|tour|appointment|baby|braces|tattoo|treatment|"
+        rf"chemo)\b)(?:the|an?|my|our) .+? "
         rf"(?:on|"
         r"in|next|this) .+)$",
         "is {a} {v}",

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from caliber.learning.lexicon import endings, words
+from caliber.learning.lexicon.people import PARTNERS
 from caliber.learning.rules.candidates import words_of
 from caliber.model.learning import PersonAttribute
 
@@ -96,9 +97,10 @@ _ADVERBS: Final = (
     r"already|recently|basically|kind of|and))* "
 )
 _END: Final = (
-    r"(?= ?(?:$|,| (?:now|after|because|since|so|and|but|in|for|with|by|last|then|yesterday|recently|as|it|we|i|a|an|"
-    r"two|three|four|five|about|almost|exactly|me|us|he|she|they|until|once|from|tbh|altogether|\w+ly|already|"
-    r"barely|all|due|says|lol|during|before|on \w+day)\b))"
+    r"(?= ?(?:$|,| (?:now|after|because|since|so|and|but|last|then|yesterday|recently|as|about|almost|exactly|me|us|"
+    r"a|two|"
+    r"three|four|five|six|until|once|tbh|altogether|\w+ly|already|barely|all|due|says|for (?:me|us|good)|during|"
+    r"on \w+day|in (?:the end|(?-i:[A-Z])\w+|\d{4}))\b))"
 )
 
 
@@ -118,8 +120,13 @@ _BAR: Final = re.compile(
     r"try|"
     r"trying|tried|when|whenever|every time|for (?:now|today|tonight|the day|the holidays?|the weekend|lunch|dinner|"
     r"work|"
-    r"a bit|a while)|tonight|early|on pause|on a break|rarely|forgot|forget|late|(?:at|by|around) \d+|on \w+days|"
-    r"this (?:morning|afternoon|evening|week))\b",
+    r"a bit|a while|an hour|a minute|her|his|the)|tonight|early|on pause|on a break|rarely|forgot|forget|late|on "
+    r"\w+days|"
+    r"(?:at|by|around) (?:\d+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|noon|midnight|lunch)|"
+    r"this (?:morning|afternoon|evening|week)|just left|with an?|on the (?:bus|train|way)|and (?:got|went)|laughing|"
+    r"in (?:my|the) (?:dream|game|movie|film|photo|picture|play)|in minecraft|but (?:came|found)|again lol|gross|"
+    r"yuck|"
+    r"by accident|polite|even more|as long as|too ?$|once|one more|last year|in a (?:dream|game))\b",
     _I,
 )
 """Words with which no clause ends a fact."""
@@ -152,29 +159,38 @@ _DROPPED_CLASS: Final = re.compile(
     rf"(?:the )?{_FACT}){_STOP}",
     _I,
 )
+_PAST: Final = re.compile(rf"{_BEFORE}(?:{endings.PASSED}) (?:my|the|our) {_FACT}(?= ?$| ,)", _I)
 _WELL: Final = re.compile(
-    rf"\bnever had (?:a |an |the )?{_FACT}|\b(?:outgrew|outgrown|grew out of|grown out of|got over|rid of|recovered "
-    rf"from|"
-    rf"healed from|cured of|beat) {_OF}{_FACT}|"
-    rf"{_CLAUSE}{_FACT}{_LIGHT}{_ADVERBS}(?:gone|healed|fine|better|ok|okay|cured|cleared|fixed|went away|"
-    rf"misdiagnosed|"
-    r"a misdiagnosis|wrong|mended)(?= ?$| ,| now| again| after)|"
-    rf"\b(?:took|taken|taking) me off (?:the |my )?{_FACT}|\b(?:came|come|coming|am|got) off (?:the |my )?{_FACT}|"
-    rf"\b(?:stopped|quit|finished) (?:taking |using )?(?:the |my )?{_FACT}{_LIGHT}{_STOP}|"
-    rf"\b(?:do|does) not (?:actually |really )?have (?:an? |the )?{_FACT}(?= ?$| ,| any ?more| after all)|"
-    rf"\bnot {_FACT}(?= ?$| ,| after all| any ?more)",
+    rf"{_BEFORE}(?:outgrew|outgrown|grew out of|grown out of|got over|rid of|recovered from|healed from|cured of|"
+    rf"beat) {_OF}"
+    rf"{_FACT}(?= ?$| ,)|{_CLAUSE}{_FACT}{_LIGHT}{_ADVERBS}(?:healed|cured|cleared up|misdiagnosed|a misdiagnosis|"
+    rf"gone for good|"
+    r"completely gone)(?= ?$| ,| now| again| after| up)|"
+    rf"^(?:my |the )?(?:doctor|doc|gp|they|psychiatrist|specialist)(?: have| has| is)? (?:took|taken|taking) me off "
+    rf"(?:the |my )?"
+    rf"{_FACT}|{_BEFORE}(?:came|come|coming|am|got) off (?:the |my )?{_FACT}(?= ?$| ,)|"
+    rf"{_BEFORE}(?:stopped|quit) (?:taking |using )?(?:the |my )?{_FACT}{_LIGHT}{_STOP}|"
+    rf"{_BEFORE}(?:do|does) not (?:actually |really )?have (?:an? |the )?{_FACT}(?= ?$| ,| any ?more| after all)|"
+    rf"{_BEFORE}not {_FACT}(?= after all| any ?more)|{_BEFORE}never had (?:a |an |the )?{_FACT}(?= ?$| ,| after all)",
     _I,
 )
+_MENDED: Final = re.compile(
+    rf"{_CLAUSE}{_FACT}{_LIGHT}{_ADVERBS}(?:healed|fine|better|ok|okay|good|mended|fixed)(?= ?$| ,| now| again| "
+    rf"after| up)",
+    _I,
+)
+_HURT: Final = re.compile(r"\b(?:hurt|bad|broken|torn|sprained|fractured|injured|dislocated)\b")
 _TOLERATED: Final = re.compile(
-    rf"\bno {_FACT} (?:allergy|allergies|intolerance|reaction)\b|\bnot (?:\w+ )?(?:allergic|intolerant|sensitive) "
+    rf"\bno {_FACT} (?:allergy|allergies|intolerance)\b|{_BEFORE}not (?:\w+ )?(?:allergic|intolerant|sensitive) "
     rf"(?:to )?"
-    rf"{_FACT}|\bnot (?:actually |really )?have (?:an? |the |any )?{_FACT} (?:allergy|intolerance)|\bno {_FACT}(?= "
-    rf"?$| ,)|"
-    rf"{_FACT} (?:allergy|intolerance) (?:is|was|has) (?:\w+ )?(?:gone|over|cured|wrong|a misdiagnosis|cleared)\b|"
-    rf"\b(?:can|could|am|are|allowed) (?:to )?(?:finally |now |safely )?(?:eat|eating|have|having|drink|tolerate) "
+    rf"{_FACT}|{_BEFORE}(?:do|does) not (?:actually |really )?have (?:an? |the |any )?{_FACT} (?:allergy|"
+    rf"intolerance)|"
+    rf"^(?:my |the ){_FACT} (?:allergy|intolerance) (?:is|was|has) (?:\w+ )?(?:gone|over|cured|wrong|a misdiagnosis|"
+    rf"cleared)\b|"
+    rf"{_BEFORE}(?:can|am|are) (?:allowed to )?(?:finally |now |safely )?(?:eat|eating|have|having|drink|tolerate) "
     rf"{_OF}"
-    rf"{_FACT}(?: just| totally| perfectly)? (?:again|now|fine|after all|without)\b|"
-    rf"\b(?:outgrew|outgrown|grew out of|grown out of|got over) {_OF}{_FACT}",
+    rf"{_FACT}(?: just| totally| perfectly)? (?:again|now|fine|after all)\b|"
+    rf"{_BEFORE}(?:outgrew|outgrown|grew out of|grown out of|got over) {_OF}{_FACT}(?= ?$| ,)",
     _I,
 )
 _TAKEN_TO: Final = re.compile(
@@ -216,9 +232,9 @@ _CUE: Final = re.compile(
     _I,
 )
 _FAREWELL: Final = re.compile(
-    rf"{_BEFORE}(?:moved (?:out of|away from)|left (?={_FACT} (?:for good|behind))|said goodbye to|gave up|sold|"
-    rf"no longer (?:in|live in|living in|based in)) {_OF}{_FACT}{_LIGHT}(?= ?$| ,| for good| behind| last| in \w+ ?$|"
-    rf" because| after)|"
+    rf"{_BEFORE}(?:moved out of|moved away from|no longer (?:in|live in|living in|based in)) {_FACT}{_LIGHT}(?= ?$| "
+    rf",| for good|"
+    rf" last| because| after)|"
     rf"{_BEFORE}(?:do |did )?not (?:live |living |based )?(?:in|at) {_FACT} (?:anymore|any more|any longer)",
     _I,
 )
@@ -233,15 +249,14 @@ _BY_MATTER: Final = {
     PersonAttribute.LIKES: _GIVEN_UP,
     PersonAttribute.LANGUAGE: _GIVEN_UP,
     PersonAttribute.DIET: (*_GIVEN_UP, _TAKEN_TO),
-    PersonAttribute.PLAN: (*_NEVER, _before(endings.DROPPED), _behind(endings.FELL_THROUGH), _SHUT, _NO_PLAN),
-    PersonAttribute.FAMILY: (*_NEVER, _before(endings.PARTED), _behind(endings.GONE)),
-    PersonAttribute.PET: (
-        *_NEVER,
-        _before(endings.PARTED, r"(?= ?$| ,| (?:on|last|yesterday|today|in)\b)"),
-        _behind(endings.GONE),
-    ),
+    PersonAttribute.PLAN: (*_NEVER, _before(endings.DROPPED), _PAST, _behind(endings.FELL_THROUGH), _SHUT, _NO_PLAN),
+    PersonAttribute.FAMILY: (_NOT_ANY_MORE, _behind(endings.DIED)),
+    PersonAttribute.PET: (_behind(endings.DIED), re.compile(rf"{_BEFORE}lost {_FACT}(?= ?$| ,| on \w+day| last)", _I)),
 }
-_OTHER: Final = (*_NEVER, _before(endings.LEFT), _behind(endings.FELL_THROUGH), _SHUT)
+_PARTNER: Final = (_NOT_ANY_MORE, _before(endings.PARTED), _behind(endings.GONE))
+_NAMED: Final = re.compile(r"^(?P<role>[\w ]+) is called ")
+_MOVED_OUT: Final = re.compile(rf"{_CLAUSE}{_FACT} (?:has |have |just )*(?:moved out|left the company){_END}", _I)
+_OTHER: Final = (*_NEVER, _before(endings.LEFT), _behind(endings.FADED), _SHUT)
 _BY_SLOT: Final = {
     "uses": (*_NEVER, _before(endings.UNUSED)),
     "car": (*_NEVER, _before(endings.SOLD), _behind(endings.STOLEN)),
@@ -257,9 +272,10 @@ _LEFT_GROUP: Final = re.compile(
     _I,
 )
 _EATER: Final = re.compile(
-    r"^(?:(?:and|so|ok|okay|well|confession|now|just|,|actually|i|we|am|are|have|been|back|started|can|to|had|ate|"
-    r"it) )*"
-    r"(?:eating|eat|eats|back|ate|had|having|have|started|drinking|drink|not|an? )\b",
+    r"^(?:(?:and|so|ok|okay|well|confession|now|just|,|actually|i|we|am|are|have|been|started|caved|back|on|to) )*"
+    r"(?:eating|eat|ate|had|back|drinking|drink)\b(?!.*\b(?:vegan|veggie|vegetarian|plant|oat|almond|soy|soya|"
+    r"coconut|"
+    r"rice milk|free|fake|mock|sauce|not|my|watch|for|until|happening)\b)",
     _I,
 )
 """The beginning of a clause about what its speaker eats."""
@@ -302,7 +318,7 @@ def ends(said: str, attribute: PersonAttribute, slot: str, content: str, value: 
     ``said`` is in the first person, whoever the fact is about.
     """
     plain = _long(said)
-    if attribute in _ENDLESS or _BAR.search(plain):
+    if attribute in _ENDLESS or slot.startswith("favorite") or _BAR.search(plain):
         return None
     if attribute is PersonAttribute.DIET and _EATER.match(plain):
         for diet, eaten in _DIETS:
@@ -312,20 +328,21 @@ def ends(said: str, attribute: PersonAttribute, slot: str, content: str, value: 
     if found is None:
         return None
     clause, named, hits = found
-    patterns = _BY_MATTER.get(attribute) or _BY_SLOT.get(slot, _OTHER)
-    if is_person(content):
-        patterns = _BY_MATTER[PersonAttribute.FAMILY]
-    if content.startswith("avoids"):
-        patterns = (*patterns, _EATS)
     group = _LEFT_GROUP.search(plain)
     if group is not None and _root(group[1]) in {_root(each) for each in named.split()}:
         return hits, named
-    return (hits, named) if any(pattern.search(clause) for pattern in patterns) else None
+    return (hits, named) if any(each.search(clause) for each in _patterns(attribute, slot, content)) else None
 
 
-def is_person(content: str) -> bool:
-    """Return whether a fact is the name of a person of another sort: "boss is called Karen"."""
-    return re.match(r"^[\w ]+ is called ", content) is not None
+def _patterns(attribute: PersonAttribute, slot: str, content: str) -> tuple[re.Pattern[str], ...]:
+    if (person := _NAMED.match(content)) is not None and attribute is not PersonAttribute.PET:
+        if person["role"] in PARTNERS:
+            return _PARTNER
+        return _BY_MATTER[PersonAttribute.FAMILY] if attribute is PersonAttribute.FAMILY else (_MOVED_OUT,)
+    patterns = _BY_MATTER.get(attribute) or _BY_SLOT.get(slot, _OTHER)
+    if content.startswith("avoids"):
+        patterns = (*patterns, _EATS)
+    return (*patterns, _MENDED) if attribute is PersonAttribute.HEALTH and _HURT.search(content) else patterns
 
 
 def moved(said: str, content: str, value: str) -> tuple[str, str] | None:

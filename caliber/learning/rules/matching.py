@@ -36,7 +36,7 @@ _BEGINNING: Final = {
 }
 """The rules that may match a clause, by its first two characters."""
 _TAIL: Final = re.compile(
-    r"(?:[\s,]+(?:any ?more|right now|there|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|"
+    r"(?:[\s,]+(?:any ?more|there|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|"
     r"after all|now|too|as well|these days|nowadays|at the moment|right now|currently|by the way|"
     r"btw|actually|though|"
     r"please|again|today|yesterday|recently|lately|already|instead|for now|you know|fyi|to be honest|honestly|also|"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from caliber.learning.lexicon import words
-from caliber.learning.lexicon.people import PARTNERS, RELATIVES, SIZE
+from caliber.learning.lexicon.people import ANIMALS, OTHERS, PARTNERS, RELATIVES, SIZE
 from caliber.learning.matters.patterns import Rule
 from caliber.learning.rules import answers
 from caliber.learning.rules.candidates import (
@@ -79,6 +79,29 @@ _TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
 _TAKEN_BACK: Final = re.compile(r"^\W*(?:(?:haha|lol|no|nah|ok)\W+)*(?:jk|just kidding|i was joking|i'm joking)\b", _I)
 _ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
 """The beginning of a message about what has changed."""
+_ANOTHER: Final = re.compile(
+    rf"^(?:he|she|his|her|their|everyone|everybody|someone|somebody|they (?!(?:have |had |just |all )*(?:cancel|mov|"
+    rf"postpon|"
+    rf"push|resched|shift|delay|shut|clos|laid|fired|let|sack|made|took|scrap|axed|call))|(?:the |my |our )?(?:kids|"
+    rf"children|"
+    rf"family|parents|friends?|baby|toddler)|(?:my|our|the) {SIZE}(?:{RELATIVES}|(?!(?:doctor|dentist|"
+    rf"therapist)\b)(?:{OTHERS})|"
+    rf"{ANIMALS}))\b",
+    _I,
+)
+"""The beginning of a clause about somebody who is not known by name."""
+_MOMENT: Final = re.compile(
+    r"\b(?:just left|(?:at|around|after) (?:\d|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|noon|"
+    r"dinner|"
+    r"lunch|work|class)|on the (?:bus|train|way)|for (?:lent|today|tonight|now|the day|the weekend|a bit|a while|an "
+    r"hour|"
+    r"a minute)|(?:for |dry )january|laughing|from the vacuum|from the vet|in my dream|in (?:minecraft|the sims)|"
+    r"with a|"
+    r"with cash|and got home|but (?:came|found)|every (?:day|night)|so i'm free|left me an?|when it's|rehearsal|"
+    r"rims)\b",
+    _I,
+)
+"""Words of a moment, in which nothing ends for good."""
 _SPEAKER: Final = re.compile(
     rf"^(?:my|our) {SIZE}(?:{RELATIVES}) (?-i:[A-Z])[\w-]+(?= (?:just )?(?:says|said|tells|told|thinks)\b)", _I
 )
@@ -91,15 +114,17 @@ _SAID_ALL_THE_SAME: Final = {
 _CHILD: Final = re.compile(
     r"\b(?:my|our) (?P<v>(?:\d{1,2}|one|two|three|four|five|six|seven|eight|nine|ten)[- ]?(?:year|yr|month|"
     r"week)s?[- ]?old"
-    r"(?: (?:son|daughter|boy|girl|twins|grandson|granddaughter|nephew|niece|dog|cat|puppy|kitten))?)\b(?! "
-    r"(?-i:[a-z]+(?<!ed)"
-    r"(?<!s)) )",
+    r"(?: (?:son|daughter|boy|girl|twins|grandson|granddaughter|nephew|niece|dog|cat|puppy|kitten))?)(?=\s*(?:$|"
+    r"[,.?!]|(?:is|has|"
+    r"won't|can't|loves|keeps|just|and|to|who|will|does|doesn't|wants|needs|hates|likes|refuses|wakes|started|"
+    r"starts|asked|"
+    r"asks|about|with)\b))",
     _I,
 )
 """A child or animal by the age alone: "my 4 year old won't sleep"."""
 _HOUSE: Final = re.compile(
     r"\b(?:my|our) (?:new |little |small |tiny )?(?:flat|apartment|house|place|studio) in (?P<v>(?-i:[A-Z])\w+(?: "
-    r"(?-i:[A-Z])\w+)?)\b(?!')",
+    r"(?-i:[A-Z])\w+)?)\b(?!'| (?:was|were|last|for|had)\b)",
     _I,
 )
 _ALLERGIC: Final = re.compile(r"^(?P<is>.*\ballergic)$", _I)
@@ -118,6 +143,7 @@ _PROPOSED: Final = re.compile(
     r"we|i|some|it)\b)",
     _I,
 )
+_SAID_YES: Final = re.compile(r"^(?:i|she|he)(?:'ve| have)? (?:just |finally )?said yes$", _I)
 _ROLES_OF: Final = {
     "engaged": {"boyfriend": "fiancé", "girlfriend": "fiancée"},
     "married": {"boyfriend": "husband", "girlfriend": "wife", "fiancé": "husband", "fiancée": "wife"},
@@ -173,6 +199,8 @@ class Reader:
                 yield one
             elif is_instruction(text[one.start : one.end]) or is_instruction(one.content):
                 yield Refused(INSTRUCTION, one.start, one.end, one.attribute)
+            elif one.ends and ("'s " in one.value or _MOMENT.search(text[one.start : one.end])):
+                continue  # "my son's asthma is gone", "just left the bank"
             elif not any(_repeats(one, other) or _same_aversion(one, other) for other in stated):
                 stated.append(
                     _after(stated, dataclasses.replace(one, changes=True) if announced and one.single else one)
@@ -306,7 +334,7 @@ class Reader:
     def _engaged(self, body: str, clause: Clause) -> list[Candidate]:
         """Return the status of the user after "he proposed" and "she's my wife now"."""
         courting = self._subjects.courts(_ROLES_OF["engaged"])
-        status = "engaged" if courting and _PROPOSED.match(body) else ""
+        status = "engaged" if courting and (_PROPOSED.match(body) or _SAID_YES.match(body)) else ""
         if became := _BECAME.match(body):
             status = "married" if became["role"].casefold() in ("wife", "husband") else "engaged"
         family, start, end = PersonAttribute.FAMILY, clause.start, clause.end
@@ -333,21 +361,27 @@ class Reader:
     def _ended(self, body: str, clause: Clause) -> Iterator[Candidate]:
         """Yield the end of whatever fact a clause names, if it has words of ending."""
         subject = self._subjects.read(body) or self._subjects.begins(body)
-        if subject is None or subject[0] is not None:
-            told = {None: body} if subject is None else {subject[0]: subject[1], None: body}
-            for person, said in told.items():
-                if may_end(said):
-                    yield Candidate(
-                        PersonAttribute.OTHER,
-                        "",
-                        "",
-                        clause.start,
-                        clause.end,
-                        person=person,
-                        restates=True,
-                        ends=True,
-                        said=said,
-                    )
+        told: list[tuple[Person | None, str, str]] = []
+        if subject is None and not _ANOTHER.match(body):
+            told.append((None, body, ""))
+        elif subject is not None and (person := subject[0]) is not None:
+            told.append((person, subject[1], ""))
+            if person.name:  # "Priya moved out" ends that a flatmate is called so
+                told.append((None, body, person.name))
+        for person, said, name in told:
+            if may_end(said):
+                yield Candidate(
+                    PersonAttribute.OTHER,
+                    "",
+                    "",
+                    clause.start,
+                    clause.end,
+                    person=person,
+                    restates=True,
+                    ends=True,
+                    said=said,
+                    was=name,
+                )
 
 
 def _after(stated: list[Candidate], new: Candidate) -> Candidate:

@@ -34,7 +34,7 @@ _FINE: Final = re.compile(
 _CANCELLED: Final = re.compile(
     r"^(?:.* )?(?:cancel+ed|called off|scrapped|postponed indefinitely|pulled the plug on|binned|shelved) "
     r"(?:it|that|the whole thing|the lot|everything)\b"
-    r"|\bcalled it off\b|^(?:it|that|the \w+|whole thing)(?:'s| is| was| got| has|'s been| has been| been)+ "
+    r"|\bcalled it off\b|^(?:it|that|the \w+|whole thing)(?:'s| is| was| got| has| been)+ "
     r"(?:all )?(?:off|cancel+ed|called off|not happening|been cancel+ed|scrapped)\b|^it fell through\b"
     r"|^(?:i'm|we're|i am|we are) not going(?: any ?more| after all| in the end)?$",
     _I,
