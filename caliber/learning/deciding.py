@@ -210,12 +210,11 @@ class Decider:
         best = [(each, text) for each, hits, text in named if hits == most]
         if len({each.attribute for each, _ in best} - _WORK) > 1:
             best = [(each, text) for each, text in best if each.attribute not in _TASTES]
-        if len(best) > 1 and any(each.attribute not in _WORK for each, _ in best):
+        if len(best) > 1 and not {each.attribute for each, _ in best} <= _WORK:
             return  # which one?
-        if len({"work" if each.attribute in _WORK else each.attribute for each, _ in best}) == 1:
-            for each, text in best:
-                candidate = dataclasses.replace(statement.candidate, value=text)
-                self._finish(dataclasses.replace(statement, candidate=candidate), [each])
+        for each, text in best:
+            candidate = dataclasses.replace(statement.candidate, value=text)
+            self._finish(dataclasses.replace(statement, candidate=candidate), [each])
 
     def _move(self, statement: Statement, own: Sequence[Held]) -> bool:
         """Give the one plan that a clause names the day that it is moved to; return whether it did."""
@@ -223,15 +222,15 @@ class Decider:
 
         plans = [each for each in own if each.attribute is PersonAttribute.PLAN]
         found = [(each, ending.moved(statement.candidate.said, each.content, each.value)) for each in plans]
-        shifted = [(each, *new) for each, new in found if new is not None]
+        shifted = [(each, content) for each, content in found if content is not None]
         if len(shifted) != 1:
             return False
-        ((plan, content, day),) = shifted
+        ((plan, content),) = shifted
         new = dataclasses.replace(
             statement.candidate,
             attribute=plan.attribute,
             slot=plan.slot,
-            value=content.removeprefix("is ") if plan.value not in content else day,
+            value=content.removeprefix("is "),
             content=content,
             note_type=plan.note_type,
             single=True,

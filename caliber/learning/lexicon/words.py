@@ -15,26 +15,20 @@ _SIGNS: Final = frozenset("\u0001{}\\<>")
 """Signs that no value has: of masked quotations, templates and markup."""
 _CONDITION = re.compile(
     r"\b(?:diabetes|asthma|adhd|add|autism|epilepsy|c(?:o)?eliac|arthritis|dyslexia|insomnia|ibs|migraines?|"
-    r"depression|"
-    r"anxiety|ptsd|ocd|bipolar|cancer|leuk(?:a)?emia|hypertension|high blood pressure|low blood pressure|tinnitus|"
-    r"vertigo|"
-    r"pacemaker|eczema|psoriasis|hay fever|lupus|parkinson'?s?|alzheimer'?s?|raynaud'?s?|crohn'?s?|hashimoto'?s?|"
-    r"tourette'?s?|"
-    r"down syndrome|an? (?:\w+ )?(?:syndrome|disorder|disease)|\w+itis|\w+osis|syndrome|disorder|disease|thyroid|"
-    r"dementia|(?:high )?cholesterol|copd|chronic \w+|heart (?:disease|condition|failure)|ulcers?|acid reflux|gerd|"
-    r"pcos|"
-    r"sleep apn(?:o)?ea|glaucoma|cataracts|rosacea|acne|multiple sclerosis|fibromyalgia|long covid|asperger'?s?|"
-    r"panic attacks|anorexia|bulimia|carpal tunnel|stutter|scoliosis|an(?:a)?emia|bad (?:back|knee|hip)|hearing "
-    r"loss|allergies|endometriosis|sciatica|gout)\b",
+    r"depression|anxiety|ptsd|ocd|bipolar|cancer|leuk(?:a)?emia|hypertension|high blood pressure|low blood pressure|"
+    r"tinnitus|vertigo|pacemaker|eczema|psoriasis|hay fever|lupus|parkinson'?s?|alzheimer'?s?|raynaud'?s?|crohn'?s?|"
+    r"hashimoto'?s?|tourette'?s?|down syndrome|an? (?:\w+ )?(?:syndrome|disorder|disease)|\w+itis|\w+osis|syndrome|"
+    r"disorder|disease|thyroid|dementia|(?:high )?cholesterol|copd|chronic \w+|heart (?:disease|condition|failure)|"
+    r"ulcers?|acid reflux|gerd|pcos|sleep apn(?:o)?ea|glaucoma|cataracts|rosacea|acne|multiple sclerosis|"
+    r"fibromyalgia|long covid|asperger'?s?|panic attacks|anorexia|bulimia|carpal tunnel|stutter|scoliosis|"
+    r"an(?:a)?emia|bad (?:back|knee|hip)|hearing loss|allergies|endometriosis|sciatica|gout)\b",
     _I,
 )
 _MEDICINE = re.compile(
     r"\b(?:medication|meds|medicine|pills?|blood thinners?|antidepressants?|antibiotics|insulin|beta blockers?|"
-    r"statins?|"
-    r"steroids|warfarin|metformin|ibuprofen|levothyroxine|lithium|ssris?|inhaler|\w+(?:pril|sartan|statin|oxetine|"
-    r"azole|"
-    r"olol|idone|azepam|cillin|opram|ipramine|triptan|dipine|semide|thiazide|xaban|gliptin|gliflozin|glutide|lukast|"
-    r"mycin|traline|afaxine|cetamol|profen|codone|thyroxine|tropium|formin|nazole))\b",
+    r"statins?|steroids|warfarin|metformin|ibuprofen|levothyroxine|lithium|ssris?|inhaler|\w+(?:pril|sartan|statin|"
+    r"oxetine|azole|olol|idone|azepam|cillin|opram|ipramine|triptan|dipine|semide|thiazide|xaban|gliptin|gliflozin|"
+    r"glutide|lukast|mycin|traline|afaxine|cetamol|profen|codone|thyroxine|tropium|formin|nazole))\b",
     _I,
 )
 DIETS: Final = (
@@ -43,14 +37,12 @@ DIETS: Final = (
     "low[- ]carb|plant[- ]based|raw vegan|sugar[- ]free|carnivore|omnivore|mediterranean"
 )
 _POINTING = re.compile(
-    r"^(?:it|that|this|these|those|them|him|her|you|me|us|your|yours|his|hers|their|theirs|its|what|"
-    r"how|when|where|why|"
-    r"which|who|whether|if|to (?:be honest|know|hear|see|think|say|ask|talk|believe|add|point|thank|clarify)|"
-    r"the (?:\w+ )?(?:idea|way|fact|answer|sound|look|first|second|third|one|ones|option|suggestion|plan|list|result|"
-    r"new version|version|other|last|same|thought|response|draft|design|tone|style|recipe)|everything|nothing|"
-    r"something|"
-    r"anything(?! [a-z]+$)|all of|both|either|neither|so|too|hearing|being|having to|working with you|"
-    r"talking to you|chatting)\b",
+    r"^(?:it|that|this|these|those|them|him|her|you|me|us|your|yours|his|hers|their|theirs|its|what|how|when|where|"
+    r"why|which|who|whether|if|to (?:be honest|know|hear|see|think|say|ask|talk|believe|add|point|thank|clarify)|the "
+    r"(?:\w+ )?(?:idea|way|fact|answer|sound|look|first|second|third|one|ones|option|suggestion|plan|list|result|new "
+    r"version|version|other|last|same|thought|response|draft|design|tone|style|recipe)|everything|nothing|something|"
+    r"anything(?! [a-z]+$)|all of|both|either|neither|so|too|hearing|being|having to|working with you|talking to you|"
+    r"chatting)\b",
     _I,
 )
 _OPEN_END = re.compile(
@@ -58,15 +50,13 @@ _OPEN_END = re.compile(
 )
 _ARTICLE = re.compile(
     r"^(?:an?|my|our|your|this|that|these|those|his|her|their|its|another|some|any|one|two|it|here|there|with|from|"
-    r"for|on|"
-    r"the (?!netherlands|hague|uk|us|usa|uae|bronx|bahamas|philippines|gambia|[A-Z](?-i:[a-z])))\b",
+    r"for|on|the (?!netherlands|hague|uk|us|usa|uae|bronx|bahamas|philippines|gambia|[A-Z](?-i:[a-z])))\b",
     _I,
 )
 _NEAR_NOTHING = re.compile(
     r"^(?:it|here|there|home|town|work|bed|hope|pajamas|pyjamas|sweatpants|leggings|jeans|excel|trouble|love|hell|"
-    r"peace|fear|chaos|doubt|charge|touch|"
-    r"sync|general|fact|contact|pain|progress|denial|shock|hurry|luck|the (?:area|countryside|"
-    r"\d+s|past|present|moment|future|dark|middle|same|city|suburbs|dorms?|cloud|backend|office|"
+    r"peace|fear|chaos|doubt|charge|touch|sync|general|fact|contact|pain|progress|denial|shock|hurry|luck|the "
+    r"(?:area|countryside|\d+s|past|present|moment|future|dark|middle|same|city|suburbs|dorms?|cloud|backend|office|"
     r"next|new|other|second|top|bottom|mood|loop|know|process|zone|garden|kitchen|attic|house))\b",
     _I,
 )
@@ -78,23 +68,21 @@ _MONTH = (
     r"nov(?:ember)?|dec(?:ember)?)"
 )
 _DATE = re.compile(
-    rf"^(?:the )?(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}(?:,? \d{{4}})?|{_MONTH}(?: the)? \d{{1,2}}(?:st|nd|"
-    rf"rd|th)?"
-    rf"(?:,? \d{{4}})?|{_MONTH}(?: \d{{4}})?|\d{{4}}|\d{{4}}-\d\d-\d\d|\d{{1,2}}[./]\d{{1,2}}[./]?(?:\d{{2,4}})?)$",
+    rf"^(?:the )?(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}(?:,? \d{{4}})?|{_MONTH}(?: the)? \d{{1,2}}(?:st|nd|rd|"
+    rf"th)?(?:,? \d{{4}})?|{_MONTH}(?: \d{{4}})?|\d{{4}}|\d{{4}}-\d\d-\d\d|"
+    rf"\d{{1,2}}[./]\d{{1,2}}[./]?(?:\d{{2,4}})?)$",
     _I,
 )
 _DAY = re.compile(rf"\b(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?)(?!\w)", _I)
 _NO_FOOD = re.compile(r"^(?:another|any|and|kids|children|babies|pets|cats|dogs|guests|visitors|fun|nice|both)\b", _I)
 _NO_EVENT = re.compile(
     r"\b(?:trial|newsletters?|account|services?|beta|waitlist|waiting list|subscription|premium|free|worst|fun|"
-    r"updates?|"
-    r"emails?|list|password|address|number|it|this|that)\b",
+    r"updates?|emails?|list|password|address|number|it|this|that)\b",
     _I,
 )
 _WHEN = re.compile(
     rf"^(?:(?:on |in |for |this |next |early |late |mid[- ]|the )*(?:{_MONTH}|spring|summer|autumn|fall|winter|year|"
-    rf"month|week|"
-    rf"weekend|\w+day|\d{{4}})|(?:on )?{_DATE.pattern[1:-1]})$",
+    rf"month|week|weekend|\w+day|\d{{4}})|(?:on )?{_DATE.pattern[1:-1]})$",
     _I,
 )
 _DUE = re.compile(
@@ -102,18 +90,17 @@ _DUE = re.compile(
 )
 _DATED: Final = re.compile(
     rf"(?: (?:on|in|next|this|for|over|at|until|till|by) (?:the |early |late |mid[- ]|next |this )*(?:{_MONTH}|"
-    rf"spring|"
-    rf"summer|autumn|fall|winter|year|month|week|weekend|\w+day|christmas|easter|thanksgiving|new year'?s?|half term|"
-    rf"\d{{4}}|{_DATE.pattern[1:-1]}|\d{{1,2}}(?:st|nd|rd|th))| tomorrow)(?: (?:next year|\d{{4}}|at \S+(?: ?[ap]m)?|"
+    rf"spring|summer|autumn|fall|winter|year|month|week|weekend|\w+day|christmas|easter|thanksgiving|new year'?s?|"
+    rf"half term|\d{{4}}|{_DATE.pattern[1:-1]}|\d{{1,2}}(?:st|nd|rd|th))| tomorrow)(?: (?:next year|\d{{4}}|at "
+    rf"\S+(?: ?[ap]m)?|"
     r"morning|afternoon|evening|night|with .+|for .+|to .+))*$",
     _I,
 )
 _TIME: Final = re.compile(rf"^(?:{_MONTH}|spring|summer|autumn|fall|winter|\w+day|\d+(?:st|nd|rd|th)?|next|last)$", _I)
 _ONE_DAY: Final = (
     rf"(?:(?:the |early |late |mid[- ]|end of |next |this |coming )*(?:\d{{1,2}}(?:st|nd|rd|th)? (?:of )?{_MONTH}|"
-    rf"{_MONTH}"
-    rf"(?: the)?(?: \d{{1,2}}(?:st|nd|rd|th)?(?!\d))?|spring|summer|autumn|fall|winter|(?:mon|tues|wednes|thurs|fri|"
-    rf"satur|sun)day|week|weekend|month|year|christmas|easter|\d{{1,2}}(?:st|nd|rd|th)|\d{{4}}))"
+    rf"{_MONTH}(?: the)?(?: \d{{1,2}}(?:st|nd|rd|th)?(?!\d))?|spring|summer|autumn|fall|winter|(?:mon|tues|wednes|"
+    rf"thurs|fri|satur|sun)day|week|weekend|month|year|christmas|easter|\d{{1,2}}(?:st|nd|rd|th)|\d{{4}}))"
     r"(?: (?:next year|\d{4}))?"
 )
 _FIRST_DAY: Final = re.compile(rf"^(?:on |in |to )?({_ONE_DAY})\b", _I)
@@ -131,16 +118,16 @@ _LIKED_THE: Final = re.compile(
 )
 _TIMEZONE = re.compile(
     r"^(?:utc|gmt|(?:utc|gmt) ?[+-] ?\d{1,2}(?::\d\d)?|[ecmp][sd]?t|ce?s?t|eet|ist|jst|aest|bst|wet|msk|akst|hst|"
-    r"(?:eastern|central|mountain|pacific)(?: (?:standard|daylight))?(?: time)?|"
-    r"[A-Z][a-z]+/[A-Z][a-z_]+)(?: time ?zone| time)?$",
+    r"(?:eastern|central|mountain|pacific)(?: (?:standard|daylight))?(?: time)?|[A-Z][a-z]+/[A-Z][a-z_]+)(?: time "
+    r"?zone| time)?$",
     _I,
 )
 LANGUAGES: Final = frozenset(lists.LANGUAGES.split())
 _MUCH: Final = re.compile(r"^(?:(?:only|just|also|very|a|little|bit|of|some|basic|broken|good) )+", _I)
 _AMBIGUOUS: Final = frozenset(("guide", "model", "guard", "intern", "freelance", "cook", "coach", "security"))
 _LEARNED: Final = re.compile(
-    r"\w(?:ologist|ographer|ometrist|therapist|atrician|atrist|technician|engineer|"
-    r"smith|keeper|maker|wright|worker|grapher)$"
+    r"\w(?:ologist|ographer|ometrist|therapist|atrician|atrist|technician|engineer|smith|keeper|maker|wright|worker|"
+    r"grapher)$"
 )
 _PROFESSIONS: Final = frozenset(lists.PROFESSIONS.split())
 _NOT_NAMES: Final = frozenset(lists.NOT_NAMES.split())
@@ -149,11 +136,9 @@ _VERBAL = re.compile(r"^(?:\w+ing|\w+ed|\w+ly)$", _I)
 
 
 _PLACELESS: Final = re.compile(
-    r"^(?:nothing|something|everything|stuck|please|thanks|hello|hi|hey|winter|summer|spring|autumn|rain|snow|"
-    r"today|mom|"
-    r"mum|dad|newbie|beginner|student|teacher|parent|stop|look|wait|come|right|over|up|down|in|out|same|night|"
-    r"morning|"
-    r"typo|problem|question|issue|error|bug|mistake|life|things|people|work|see|click|sign|insert|vegan|"
+    r"^(?:nothing|something|everything|stuck|please|thanks|hello|hi|hey|winter|summer|spring|autumn|rain|snow|today|"
+    r"mom|mum|dad|newbie|beginner|student|teacher|parent|stop|look|wait|come|right|over|up|down|in|out|same|night|"
+    r"morning|typo|problem|question|issue|error|bug|mistake|life|things|people|work|see|click|sign|insert|vegan|"
     r"vegetarian)\b",
     _I,
 )
@@ -212,9 +197,8 @@ def is_allergen(value: str) -> bool:
     return (
         is_value(value)
         and re.search(
-            r"\b(?:work(?:ing)?|mondays?|mornings?|exercise|meetings?|bullshit|stupidity|"
-            r"stupid people|people|nonsense|"
-            r"homework|fun|commitment|you|drama|effort|maths?)\b",
+            r"\b(?:work(?:ing)?|mondays?|mornings?|exercise|meetings?|bullshit|stupidity|stupid people|people|"
+            r"nonsense|homework|fun|commitment|you|drama|effort|maths?)\b",
             value,
             _I,
         )
@@ -278,9 +262,8 @@ def is_plain_profession(value: str) -> bool:
         is_profession(value)
         and len(plain.split()) <= 3
         and re.match(
-            r"^(?:an?|the|my|your|his|her|not|no|such|with|"
-            r"(?!(?:managing|nursing|consulting|engineering|marketing|teaching) )\w+ing|in|at|on|talking|writing|"
-            r"seeing|looking)\b",
+            r"^(?:an?|the|my|your|his|her|not|no|such|with|(?!(?:managing|nursing|consulting|engineering|marketing|"
+            r"teaching) )\w+ing|in|at|on|talking|writing|seeing|looking)\b",
             plain,
             _I,
         )
@@ -296,13 +279,9 @@ def is_employer(value: str) -> bool:
         return False
     if re.match(
         r"^(?:home|work|school|uni|university|college|lunch|dinner|night|nights|free|fun|starbucks|ikea|heathrow|"
-        r"hours|love|a desk|"
-        r"the (?:gym|dentist|doctor|vet|beach|airport|park)|"
-        r".* (?:airport|station|hotel|cafe|café|place|gate|"
-        r"terminal)$|"
-        r"a (?:distance|living|snail's|good|slow|fast|high|low|steady|different|certain)\b|the (?:moment|weekend|"
-        r"office|same|top|bottom)|\d+\w*|least|once|my|it|"
-        r"first|present|all|times|minimum|both)\b",
+        r"hours|love|a desk|the (?:gym|dentist|doctor|vet|beach|airport|park)|.* (?:airport|station|hotel|cafe|café|"
+        r"place|gate|terminal)$|a (?:distance|living|snail's|good|slow|fast|high|low|steady|different|certain)\b|the "
+        r"(?:moment|weekend|office|same|top|bottom)|\d+\w*|least|once|my|it|first|present|all|times|minimum|both)\b",
         plain,
         _I,
     ):

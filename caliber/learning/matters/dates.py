@@ -24,8 +24,8 @@ RULES: Final = (
     ),
     rule(
         "plan/{x}",
-        r"(?:.*\b)?(?:pushed|moved|postponed|rescheduled|shifted|changed) (?:my|"
-        r"our) (?P<x>[\w' -]{2,30}?)(?: from .+?)?(?: back| forward)? to V$",
+        r"(?:.*\b)?(?:pushed|moved|postponed|rescheduled|shifted|changed) (?:my|our) (?P<x>[\w' -]{2,30}?)(?: from "
+        r".+?)?(?: back| forward)? to V$",
         "{x} on {v}",
         words.is_due,
         single=True,
@@ -33,9 +33,8 @@ RULES: Final = (
     ),
     rule(
         "plan/{x}",
-        r"the (?P<x>move|due date|surgery|op|operation|funeral|christening|scan|interview|exam|viva|"
-        r"appointment)(?: is| are)"
-        r"(?: now| booked| planned| scheduled| set| fixed)?(?: on| for| in)? V$",
+        r"the (?P<x>move|due date|surgery|op|operation|funeral|christening|scan|interview|exam|viva|appointment)(?: "
+        r"is| are)(?: now| booked| planned| scheduled| set| fixed)?(?: on| for| in)? V$",
         "{x} on {v}",
         words.is_due,
         single=True,
@@ -43,8 +42,8 @@ RULES: Final = (
     ),
     rule(
         "plan/trip to {x}",
-        rf"{AM}(?:off|going|flying|heading|travell?ing|driving|sailing|"
-        rf"on my way) to (?P<x>(?-i:[A-Z])[\w' -]*?) (?:on |in |for )?V$",
+        rf"{AM}(?:off|going|flying|heading|travell?ing|driving|sailing|on my way) to (?P<x>(?-i:[A-Z])[\w' -]*?) "
+        rf"(?:on |in |for )?V$",
         "is going to {x} on {v}",
         words.is_due,
         single=True,

@@ -9,19 +9,17 @@ from caliber.learning.matters.patterns import AM, HAVE, WE, rule
 
 _FIELD: Final = (
     r"(?P<v>(?:(?:web|software|real|social|human|customer|mental|health|law|private|public|event|supply|early|"
-    r"special|"
-    r"cyber|data|digital|higher|financial|medical|elderly|child|interior|graphic|video|game|renewable|clean) )?"
-    r"(?:construction|finance|tech|retail|healthcare|health care|education|marketing|sales|hr|insurance|hospitality|"
-    r"logistics|media|advertising|publishing|banking|law|estate|politics|government|film|fashion|agriculture|"
-    r"manufacturing|catering|pharma|biotech|aviation|cybersecurity|security|software|research|accounting|accountancy|"
-    r"resources|work|childcare|care|service|support|admin|administration|procurement|recruitment|recruiting|pr|"
-    r"communications|journalism|nursing|engineering|development|design|analytics|consulting|transport|telecoms|"
-    r"energy|"
-    r"farming|forestry|tourism|events|management|planning|compliance|audit|tax|payroll|purchasing|production|qa|"
-    r"gastronomy|a (?:[\w-]+ ){0,2}(?:school|hospital|bank|factory|warehouse|restaurant|kitchen|hotel|supermarket|"
-    r"shop|"
-    r"call cent(?:re|er)|lab|library|office|nursery|kindergarten|care home|nursing home|pharmacy|bakery|bar|cafe|"
-    r"café|pub|garage|museum|bookshop|bookstore|clinic|salon|startup|start-up|university|college|prison|theatre)))"
+    r"special|cyber|data|digital|higher|financial|medical|elderly|child|interior|graphic|video|game|renewable|clean) "
+    r")?(?:construction|finance|tech|retail|healthcare|health care|education|marketing|sales|hr|insurance|"
+    r"hospitality|logistics|media|advertising|publishing|banking|law|estate|politics|government|film|fashion|"
+    r"agriculture|manufacturing|catering|pharma|biotech|aviation|cybersecurity|security|software|research|accounting|"
+    r"accountancy|resources|work|childcare|care|service|support|admin|administration|procurement|recruitment|"
+    r"recruiting|pr|communications|journalism|nursing|engineering|development|design|analytics|consulting|transport|"
+    r"telecoms|energy|farming|forestry|tourism|events|management|planning|compliance|audit|tax|payroll|purchasing|"
+    r"production|qa|gastronomy|a (?:[\w-]+ ){0,2}(?:school|hospital|bank|factory|warehouse|restaurant|kitchen|hotel|"
+    r"supermarket|shop|call cent(?:re|er)|lab|library|office|nursery|kindergarten|care home|nursing home|pharmacy|"
+    r"bakery|bar|cafe|café|pub|garage|museum|bookshop|bookstore|clinic|salon|startup|start-up|university|college|"
+    r"prison|theatre)))"
 )
 _WORKPLACE: Final = (
     r"(?P<v>an? (?:[\w-]+ ){0,3}?(?:school|hospital|bank|factory|warehouse|restaurant|kitchen|hotel|supermarket|shop|"
@@ -62,8 +60,7 @@ WORK: Final = (
     rule(
         "employer",
         rf"{HAVE}(?:gone|went|going|turned|become|became) (?P<v>self[- ]employed|freelance|independent)(?! in "
-        rf"my)(?:,? "
-        rf"(?:since|in|last|this|now|after|so|because|about|a|two|at) ?.*)?$",
+        rf"my)(?:,? (?:since|in|last|this|now|after|so|because|about|a|two|at) ?.*)?$",
         "is {v}",
         words.is_value,
         single=True,
@@ -108,8 +105,8 @@ WORK: Final = (
     rule(
         "job/studies",
         rf"(?:{AM}|{HAVE}|i )(?:doing|do|started|starting|begun|pursuing|finishing|in the middle of) (?:my|a|an) "
-        r"(?P<v>(?:phd|doctorate|master'?s?|mba|bachelor'?s?|degree|msc|bsc|apprenticeship|a-levels|gcses|diploma)"
-        r"(?: degree)?(?: (?:in|on|of|at) .+)?)$",
+        r"(?P<v>(?:phd|doctorate|master'?s?|mba|bachelor'?s?|degree|msc|bsc|apprenticeship|a-levels|gcses|"
+        r"diploma)(?: degree)?(?: (?:in|on|of|at) .+)?)$",
         "studies: {v}",
         words.is_value,
         single=True,
@@ -134,8 +131,7 @@ WORK: Final = (
 MORE_WORK: Final = (
     rule(
         "job/studies",
-        rf"{HAVE}dropped out(?: of (?:my |the )?(?:uni|university|college|school|\w+ school|course|degree|"
-        rf"phd)\b.*)?$",
+        rf"{HAVE}dropped out(?: of (?:my |the )?(?:uni|university|college|school|\w+ school|course|degree|phd)\b.*)?$",
         "",
         words.is_anything,
         ends=True,
@@ -158,8 +154,7 @@ MORE_WORK: Final = (
     rule(
         "job",
         r"i(?:'ve| have)? (?:been |was |got |just )*(?:appointed|elected|named|hired as|hired on as|made) (?:as |to "
-        r"be )?"
-        r"(?P<a>the )?V$",
+        r"be )?(?P<a>the )?V$",
         "works as {a}{v}",
         words.is_title,
         single=True,
@@ -167,8 +162,8 @@ MORE_WORK: Final = (
     ),
     rule(
         "job",
-        r"i (?P<v>(?:bake|cook|write|paint|teach|drive|code|clean|sing|dance|garden|farm|fish|build \w+|fix \w+"
-        r"|sell \w+|make \w+|grow \w+|restore \w+|repair \w+)) for a living$",
+        r"i (?P<v>(?:bake|cook|write|paint|teach|drive|code|clean|sing|dance|garden|farm|fish|build \w+|fix \w+|sell "
+        r"\w+|make \w+|grow \w+|restore \w+|repair \w+)) for a living$",
         "{v} for a living",
         single=True,
     ),
@@ -196,8 +191,7 @@ MORE_WORK: Final = (
         "health/smoking",
         r"(?:i'm a non[- ]?smoker|i(?:'ve)? (?:quit|stopped|given up|gave up|kicked) (?:smoking|vaping|"
         r"cigarettes)\b.*|i(?:'ve| have)(?:n't| not) (?:smoked|vaped) (?:in|for|since)\b.*|i haven't (?:smoked|"
-        r"vaped) (?:in|"
-        r"for|since)\b.*|i don't smoke any ?more)$",
+        r"vaped) (?:in|for|since)\b.*|i don't smoke any ?more)$",
         "",
         words.is_anything,
         ends=True,
@@ -291,8 +285,8 @@ PERSON: Final = (
     ),
     rule(
         "age",
-        rf"{AM}(?P<v>\d{{2}})(?: years old| yo)?,? (?:and|but|so) (?:i|i'm|my|we|live|living|work|working|have|"
-        rf"never|still|single|from|in|an?|married|"
+        rf"{AM}(?P<v>\d{{2}})(?: years old| yo)?,? (?:and|but|so) (?:i|i'm|my|we|live|living|work|working|have|never|"
+        rf"still|single|from|in|an?|married|"
         r"training|studying|feel|feeling|struggling|trying)\b.*$",
         "is {v} years old",
         words.is_age,
@@ -393,15 +387,14 @@ HEALTH: Final = (
     ),
     rule(
         "health",
-        r"(?:my|the) (?:doctor|doc|gp|consultant|specialist) (?:says|said|thinks|confirmed|told me)(?: that)? "
-        r"(?:i have|i've got) V$",
+        r"(?:my|the) (?:doctor|doc|gp|consultant|specialist) (?:says|said|thinks|confirmed|told me)(?: that)? (?:i "
+        r"have|i've got) V$",
         "has {v}",
         words.is_illness,
     ),
     rule(
         "allergy",
-        r"V (?:gives? me (?:hives|a rash|migraines)|makes? me (?:break out|swell up|"
-        r"itch))$",
+        r"V (?:gives? me (?:hives|a rash|migraines)|makes? me (?:break out|swell up|itch))$",
         "does not tolerate {v}",
         words.is_food,
     ),

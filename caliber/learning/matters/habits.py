@@ -13,12 +13,12 @@ _SHIFT: Final = (
 )
 _BODY: Final = (
     r"acl|mcl|wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|rib|collarbone|"
-    r"hamstring|"
-    r"meniscus|achilles|rotator cuff|thumb|jaw|calf|ligament|tendon|pulley|finger pulley|tibia|fibula|pelvis"
+    r"hamstring|meniscus|achilles|rotator cuff|thumb|jaw|calf|ligament|tendon|pulley|finger pulley|tibia|fibula|"
+    r"pelvis"
 )
 _HEAD: Final = (
-    r"(?:company|firm|agency|bank|hospital|school|startup|start-up|council|charity|clinic|plant|factory|"
-    r"warehouse|studio|shop|restaurant|hotel|university|lab|publisher|law firm)"
+    r"(?:company|firm|agency|bank|hospital|school|startup|start-up|council|charity|clinic|plant|factory|warehouse|"
+    r"studio|shop|restaurant|hotel|university|lab|publisher|law firm)"
 )
 _DOCTOR: Final = (
     r"(?:doctor|doc|dr|gp|physio|vet|dentist|specialist|consultant|midwife|cardiologist|pediatrician|surgeon)"
@@ -28,8 +28,8 @@ WORKING: Final = (
     rule(
         "job/shift",
         rf"(?:{WE}(?:work|do|am on|'m on)|{AM}(?:back )?(?:working|doing|on)|{HAVE}(?:switched|moved|changed|gone|"
-        rf"went) (?:over |back )?to|"
-        rf"they(?:'ve| have)? (?:\w+ )?(?:put|moved|switched) me (?:back )?(?:on|onto|to)) (?:the )?{_SHIFT}\b"
+        rf"went) (?:over |back )?to|they(?:'ve| have)? (?:\w+ )?(?:put|moved|switched) me (?:back )?(?:on|onto|to)) "
+        rf"(?:the )?{_SHIFT}\b"
         r"(?: (?:at|in|for|on|as|now|as of|since|again|from|this|next) ?.*)?$",
         "works {v}",
         words.is_value,
@@ -64,10 +64,9 @@ WORKING: Final = (
     rule(
         "other/role",
         r"i (?P<a>chair|lead|run|coach|captain|manage|head|direct|conduct|organi[sz]e|train|volunteer (?:at|for|"
-        r"with)) "
-        r"(?P<v>(?!.*\b(?:meeting|call|today|tomorrow|session|lunch)\b)(?:the|our|a|an|my) [\w' -]*\b(?:team|club|"
-        r"society|choir|band|group|orchestra|league|committee|board|"
-        r"union|association|squad|troop|scouts|food bank|shelter|library|garden)\b.*)$",
+        r"with)) (?P<v>(?!.*\b(?:meeting|call|today|tomorrow|session|lunch)\b)(?:the|our|a|an|my) [\w' -]*\b(?:team|"
+        r"club|society|choir|band|group|orchestra|league|committee|board|union|association|squad|troop|scouts|food "
+        r"bank|shelter|library|garden)\b.*)$",
         "role: {a} {v}",
         words.is_value,
     ),
@@ -82,12 +81,11 @@ WORKING: Final = (
 LEAVING: Final = (
     rule(
         "employer",
-        r"(?:i(?:'ve| have)? )?(?:just |finally )?(?:quit|resigned from|walked out of|got fired from|"
-        r"got sacked from|left(?= the (?:factory|firm|company|agency|bakery|startup|charity|council|"
-        r"warehouse)(?: (?:last|this|in)\b|$))) "
-        r"(?:the|my) (?:bakery|factory|plant|shop|store|school|hospital|bank|firm|company|agency|office|restaurant|"
-        r"bar|pub|"
-        r"cafe|café|hotel|warehouse|clinic|studio|salon|startup|council|charity|law firm|lab|garage|place)(?: .+)?$",
+        r"(?:i(?:'ve| have)? )?(?:just |finally )?(?:quit|resigned from|walked out of|got fired from|got sacked from|"
+        r"left(?= the (?:factory|firm|company|agency|bakery|startup|charity|council|warehouse)(?: (?:last|this|in)\b|"
+        r"$))) (?:the|my) (?:bakery|factory|plant|shop|store|school|hospital|bank|firm|company|agency|office|"
+        r"restaurant|bar|pub|cafe|café|hotel|warehouse|clinic|studio|salon|startup|council|charity|law firm|lab|"
+        r"garage|place)(?: .+)?$",
         "",
         words.is_anything,
         ends=True,
@@ -101,9 +99,8 @@ LEAVING: Final = (
     ),
     rule(
         "employer",
-        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|got an offer and start|been hired|"
-        r"got hired)(?: work| a new job| my new job)? (?:at|with|for) "
-        r"V(?: on | in | next | as ).*$",
+        r"(?:i'm |i am |i )?(?:starting|start|got a job|got the job|got an offer and start|been hired|got hired)(?: "
+        r"work| a new job| my new job)? (?:at|with|for) V(?: on | in | next | as ).*$",
         "works at {v}",
         words.is_firm,
         single=True,
@@ -111,8 +108,8 @@ LEAVING: Final = (
     ),
     rule(
         "employer",
-        r"(?:i'm |i am |i )?(?:starting|got a job|got the job|been hired|got hired)(?: work| a new job|"
-        r" my new job)? (?:at|with) V$",
+        r"(?:i'm |i am |i )?(?:starting|got a job|got the job|been hired|got hired)(?: work| a new job| my new job)? "
+        r"(?:at|with) V$",
         "works at {v}",
         words.is_firm,
         single=True,
@@ -123,8 +120,8 @@ LEAVING: Final = (
     ),
     rule(
         "job",
-        r"i (?:don't|do not|no longer|stopped|quit|gave up) (?:do|work|doing|working) (?:the )?(?:nights|days|"
-        r"night shifts?|day shifts?|shifts)$",
+        r"i (?:don't|do not|no longer|stopped|quit|gave up) (?:do|work|doing|working) (?:the )?(?:nights|days|night "
+        r"shifts?|day shifts?|shifts)$",
         "",
         words.is_anything,
         ends=True,
@@ -140,8 +137,8 @@ LEAVING: Final = (
 LEARNING: Final = (
     rule(
         "language/learning",
-        r"i(?:'ve| have)? (?:learn|been learning|started learning|started to learn|"
-        r"started) (?P<v>[\w-]+)(?: (?:since|for|with|on|at|in|last|this) .+)?$",
+        r"i(?:'ve| have)? (?:learn|been learning|started learning|started to learn|started) (?P<v>[\w-]+)(?: "
+        r"(?:since|for|with|on|at|in|last|this) .+)?$",
         "is learning {v}",
         words.is_language,
     ),
@@ -158,8 +155,8 @@ LEARNING: Final = (
     rule("language/learning", r"(?P<v>\w+ [abc][12])$", "has language level {v}", words.is_level, single=True),
     rule(
         "language",
-        r"(?:i|we) (?:gave up|stopped|quit|dropped) (?:on )?(?:learning |my )?(?P<v>[\w-]+)(?: lessons| classes|"
-        r" course)?$",
+        r"(?:i|we) (?:gave up|stopped|quit|dropped) (?:on )?(?:learning |my )?(?P<v>[\w-]+)(?: lessons| classes| "
+        r"course)?$",
         "",
         words.is_language,
         ends=True,
@@ -168,8 +165,7 @@ LEARNING: Final = (
 TASTES: Final = (
     rule(
         "dislikes",
-        r"(?:i|we) (?:(?:can't|cannot) (?:deal with|abide|tolerate|stomach)|have no time for|don't do|"
-        r"won't touch) V$",
+        r"(?:i|we) (?:(?:can't|cannot) (?:deal with|abide|tolerate|stomach)|have no time for|don't do|won't touch) V$",
         "dislikes {v}",
         words.is_liked,
         several=True,
@@ -192,8 +188,8 @@ TASTES: Final = (
     ),
     rule(
         "dislikes",
-        r"V (?:is|are|isn't|aren't|'s) (?:\w+ )?(?:ok|okay|fine|alright|all right|so bad|that bad)(?: (?:with me|"
-        r"by me|after all|now))*$",
+        r"V (?:is|are|isn't|aren't|'s) (?:\w+ )?(?:ok|okay|fine|alright|all right|so bad|that bad)(?: (?:with me|by "
+        r"me|after all|now))*$",
         "",
         words.is_anything,
         ends=True,
@@ -207,9 +203,8 @@ TASTES: Final = (
     ),
     rule(
         "likes",
-        r"(?:i|we)(?:'ve| have)? (?:\w+ )?(?:gone off|went off|go off|fell out of love with|"
-        r"fallen out of love with|lost interest in|"
-        r"got bored of|got sick of|had enough of|can't look at|given up on) (?:the )?V$",
+        r"(?:i|we)(?:'ve| have)? (?:\w+ )?(?:gone off|went off|go off|fell out of love with|fallen out of love with|"
+        r"lost interest in|got bored of|got sick of|had enough of|can't look at|given up on) (?:the )?V$",
         "",
         words.is_anything,
         ends=True,
@@ -217,8 +212,7 @@ TASTES: Final = (
     rule(
         "likes",
         r"V (?:is|are|'s|has become|have become|became) (?:now |really |totally )?my (?:new )?(?:thing|jam|passion|"
-        r"obsession|happy place|comfort food|addiction|"
-        r"weakness|everything|guilty pleasure)(?: now)?$",
+        r"obsession|happy place|comfort food|addiction|weakness|everything|guilty pleasure)(?: now)?$",
         "likes {v}",
         words.is_liked,
         preference=True,
@@ -234,8 +228,8 @@ TASTES: Final = (
     ),
     rule(
         "likes/favorite {x}",
-        r"(?P<v>[\w' -]{2,40}?) (?:became|has become|is now|are now|have become) my (?:all-time |absolute |"
-        r"new )?favou?rite (?P<x>[\w' -]{2,30})$",
+        r"(?P<v>[\w' -]{2,40}?) (?:became|has become|is now|are now|have become) my (?:all-time |absolute |new "
+        r")?favou?rite (?P<x>[\w' -]{2,30})$",
         "favorite {x}: {v}",
         words.is_liked,
         single=True,
@@ -243,8 +237,8 @@ TASTES: Final = (
     ),
     rule(
         "likes",
-        rf"{AM}more (?:of )?an? (?P<v>[\w -]{{2,25}}?) (?:person|man|woman|guy|girl|type|kid|fan|lover)(?: really|"
-        rf" myself| these days)?$",
+        rf"{AM}more (?:of )?an? (?P<v>[\w -]{{2,25}}?) (?:person|man|woman|guy|girl|type|kid|fan|lover)(?: really| "
+        rf"myself| these days)?$",
         "likes {v}",
         words.is_liked,
         preference=True,
@@ -253,11 +247,10 @@ TASTES: Final = (
     rule("likes/drinks", rf"{AM}drinking V$", "drinks {v}", words.is_food, preference=True),
     rule(
         "likes/does",
-        r"i (?:grow|breed|brew|restore|practi[sc]e|crochet|do(?= (?:yoga|pilates|karate|judo|crossfit|ballet|"
-        r"aikido|taekwondo|bouldering|tai chi|origami|"
-        r"calligraphy|pottery|gymnastics|parkour|boxing|archery|martial arts|jiu|bjj|weights)\b)|go(?= \w+ing\b)) "
-        r"(?P<v>(?!.*\b(?:up|out|tired|old|mad|crazy)\b)(?:my own )?[a-z][\w ' -]{2,40}?)"
-        r"(?: (?:every|on|at|with|in|once|twice|three|\d)\b.*| and nothing but .*)?$",
+        r"i (?:grow|breed|brew|restore|practi[sc]e|crochet|do(?= (?:yoga|pilates|karate|judo|crossfit|ballet|aikido|"
+        r"taekwondo|bouldering|tai chi|origami|calligraphy|pottery|gymnastics|parkour|boxing|archery|martial arts|"
+        r"jiu|bjj|weights)\b)|go(?= \w+ing\b)) (?P<v>(?!.*\b(?:up|out|tired|old|mad|crazy)\b)(?:my own "
+        r")?[a-z][\w ' -]{2,40}?)(?: (?:every|on|at|with|in|once|twice|three|\d)\b.*| and nothing but .*)?$",
         "likes {v}",
         words.is_liked,
         several=True,
@@ -289,18 +282,17 @@ TASTES: Final = (
     rule("diet", r"(?P<v>" + words.DIETS + ") here$", "is {v}", words.is_value, single=True, preference=True),
     rule(
         "diet",
-        r"(?:(?:my |the |being |going )?(?:veganism|vegetarianism|vegan|vegetarian|keto|paleo|pescatarian|diet|"
-        r"vegan thing|veggie thing|keto thing|veganuary))(?: diet| thing)? "
-        r"(?:lasted|didn't last|did not last|is over|is done|didn't work|did not work|went out of the window|"
-        r"went out the window|is off|is history).*$",
+        r"(?:(?:my |the |being |going )?(?:veganism|vegetarianism|vegan|vegetarian|keto|paleo|pescatarian|diet|vegan "
+        r"thing|veggie thing|keto thing|veganuary))(?: diet| thing)? (?:lasted|didn't last|did not last|is over|is "
+        r"done|didn't work|did not work|went out of the window|went out the window|is off|is history).*$",
         "",
         words.is_anything,
         ends=True,
     ),
     rule(
         "diet",
-        rf"(?:{AM}|{HAVE})(?:back on|back to|eating|started eating|been eating) (?:the )?(?:meat|bacon|steak|"
-        rf"burgers|chicken|beef|carbs|animals)(?: again)?$",
+        rf"(?:{AM}|{HAVE})(?:back on|back to|eating|started eating|been eating) (?:the )?(?:meat|bacon|steak|burgers|"
+        rf"chicken|beef|carbs|animals)(?: again)?$",
         "",
         words.is_anything,
         ends=True,
@@ -339,16 +331,16 @@ HEALTH: Final = (
     ),
     rule(
         "health/aid",
-        r"i (?:use|wear|walk with|have|need) (?:an? )?(?P<v>(?:walking )?stick|wheelchair|walker|cane|"
-        r"hearing aids?|crutches|cpap|insulin pump|prosthe\w+|rollator|zimmer frame|stoma bag|mobility scooter|"
-        r"stairlift)(?:,? (?:now|these days|since|because|when|to|and|so)\b.*)?$",
+        r"i (?:use|wear|walk with|have|need) (?:an? )?(?P<v>(?:walking )?stick|wheelchair|walker|cane|hearing aids?|"
+        r"crutches|cpap|insulin pump|prosthe\w+|rollator|zimmer frame|stoma bag|mobility scooter|stairlift)(?:,? "
+        r"(?:now|these days|since|because|when|to|and|so)\b.*)?$",
         "uses {v}",
         words.is_value,
     ),
     rule(
         "health",
-        rf"{HAVE}(?:had|survived|suffered|have had) an? (?P<v>(?:\w+ )?(?:stroke|heart attack|miscarriage|"
-        rf"concussion|hip replacement|knee replacement|transplant|bypass|c-section|"
+        rf"{HAVE}(?:had|survived|suffered|have had) an? (?P<v>(?:\w+ )?(?:stroke|heart attack|miscarriage|concussion|"
+        rf"hip replacement|knee replacement|transplant|bypass|c-section|"
         r"hernia|hysterectomy|seizure|tumou?r|mastectomy|slipped disc|burnout|brain injury))\b.*$",
         "had {v}",
         words.is_value,
@@ -357,8 +349,8 @@ HEALTH: Final = (
     rule("health", rf"(?:.*, )?(?P<v>[\w -]{{3,30}}),? says (?:the|my) {_DOCTOR}$", "has {v}", words.is_condition),
     rule(
         "health/injury",
-        rf"(?:{HAVE}|i've got |{AM})?(?:an? |my )?(?P<v>(?:torn|broken|sprained|fractured|dislocated|pulled|"
-        rf"ruptured|twisted) (?:\w+ )?(?:{_BODY}))$",
+        rf"(?:{HAVE}|i've got |{AM})?(?:an? |my )?(?P<v>(?:torn|broken|sprained|fractured|dislocated|pulled|ruptured|"
+        rf"twisted) (?:\w+ )?(?:{_BODY}))$",
         "{v}",
         words.is_value,
     ),
@@ -371,8 +363,8 @@ HEALTH: Final = (
     ),
     rule(
         "health",
-        r"(?:my |the )?(?P<v>[\w ]{3,30}) (?:is|are|has gone|went|have gone) (?:now |all )?(?:back to normal|"
-        r"normal again|under control|better now|in remission)$",
+        r"(?:my |the )?(?P<v>[\w ]{3,30}) (?:is|are|has gone|went|have gone) (?:now |all )?(?:back to normal|normal "
+        r"again|under control|better now|in remission)$",
         "",
         words.is_anything,
         ends=True,
@@ -447,8 +439,8 @@ PEOPLE: Final = (
     ),
     rule(
         "home",
-        r"(?:(?:i'm|i am|we're) )?back in (?P<v>(?!(?:january|february|march|april|may|june|july|august|"
-        r"september|october|november|december|\w+day)\b)(?-i:[A-Z])[\w-]+(?: (?-i:[A-Z])[\w-]+)?)$",
+        r"(?:(?:i'm|i am|we're) )?back in (?P<v>(?!(?:january|february|march|april|may|june|july|august|september|"
+        r"october|november|december|\w+day)\b)(?-i:[A-Z])[\w-]+(?: (?-i:[A-Z])[\w-]+)?)$",
         "lives in {v}",
         words.is_town,
         single=True,
@@ -457,8 +449,8 @@ PEOPLE: Final = (
     rule("home", r"(?:i'm|i am) still in V$", "lives in {v}", words.is_town, single=True),
     rule(
         "home",
-        r"(?:i|we)(?:'ve| have)? (?:\w+ )*?(?:drove|flew|moved) (?:down |up |over |out )?to V,? (?:for good|"
-        r"staying with .+|staying w .+)$",
+        r"(?:i|we)(?:'ve| have)? (?:\w+ )*?(?:drove|flew|moved) (?:down |up |over |out )?to V,? (?:for good|staying "
+        r"with .+|staying w .+)$",
         "lives in {v}",
         words.is_town,
         single=True,

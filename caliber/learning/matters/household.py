@@ -38,9 +38,9 @@ FAMILY: Final = (
     ),
     rule(
         "family/count {x}",
-        rf"{HAVE}(?:have|got) (?P<v>(?:an?|one|two|three|four|five|six|\d|no) {SIZE}"
-        rf"(?P<x>{RELATIVES}|kid|son|daughter|sibling|grandchild|child)(?:ren|s)?"
-        rf"(?: and (?:an?|one|two|three|four|\d) {SIZE}(?:{RELATIVES}|sons|daughters|brothers|sisters))?)$",
+        rf"{HAVE}(?:have|got) (?P<v>(?:an?|one|two|three|four|five|six|\d|no) {SIZE}(?P<x>{RELATIVES}|kid|son|"
+        rf"daughter|sibling|grandchild|child)(?:ren|s)?(?: and (?:an?|one|two|three|four|\d) {SIZE}(?:{RELATIVES}|"
+        rf"sons|daughters|brothers|sisters))?)$",
         "has {v}",
         words.is_value,
         single=True,
@@ -107,8 +107,8 @@ PETS: Final = (
     ),
     rule(
         "pet/count {x}",
-        rf"{HAVE}(?:have|own|got|adopted) (?P<v>(?:an?|one|two|three|four|five|\d) (?:[a-z]+ )?(?P<x>{ANIMALS})s?"
-        rf"(?: and (?:an?|one|two|three|\d) (?:{ANIMALS}|dogs|cats|rabbits|birds))?)$",
+        rf"{HAVE}(?:have|own|got|adopted) (?P<v>(?:an?|one|two|three|four|five|\d) (?:[a-z]+ )?(?P<x>{ANIMALS})s?(?: "
+        rf"and (?:an?|one|two|three|\d) (?:{ANIMALS}|dogs|cats|rabbits|birds))?)$",
         "has {v}",
         words.is_value,
         single=True,
@@ -116,8 +116,8 @@ PETS: Final = (
     rule(
         "pet/{x}",
         rf"(?:my|our|the|poor) (?:old |poor )?(?P<x>{ANIMALS})(?:,? (?P<v>[A-Z][\w'-]+),?)?(?:'s| is| has| had)? "
-        r"(?:sadly |just )*(?:died|passed away|passed|gone|run away|ran away|to be put down|been put down|"
-        r"was put down)$",
+        r"(?:sadly |just )*(?:died|passed away|passed|gone|run away|ran away|to be put down|been put down|was put "
+        r"down)$",
         "",
         words.is_anything,
         ends=True,
@@ -148,8 +148,8 @@ FOOD: Final = (
     ),
     rule(
         "diet",
-        r"(?:i|we)(?:'ve| have|'m| am)? (?:eat|eating|started eating|started to eat|back to eating) "
-        r"(?:meat|fish|dairy|gluten|everything|animal products) again$",
+        r"(?:i|we)(?:'ve| have|'m| am)? (?:eat|eating|started eating|started to eat|back to eating) (?:meat|fish|"
+        r"dairy|gluten|everything|animal products) again$",
         "",
         words.is_anything,
         ends=True,
@@ -240,8 +240,7 @@ FOOD: Final = (
     ),
     rule(
         "allergy",
-        r"(?:my|the) (?P<v>[\w -]{2,30}?) allergy is (?:gone|over|"
-        r"cured)$",
+        r"(?:my|the) (?P<v>[\w -]{2,30}?) allergy is (?:gone|over|cured)$",
         "",
         words.is_allergen,
         ends=True,
@@ -258,8 +257,8 @@ FOOD: Final = (
 TASTE: Final = (
     rule(
         "likes",
-        r"(?:i|we) (?:no longer|don't|do not) (?:really |actually )?(?:like|love|enjoy|eat|drink) V"
-        r" any ?(?:more|longer)$",
+        r"(?:i|we) (?:no longer|don't|do not) (?:really |actually )?(?:like|love|enjoy|eat|drink) V any ?(?:more|"
+        r"longer)$",
         "",
         words.is_liked,
         ends=True,
@@ -290,8 +289,8 @@ TASTE: Final = (
     ),
     rule(
         "likes",
-        rf"{AM}(?:an? )?(?:big |huge |massive |avid |real )?(?:fan of|into|fond of|passionate about|"
-        rf"obsessed with|crazy about|keen on|lover of|interested in) V$",
+        rf"{AM}(?:an? )?(?:big |huge |massive |avid |real )?(?:fan of|into|fond of|passionate about|obsessed with|"
+        rf"crazy about|keen on|lover of|interested in) V$",
         "likes {v}",
         words.is_liked,
         several=True,
@@ -328,16 +327,16 @@ TASTE: Final = (
         "likes/does",
         rf"i {ADVERBS}(?P<v>(?:swim|run|cycle|paint|knit|dance|climb|sing|bake|ski|surf|hike|row|box|sew|draw|jog|"
         r"meditate|skate|fish)(?: (?:every \w+|daily|weekly|once a \w+|twice a \w+|\w+ times a \w+|on (?:mon|tues|"
-        r"wednes|thurs|fri|satur|sun)days|a lot|regularly|competitively|in a (?:choir|band|club)|"
-        r"about \w+ (?:a|per) \w+)))$",
+        r"wednes|thurs|fri|satur|sun)days|a lot|regularly|competitively|in a (?:choir|band|club)|about \w+ (?:a|per) "
+        r"\w+)))$",
         "likes to {v}",
         words.is_value,
         preference=True,
     ),
     rule(
         "dislikes",
-        r"(?:i|we)(?:'ve| have)? never (?:really |much )?(?:like|liked|loved|cared for|enjoyed|been (?:into|"
-        r"a fan of)) V$",
+        r"(?:i|we)(?:'ve| have)? never (?:really |much )?(?:like|liked|loved|cared for|enjoyed|been (?:into|a fan "
+        r"of)) V$",
         "dislikes {v}",
         words.is_liked,
         several=True,
@@ -355,8 +354,8 @@ TASTE: Final = (
     ),
     rule(
         "dislikes",
-        rf"(?:i|we) (?:really |actually |just )?{NOT} (?:really |actually |particularly )?(?:like|love|enjoy"
-        rf"|care for) V$",
+        rf"(?:i|we) (?:really |actually |just )?{NOT} (?:really |actually |particularly )?(?:like|love|enjoy|care "
+        rf"for) V$",
         "dislikes {v}",
         words.is_liked,
         several=True,
@@ -374,8 +373,8 @@ TASTE: Final = (
     ),
     rule(
         "likes/favorite {x}",
-        r"my (?:all-time |absolute |current |new )?favou?rite (?P<x>[\w' -]{2,30}?)(?: of all time)?"
-        r"(?:'s| is| are) (?:now |definitely |probably )?V$",
+        r"my (?:all-time |absolute |current |new )?favou?rite (?P<x>[\w' -]{2,30}?)(?: of all time)?(?:'s| is| are) "
+        r"(?:now |definitely |probably )?V$",
         "favorite {x}: {v}",
         words.is_value,
         single=True,

@@ -24,8 +24,8 @@ HOME: Final = (
     ),
     rule(
         "home",
-        rf"{HAVE}(?:moved|relocated|settled|emigrated|immigrated)(?: (?:back|over|here|house)| in with .+?)*"
-        rf"(?: from (?P<was>.+?))? (?:to|in|into) V$",
+        rf"{HAVE}(?:moved|relocated|settled|emigrated|immigrated)(?: (?:back|over|here|house)| in with .+?)*(?: from "
+        rf"(?P<was>.+?))? (?:to|in|into) V$",
         "lives in {v}",
         words.is_place,
         single=True,
@@ -40,8 +40,8 @@ HOME: Final = (
     ),
     rule(
         "home",
-        r"(?:my|our) (?:home ?town|home city|city|current city|home address|address|new address|"
-        r"location) is (?:now )?V$",
+        r"(?:my|our) (?:home ?town|home city|city|current city|home address|address|new address|location) is (?:now "
+        r")?V$",
         "lives in {v}",
         words.is_place,
         single=True,
@@ -77,8 +77,8 @@ HOME: Final = (
     rule("home", r"i used to live in V$", "lives in {v}", words.is_place, ends=True),
     rule(
         "home",
-        rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays|as of .+|since (?:\d+|two|three|four|five|many|"
-        rf"a few) "
+        rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays|as of .+|since (?:\d+|two|three|four|five|many|a "
+        rf"few) "
         r"years|since \d{4})$",
         "lives in {v}",
         words.is_place,
@@ -125,17 +125,16 @@ WORK: Final = (
     ),
     rule(
         "job",
-        r"(?:my|i'm) (?:job|profession|occupation|current job|new job|day job|role|job title|title) is"
-        r" (?:now )?(?:being |working as )?(?P<a>an? |the )?V$",
+        r"(?:my|i'm) (?:job|profession|occupation|current job|new job|day job|role|job title|title) is (?:now "
+        r")?(?:being |working as )?(?P<a>an? |the )?V$",
         "works as {a}{v}",
         words.is_job,
         single=True,
     ),
     rule(
         "job",
-        rf"{HAVE}(?:became|become|retrained as|started (?:working )?as|got promoted to|was promoted to|"
-        rf"been promoted to|"
-        rf"started a new job as|got a (?:new )?job as|switched careers? to) (?P<a>an? |the )?V$",
+        rf"{HAVE}(?:became|become|retrained as|started (?:working )?as|got promoted to|was promoted to|been promoted "
+        rf"to|started a new job as|got a (?:new )?job as|switched careers? to) (?P<a>an? |the )?V$",
         "works as {a}{v}",
         words.is_job,
         single=True,
@@ -156,8 +155,7 @@ WORK: Final = (
     rule(
         "employer",
         rf"{HAVE}(?:(?:quit|lost|left|resigned from) my (?:old )?job(?: as .+| at .+)?|resigned|"
-        r"(?:got|was|been) (?:fired|"
-        r"laid off|let go|made redundant|sacked))$",
+        r"(?:got|was|been) (?:fired|laid off|let go|made redundant|sacked))$",
         "",
         words.is_anything,
         ends=True,
@@ -184,9 +182,8 @@ WORK: Final = (
     ),
     rule(
         "employer",
-        rf"(?:{HAVE})?(?:joined|signed (?:on )?with|started (?:working )?(?:at|for)|started a (?:new )?job at|"
-        rf"got (?:a|the) (?:new )?"
-        rf"job at|switched (?:jobs )?to|got hired (?:at|by)) V$",
+        rf"(?:{HAVE})?(?:joined|signed (?:on )?with|started (?:working )?(?:at|for)|started a (?:new )?job at|got "
+        rf"(?:a|the) (?:new )?job at|switched (?:jobs )?to|got hired (?:at|by)) V$",
         "works at {v}",
         words.is_firm,
         single=True,
@@ -194,8 +191,8 @@ WORK: Final = (
     ),
     rule(
         "employer",
-        r"(?:(?:i |we )?(?:switched|changed) (?:jobs|companies|employers?)|new (?:job|employer|company))[,:] "
-        r"(?:at |with |it's )?V$",
+        r"(?:(?:i |we )?(?:switched|changed) (?:jobs|companies|employers?)|new (?:job|employer|company))[,:] (?:at |"
+        r"with |it's )?V$",
         "works at {v}",
         words.is_firm,
         single=True,
@@ -281,8 +278,7 @@ PERSON: Final = (
     rule(
         "language",
         r"my (?P<v>[a-z]+) is (?:\w+ )?(?:ok|okay|good|fluent|decent|fine|so-so|basic|rusty|great|native|perfect|"
-        r"passable|"
-        r"conversational|[abc][12])\b.*$",
+        r"passable|conversational|[abc][12])\b.*$",
         "speaks {v}",
         words.is_language,
     ),
@@ -303,9 +299,8 @@ PERSON: Final = (
     rule("language", r"i (?:don't|do not|no longer) (?:really |actually )?speak V$", "", words.is_language, ends=True),
     rule(
         "other/{x}",
-        r"my (?P<x>email|e-mail|email address|pronouns|blood type|shoe size|"
-        r"nationality|religion|height|weight|hourly rate|day rate|rate|salary|hobby|major|star sign|zodiac sign|"
-        r"hometown|landlord|license plate|"
+        r"my (?P<x>email|e-mail|email address|pronouns|blood type|shoe size|nationality|religion|height|weight|"
+        r"hourly rate|day rate|rate|salary|hobby|major|star sign|zodiac sign|hometown|landlord|license plate|"
         r"username|zip code|postcode|(?:policy|member|membership|customer|passport|insurance|account|client|student) "
         r"(?:number|id))(?:'s| is| are) V$",
         "{x}: {v}",
@@ -314,9 +309,8 @@ PERSON: Final = (
     ),
     rule(
         "other/{x}",
-        r"my (?:new |current )?(?P<x>boss|manager|doctor|dentist|therapist|teacher|trainer|coach|neighbou?r|"
-        r"roommate|flatmate|"
-        r"best friend|landlord|accountant|lawyer|vet|assistant|mentor)(?:'s name)? is (?:called |"
+        r"my (?:new |current )?(?P<x>boss|manager|doctor|dentist|therapist|teacher|trainer|coach|neighbou?r|roommate|"
+        r"flatmate|best friend|landlord|accountant|lawyer|vet|assistant|mentor)(?:'s name)? is (?:called |"
         r"named )?" + NAME + "$",
         "{x} is called {v}",
         words.is_given_name,
@@ -337,8 +331,7 @@ PERSON: Final = (
     ),
     rule(
         "health/injury",
-        rf"{HAVE}(?:broken|broke|sprained|fractured|tore|torn|twisted|injured|"
-        rf"dislocated) my (?P<v>\w+).*$",
+        rf"{HAVE}(?:broken|broke|sprained|fractured|tore|torn|twisted|injured|dislocated) my (?P<v>\w+).*$",
         "hurt the {v}",
         words.is_value,
     ),
@@ -368,8 +361,8 @@ PERSON: Final = (
     ),
     rule(
         "health/injury",
-        r"(?:.*, )?(?:my )?(?P<v>wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|rib)"
-        r"(?:'s| is| has) (?:all |fully |completely )?(?:good|fine|healed|better|okay|ok|recovered)(?: again)?$",
+        r"(?:.*, )?(?:my )?(?P<v>wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|"
+        r"rib)(?:'s| is| has) (?:all |fully |completely )?(?:good|fine|healed|better|okay|ok|recovered)(?: again)?$",
         "",
         words.is_value,
         ends=True,
@@ -401,8 +394,8 @@ PLANS: Final = (
     ),
     rule(
         "plan/{x}",
-        r"(?:they|we|i)(?:'ve| have| had to)? (?:pushed?|moved?|postponed?|rescheduled?|shift(?:ed)?|changed?) "
-        r"(?:my|our) (?P<x>[\w' -]{2,30}?)(?: (?:back|forward|up|out))? to (?:the )?V$",
+        r"(?:they|we|i)(?:'ve| have| had to)? (?:pushed?|moved?|postponed?|rescheduled?|shift(?:ed)?|changed?) (?:my|"
+        r"our) (?P<x>[\w' -]{2,30}?)(?: (?:back|forward|up|out))? to (?:the )?V$",
         "{x} on {v}",
         words.is_when,
         single=True,
@@ -411,8 +404,7 @@ PLANS: Final = (
     rule(
         "plan/{x}",
         r"(?:my|our) (?P<x>[\w' -]{2,30}?)(?:'s| is| was| got| has been| were)+ (?:pushed|moved|postponed|"
-        r"rescheduled|"
-        r"shifted|changed)(?: (?:back|forward|up|out))? to (?:the )?V$",
+        r"rescheduled|shifted|changed)(?: (?:back|forward|up|out))? to (?:the )?V$",
         "{x} on {v}",
         words.is_when,
         single=True,

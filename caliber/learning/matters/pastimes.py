@@ -17,16 +17,14 @@ TASTES: Final = (
     rule(
         "likes/does",
         r"i go to (?:the |my )?(?P<v>(?:gym|church|mass|mosque|temple|yoga|pilates|therapy|choir|pool|swimming pool|"
-        r"book club|"
-        r"spin class|dance class|night school)(?: .+)?)$",
+        r"book club|spin class|dance class|night school)(?: .+)?)$",
         "goes to {v}",
     ),
     rule("other/uses", rf"i {ADVERBS}use an? V$", "uses a {v}", words.is_tool),
     rule(
         "other/car",
         r"(?:(?:i|we)(?:'ve| have)? )?(?:just |finally )?(?:got|bought|have|picked up) (?:a|my|our) new car[,:]? "
-        r"(?:it's )?"
-        r"(?P<a>an? )V$",
+        r"(?:it's )?(?P<a>an? )V$",
         "drives {a}{v}",
         single=True,
         changes=True,
@@ -34,9 +32,8 @@ TASTES: Final = (
     rule(
         "likes/does",
         r"i(?:'ve| have) been (?P<v>(?:running|swimming|cycling|meditating|journaling|climbing|hiking|painting|"
-        r"knitting|"
-        r"baking|boxing|skating|surfing|rowing|dancing|gardening|lifting)(?: (?:every|a lot|regularly|daily|for|"
-        r"since|more|again|lately|recently|\w+ times)\b.*)?)$",
+        r"knitting|baking|boxing|skating|surfing|rowing|dancing|gardening|lifting)(?: (?:every|a lot|regularly|daily|"
+        r"for|since|more|again|lately|recently|\w+ times)\b.*)?)$",
         "has been {v}",
         preference=True,
     ),
@@ -60,8 +57,7 @@ TASTES: Final = (
         "likes",
         rf"{HAVE}(?:been (?:getting|really getting) into|been into|got really into|gotten really into|got hooked on|"
         r"gotten hooked on|fell in love with|fallen in love with|taken up|took up|picked up|got back into|been "
-        r"loving|"
-        r"been enjoying) (?:the )?V$",
+        r"loving|been enjoying) (?:the )?V$",
         "likes {v}",
         words.is_liked,
         preference=True,
@@ -77,8 +73,8 @@ TASTES: Final = (
     ),
     rule(
         "likes",
-        r"(?:(?:really|absolutely|just|also|big|huge) )*(?:love|adore|fan of|into|obsessed with) "
-        r"(?P<v>(?!.*\b(?:is|are|was|were|has|have|do|does|how|when|it|this|that|your)\b).+)$",
+        r"(?:(?:really|absolutely|just|also|big|huge) )*(?:love|adore|fan of|into|obsessed with) (?P<v>(?!.*\b(?:is|"
+        r"are|was|were|has|have|do|does|how|when|it|this|that|your)\b).+)$",
         "likes {v}",
         words.is_liked,
         several=True,
@@ -144,8 +140,7 @@ PLANS: Final = (
     rule(
         "plan",
         r"i start (?P<v>(?:uni|university|college|school|kindergarten|nursery|work|a new job|my new job|"
-        r"reception)\b.* "
-        r"(?:on|in|next|this) .+)$",
+        r"reception)\b.* (?:on|in|next|this) .+)$",
         "starts {v}",
         words.is_dated,
     ),
@@ -161,10 +156,8 @@ PLANS: Final = (
         rf"(?:my|our) (?P<x>(?:{SIZE}(?:{RELATIVES}|{OTHERS}|mates?|friends?|parents|in-laws|family|folks|kids|"
         rf"cousins|"
         r"sons|daughters|brothers|sisters|grandparents|grandkids)(?: (?-i:[A-Z])\w+)?))(?:'s| is| are) "
-        r"(?P<a>coming(?: over| round| to visit| to "
-        r"stay| to see (?:me|us)| here)?|visiting(?: me| us)?|staying(?: with me| with us)?|arriving|flying in|"
-        r"moving in)"
-        r" (?:on |in |for |over )?(?P<v>.+)$",
+        r"(?P<a>coming(?: over| round| to visit| to stay| to see (?:me|us)| here)?|visiting(?: me| us)?|staying(?: "
+        r"with me| with us)?|arriving|flying in|moving in) (?:on |in |for |over )?(?P<v>.+)$",
         "{x} {a}: {v}",
         words.is_coming,
         single=True,
@@ -179,9 +172,8 @@ PLANS: Final = (
     ),
     rule(
         "plan",
-        r"(?:i|we) (?P<a>go|fly|travel|drive|leave|head|move|sail) (?P<b>to|for) (?P<v>(?-i:[A-Z])[\w' -]*? (?:on|"
-        r"in|next|"
-        r"this|tomorrow|for) ?.*)$",
+        r"(?:i|we) (?P<a>go|fly|travel|drive|leave|head|move|sail) (?P<b>to|for) (?P<v>(?-i:[A-Z])[\w' -]*? (?:on|in|"
+        r"next|this|tomorrow|for) ?.*)$",
         "{a} {b} {v}",
         words.is_dated,
     ),
@@ -190,8 +182,7 @@ PLANS: Final = (
         rf"{AM}(?P<a>having|getting) (?P<v>(?=.*\b(?:party|wedding|surgery|operation|marathon|race|shower|exam|"
         rf"course|class|trip|holiday|interview|procedure|scan|transplant|mri|lasik|half|10k|concert|exhibition|tour|"
         rf"appointment|baby|braces|tattoo|treatment|chemo)\b)(?!(?:trouble|problems|issues|a hard|fun|it|this|that|"
-        rf"them|an? error|"
-        rf"errors)\b)[\w' -]{{2,40}} (?:on|next|this) .+)$",
+        rf"them|an? error|errors)\b)[\w' -]{{2,40}} (?:on|next|this) .+)$",
         "is {a} {v}",
         words.is_dated,
     ),
@@ -205,9 +196,8 @@ PLANS: Final = (
         "plan",
         rf"{AM}(?P<a>looking for|searching for|hunting for|house hunting for|flat hunting for) (?P<v>(?:an?|my first|"
         r"our first) (?:new |bigger |smaller |cheaper |first |\w+[- ]bed(?:room)? )*(?:apartment|flat|house|room|"
-        r"studio"
-        r"|job(?! (?:title|description|ad)\b)|place to (?:live|rent))(?: (?:in|near|with|close|to rent|to buy|for "
-        r"(?:us|me)|under)\b(?!.*\b(?:this|pdf|sims)\b).*)?)$",
+        r"studio|job(?! (?:title|description|ad)\b)|place to (?:live|rent))(?: (?:in|near|with|close|to rent|to buy|"
+        r"for (?:us|me)|under)\b(?!.*\b(?:this|pdf|sims)\b).*)?)$",
         "is {a} {v}",
         words.is_long_value,
     ),
@@ -230,10 +220,9 @@ PLANS: Final = (
     rule(
         "plan",
         rf"{AM}(?P<a>running|doing|having|getting|taking|starting|hosting|throwing) (?P<v>(?=.*\b(?:party|wedding|"
-        rf"surgery|operation|marathon|race|shower|exam|course|class|trip|holiday|interview|procedure|scan|"
-        rf"transplant|mri|lasik|half|10k|concert|exhibition|tour|appointment|baby|braces|tattoo|treatment|"
-        rf"chemo)\b)(?:the|an?|my|our) .+? "
-        rf"(?:on|"
+        rf"surgery|operation|marathon|race|shower|exam|course|class|trip|holiday|interview|procedure|scan|transplant|"
+        rf"mri|lasik|half|10k|concert|exhibition|tour|appointment|baby|braces|tattoo|treatment|chemo)\b)(?:the|an?|"
+        rf"my|our) .+? (?:on|"
         r"in|next|this) .+)$",
         "is {a} {v}",
         words.is_dated,

@@ -44,10 +44,9 @@ class Rule:
 
 ADVERBS = (
     r"(?:(?:really|just|currently|now|still|also|actually|always|usually|mostly|mainly|do|absolutely|totally|"
-    r"recently|"
-    r"finally|only|personally|generally|officially|already|both|basically|originally|especially|particularly|simply|"
-    r"truly|rather|quite|so|very|pretty|even|sure|kinda|have|'ve|all|much|strictly|severely|highly|deathly|slightly|"
-    r"mildly|fully|completely|entirely) )*"
+    r"recently|finally|only|personally|generally|officially|already|both|basically|originally|especially|"
+    r"particularly|simply|truly|rather|quite|so|very|pretty|even|sure|kinda|have|'ve|all|much|strictly|severely|"
+    r"highly|deathly|slightly|mildly|fully|completely|entirely) )*"
 )
 WE = rf"(?:i|we) {ADVERBS}"
 AM = rf"(?:i'm|i am|im|we're|we are) {ADVERBS}"

@@ -26,8 +26,8 @@ _QUESTIONS: Final[tuple[tuple[re.Pattern[str], str, Check], ...]] = tuple(
         ),
         (
             (
-                r"\b(?:what(?:'s| is) your (?:first |full )?name|what (?:should|can|may) i call you|"
-                r"who am i (?:talking|speaking))"
+                r"\b(?:what(?:'s| is) your (?:first |full )?name|what (?:should|can|may) i call you|who am i "
+                r"(?:talking|speaking))"
             ),
             "my name is {}",
             words.is_given_name,
@@ -54,8 +54,8 @@ _QUESTIONS: Final[tuple[tuple[re.Pattern[str], str, Check], ...]] = tuple(
         ),
         (
             (
-                r"\b(?:anything|foods?|ingredients?|something)\b.* (?:you (?:don't|won't|can't|do not|cannot) "
-                r"(?:eat|like|want)|(?:to|should i|you) (?:avoid|leave out|skip|dislike|hate))"
+                r"\b(?:anything|foods?|ingredients?|something)\b.* (?:you (?:don't|won't|can't|do not|cannot) (?:eat|"
+                r"like|want)|(?:to|should i|you) (?:avoid|leave out|skip|dislike|hate))"
             ),
             "I don't eat {}",
             words.is_thing,
@@ -72,9 +72,8 @@ _QUESTIONS: Final[tuple[tuple[re.Pattern[str], str, Check], ...]] = tuple(
 )
 _ASKED: Final = re.compile(r"([^.!?\n]*\?)\s*\W*$")
 _ANSWER: Final = re.compile(
-    r"^\W*(?:(?:oh|well|just|mostly|um|uh|hm+|it's|its|i'm in|in|at|from|only|yes|yeah|"
-    r"yep),? )*(?P<v>[^.,!?;:()\n]{2,40}?)"
-    r"(?: please| here| mostly| usually| now)?(?=\s*(?:[.,!;)]|$))"
+    r"^\W*(?:(?:oh|well|just|mostly|um|uh|hm+|it's|its|i'm in|in|at|from|only|yes|yeah|yep),? "
+    r")*(?P<v>[^.,!?;:()\n]{2,40}?)(?: please| here| mostly| usually| now)?(?=\s*(?:[.,!;)]|$))"
 )
 
 

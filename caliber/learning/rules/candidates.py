@@ -16,8 +16,8 @@ ANY_SLOT: Final = "*"
 INSTRUCTION: Final = "an instruction, not a fact"
 _INSTRUCTION: Final = re.compile(
     r"\b(?:ignor(?:e|ing)|disregard(?:ing)?|forget(?:ting)?|overrid(?:e|ing)|bypass(?:ing)?)\b.{0,40}\b(?:above|"
-    r"previous|prior|earlier|instructions?|rules?|prompts?)\b|\b(?:system prompt|jailbreak|developer mode|"
-    r"you (?:are|must|should|will) (?:now )?(?:act|obey|reveal|answer|ignore))\b",
+    r"previous|prior|earlier|instructions?|rules?|prompts?)\b|\b(?:system prompt|jailbreak|developer mode|you (?:are|"
+    r"must|should|will) (?:now )?(?:act|obey|reveal|answer|ignore))\b",
     re.IGNORECASE,
 )
 _EMPTY_TEXT = "a an the my our his her their of in at to for is as really very so just that"
@@ -39,7 +39,7 @@ class Candidate:
     the fact as it is stored. ``ends`` is the end of a fact, of any value if ``value`` is empty; ``corrects`` a fact
     that was wrong, ``changes`` one that was right until now. ``was`` is the value that the fact must have which the
     new one replaces. With ``restates`` the statement names no matter: ``was`` or, for an end, ``value`` finds the fact.
-    ``said`` is the clause of an end, in the first person: without a fact of that value, one that it names may end.
+    ``said`` is a clause with words of ending, in the first person: it ends the fact that it names, if ``was`` is in it.
     An ``inferred`` fact gives way to one that is known. ``opposite`` is the attribute of which the same value
     cannot hold. ``start`` and ``end`` are its place in the text.
     Units: confidence 0 to 1.

@@ -19,18 +19,16 @@ _NEW: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _GONE: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _WHEN: Final = (
     r"(?:,? (?:now|instead|though|today|yesterday|recently|please|again|from now on|after all|in the end|at last|"
-    r"(?:for|with) (?:me|us|good)|i'm afraid|sadly|from here on|any ?more|after .+|over .+|since .+|because .+|"
-    r"last \w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago))*"
+    r"(?:for|with) (?:me|us|good)|i'm afraid|sadly|from here on|any ?more|after .+|over .+|since .+|because .+|last "
+    r"\w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago))*"
 )
 _I_HAVE: Final = (
-    r"(?:(?:i|we)(?:'ve| have|'m| am|'re| are)? )?(?:just |finally |now |also |recently |already |had to |"
-    r"decided to )*"
+    r"(?:(?:i|we)(?:'ve| have|'m| am|'re| are)? )?(?:just |finally |now |also |recently |already |had to |decided to "
+    r")*"
 )
 _SWAPPED: Final = (
     re.compile(
-        rf"^{_I_HAVE}(?:swap(?:ped)?|traded?|exchanged?|ditch(?:ed)?|switched) {_OLD}(?: "
-        rf"in)? for "
-        rf"{_NEW}{_WHEN}$",
+        rf"^{_I_HAVE}(?:swap(?:ped)?|traded?|exchanged?|ditch(?:ed)?|switched) {_OLD}(?: in)? for {_NEW}{_WHEN}$",
         _I,
     ),
     re.compile(
@@ -42,46 +40,43 @@ _SWAPPED: Final = (
 _WRONG: Final = (
     re.compile(rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |should be )?{_NEW},? not {_OLD}$", _I),
     re.compile(
-        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|"
-        rf", but) (?:it's |rather )?{_NEW}$",
+        rf"^(?:(?:it|that|she|he)(?:'s| is) |i meant? |i'm |i am )?not {_OLD}(?: any ?more| any longer)?(?:,| but|, "
+        rf"but) (?:it's |rather )?{_NEW}$",
         _I,
     ),
 )
 _OVER: Final = (
     re.compile(
-        rf"^{_I_HAVE}(?:dropped(?! my\b)|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped(?! (?:at|in|by|"
-        rf"for|on|to)\b)|sold|got rid of|"
-        rf"gotten rid of|"
+        rf"^{_I_HAVE}(?:dropped(?! my\b)|cancel?led|quit|gave up(?: on)?|given up(?: on)?|stopped(?! (?:at|in|by|for|"
+        rf"on|to)\b)|sold|got rid of|gotten rid of|"
         r"gave away|broke up with|broken up with|split (?:up )?(?:from|with)|divorced|left|ended things with|"
         rf"called off|changed (?:my|our) mind (?:about|on)|called time on|stopped doing|(?:am |'m )?not doing(?!.* "
-        rf"now$)|"
-        rf"done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
+        rf"now$)|done with|gone off|went off|over|finished with|through with) {_GONE}{_WHEN}$",
         _I,
     ),
     re.compile(rf"^(?:i'm|i am|we're) off (?!to |\w+ing\b){_GONE}{_WHEN}$", _I),
     re.compile(rf"^no (?:more|longer) {_GONE}(?: for (?:me|us))?{_WHEN}$", _I),
     re.compile(
-        rf"^{_I_HAVE}(?:gave|rehome|rehomed|sold|put|surrendered|returned|donated) {_GONE} (?:away|down|to sleep|"
-        rf"to (?:my|a|the|our|his|her) .+|"
-        rf"(?:back )?to the .+){_WHEN}$",
+        rf"^{_I_HAVE}(?:gave|rehome|rehomed|sold|put|surrendered|returned|donated) {_GONE} (?:away|down|to sleep|to "
+        rf"(?:my|a|the|our|his|her) .+|(?:back )?to the .+){_WHEN}$",
         _I,
     ),
     re.compile(rf"^{_I_HAVE}(?:rehome|rehomed|lost) {_GONE}{_WHEN}$", _I),
     re.compile(rf"^no {_GONE} for (?:me|us) (?:any ?more|now|then|from now on){_WHEN}$", _I),
     re.compile(
-        rf"^(?:please )?(?:scratch|forget(?: about)?|ignore|delete|remove|skip|drop|strike) "
-        rf"{_ARTICLE}(?P<v>\S+(?: \S+)?(?: \S+)?) (?:part|bit|thing|one|stuff|info)$",
+        rf"^(?:please )?(?:scratch|forget(?: about)?|ignore|delete|remove|skip|drop|strike) {_ARTICLE}(?P<v>\S+(?: "
+        rf"\S+)?(?: \S+)?) (?:part|bit|thing|one|stuff|info)$",
         _I,
     ),
     re.compile(
-        rf"^{_GONE}(?: is| are| was|'s| has| got)?(?: been)? (?:over|history|gone|off|cancel?led|dead|no more|"
-        rf"called off|off the (?:table|menu|cards)|on hold|a no-go|cancel+ed|ran away|run away|rehomed|put down|"
-        rf"a thing of the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
+        rf"^{_GONE}(?: is| are| was|'s| has| got)?(?: been)? (?:over|history|gone|off|cancel?led|dead|no more|called "
+        rf"off|off the (?:table|menu|cards)|on hold|a no-go|cancel+ed|ran away|run away|rehomed|put down|a thing of "
+        rf"the past|behind me|not happening|died|passed away|fell through){_WHEN}$",
         _I,
     ),
     re.compile(
-        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|called it (?:off|quits|a day)|"
-        rf"are (?:over|done|finished|history|no more|not together)){_WHEN}$",
+        rf"^{_GONE} and (?:i|me) (?:broke up|split up|split|separated|divorced|called it (?:off|quits|a day)|are "
+        rf"(?:over|done|finished|history|no more|not together)){_WHEN}$",
         _I,
     ),
     re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),
@@ -102,17 +97,15 @@ _NONE: Final = re.compile(
 _SAID: Final = r"(?P<said>\S+(?: \S+){0,3}?)"
 _MEANT: Final = r"(?P<meant>\S+(?: \S+){0,3}?)"
 _DENIED: Final = re.compile(
-    rf"^(?:it|that)(?:'s| is) not {_OLD}$|^i (?:said|told you|wrote|typed|put|mentioned) (?:it was |it's |that |i'm "
-    rf"|we're |"
-    rf"my \w+ (?:is|was) )?{_ARTICLE}{_SAID}(?: earlier| before| yesterday)*$",
+    rf"^(?:it|that)(?:'s| is) not {_OLD}$|^i (?:said|told you|wrote|typed|put|mentioned) (?:it was |it's |that |i'm |"
+    rf"we're |my \w+ (?:is|was) )?{_ARTICLE}{_SAID}(?: earlier| before| yesterday)*$",
     _I,
 )
 _IS: Final = re.compile(
     rf"^(?:it|that)(?:'s| is| should be) (?:actually |really )?{_NEW}{_WHEN}$|^i meant {_ARTICLE}{_MEANT}$", _I
 )
 _PARTED: Final = re.compile(
-    rf"^we(?:'ve| have)? (?:\w+ )?(?:broke up|broken up|split up|separated|"
-    rf"divorced){_WHEN}$",
+    rf"^we(?:'ve| have)? (?:\w+ )?(?:broke up|broken up|split up|separated|divorced){_WHEN}$",
     _I,
 )
 _NO_LONGER: Final = re.compile(

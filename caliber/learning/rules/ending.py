@@ -28,9 +28,8 @@ _LONG_FORMS: Final = (
     (re.compile(r"(?<=\b(?:he|it))'s\b|(?<=\b(?:she))'s\b|(?<=\b(?:that))'s\b", _I), " is"),
     (
         re.compile(
-            r"(?<=[a-z])'s (?=(?:gone|dead|over|off|finished|done|cancel+ed|died|passed|left|moved|been|no longer|"
-            r"no more|"
-            r"not|closed|history|out|better|fine|healed|postponed|now|all|already|finally|officially|sadly)\b)",
+            r"(?<=[a-z])'s (?=(?:gone|dead|over|off|finished|done|cancel+ed|died|passed|left|moved|been|no longer|no "
+            r"more|not|closed|history|out|better|fine|healed|postponed|now|all|already|finally|officially|sadly)\b)",
             _I,
         ),
         " is ",
@@ -68,9 +67,8 @@ _OTHER_WORDS: Final = (
 
 _BEFORE: Final = (
     r"^(?:(?:i|we|have|am|are|had|just|finally|now|also|already|recently|officially|so|and|then|well|yeah|yes|no|ok|"
-    r"okay|to|decided|ended up|actually|eventually|sadly|basically|reluctantly|since|today|yesterday|last "
-    r"\w+|"
-    r"this \w+|\w+ \w+ ago|in \w+|both|all|even|totally|completely|simply|quickly|me|got|going|,) )*"
+    r"okay|to|decided|ended up|actually|eventually|sadly|basically|reluctantly|since|today|yesterday|last \w+|this "
+    r"\w+|\w+ \w+ ago|in \w+|both|all|even|totally|completely|simply|quickly|me|got|going|,) )*"
 )
 _OF: Final = (
     r"(?:(?:the|my|our|a|an|that|this|being|doing|playing|going|working|on|to|from|as|at|in|with|of|for|it|whole|old|"
@@ -79,8 +77,7 @@ _OF: Final = (
 )
 _LIGHT: Final = (
     r"(?: (?:thing|things|stuff|part|bit|job|role|position|post|gig|diet|plan|idea|phase|business|group|club|kick|"
-    r"trip|"
-    r"altogether|completely|too|either|up|over|off|place|lessons?|class(?:es)?))*"
+    r"trip|altogether|completely|too|either|up|over|off|place|lessons?|class(?:es)?))*"
 )
 _STOP: Final = (
     r"(?= ?(?:$|,| (?:after|before|because|since|when|so|and|but|in|for|to|with|by|last|this|now|then|today|"
@@ -98,9 +95,8 @@ _ADVERBS: Final = (
 )
 _END: Final = (
     r"(?= ?(?:$|,| (?:now|after|because|since|so|and|but|last|then|yesterday|recently|as|about|almost|exactly|me|us|"
-    r"a|two|"
-    r"three|four|five|six|until|once|tbh|altogether|\w+ly|already|barely|all|due|says|for (?:me|us|good)|during|"
-    r"on \w+day|in (?:the end|(?-i:[A-Z])\w+|\d{4}))\b))"
+    r"a|two|three|four|five|six|until|once|tbh|altogether|\w+ly|already|barely|all|due|says|for (?:me|us|good)|"
+    r"during|on \w+day|in (?:the end|(?-i:[A-Z])\w+|\d{4}))\b))"
 )
 
 
@@ -115,18 +111,15 @@ def _behind(phrases: str) -> re.Pattern[str]:
 
 
 _BAR: Final = re.compile(
-    r"\b(?:almost|nearly|about to|going to|want|wants|wanted|might|(?<!till )(?<!until )(?<!in )(?<!to )(?<!of )"
-    r"(?<!by )may(?! \d)|would|could|should|will|if|unless|wish|hate to|never (?!again)|refuse|love to|hope|hoping|"
-    r"try|"
-    r"trying|tried|when|whenever|every time|for (?:now|today|tonight|the day|the holidays?|the weekend|lunch|dinner|"
-    r"work|"
-    r"a bit|a while|an hour|a minute|her|his|the)|tonight|early|on pause|on a break|rarely|forgot|forget|late|on "
-    r"\w+days|"
-    r"(?:at|by|around) (?:\d+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|noon|midnight|lunch)|"
-    r"this (?:morning|afternoon|evening|week)|just left|with an?|on the (?:bus|train|way)|and (?:got|went)|laughing|"
-    r"in (?:my|the) (?:dream|game|movie|film|photo|picture|play)|in minecraft|but (?:came|found)|again lol|gross|"
-    r"yuck|"
-    r"by accident|polite|even more|as long as|too ?$|once|one more|last year|in a (?:dream|game))\b",
+    r"\b(?:almost|nearly|about to|going to|want|wants|wanted|might|(?<!till )(?<!until )(?<!in )(?<!to )(?<!of "
+    r")(?<!by )may(?! \d)|would|could|should|will|if|unless|wish|hate to|never (?!again)|refuse|love to|hope|hoping|"
+    r"try|trying|tried|when|whenever|every time|for (?:now|today|tonight|the day|the holidays?|the weekend|lunch|"
+    r"dinner|work|a bit|a while|an hour|a minute|her|his|the)|tonight|early|on pause|on a break|rarely|forgot|forget|"
+    r"late|on \w+days|(?:at|by|around) (?:\d+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|noon|"
+    r"midnight|lunch)|this (?:morning|afternoon|evening|week)|just left|with an?|on the (?:bus|train|way)|and (?:got|"
+    r"went)|laughing|in (?:my|the) (?:dream|game|movie|film|photo|picture|play)|in minecraft|but (?:came|found)|"
+    r"again lol|gross|yuck|by accident|polite|even more|as long as|too ?$|once|one more|last year|in a (?:dream|"
+    r"game))\b",
     _I,
 )
 """Words with which no clause ends a fact."""
@@ -136,42 +129,38 @@ _NOT_ANY_MORE: Final = re.compile(
     _I,
 )
 _NO_MORE: Final = re.compile(
-    rf"^(?:\w+ )*?no more {_OF}{_FACT}{_LIGHT}(?= ?$| ,| for (?:me|us)| since| now| because)|"
-    rf"^no {_FACT}{_LIGHT} (?:for (?:me|us) )?(?:anymore|any more|after all|in the end|any longer)\b",
+    rf"^(?:\w+ )*?no more {_OF}{_FACT}{_LIGHT}(?= ?$| ,| for (?:me|us)| since| now| because)|^no {_FACT}{_LIGHT} "
+    rf"(?:for (?:me|us) )?(?:anymore|any more|after all|in the end|any longer)\b",
     _I,
 )
 _NEVER: Final = (_NOT_ANY_MORE, _NO_MORE)
 _NO_PLAN: Final = re.compile(
     rf"{_BEFORE}(?:did|could|can|are|am|is|) ?not (?:\w+ ){{0,3}}?{_FACT}{_LIGHT} (?:in the end|after all|any ?more|"
-    rf"this "
-    rf"year|any longer)|{_BEFORE}did not (?:\w+ ){{0,3}}?{_FACT}{_LIGHT}(?= ?(?:$|,))|"
-    rf"^no {_FACT}{_LIGHT} (?:for (?:me|us)|this (?:year|summer|time|month))",
+    rf"this year|any longer)|{_BEFORE}did not (?:\w+ ){{0,3}}?{_FACT}{_LIGHT}(?= ?(?:$|,))|^no {_FACT}{_LIGHT} "
+    rf"(?:for (?:me|us)|this (?:year|summer|time|month))",
     _I,
 )
 _SHUT: Final = re.compile(
-    rf"^(?:they|the \w+)(?: have| has| had| just)* (?:shut|closed|cancel+ed|axed|scrapped|called off|discontinued)"
-    rf"(?: down)? {_OF}{_FACT}{_LIGHT}{_STOP}",
+    rf"^(?:they|the \w+)(?: have| has| had| just)* (?:shut|closed|cancel+ed|axed|scrapped|called off|"
+    rf"discontinued)(?: down)? {_OF}{_FACT}{_LIGHT}{_STOP}",
     _I,
 )
 _DROPPED_CLASS: Final = re.compile(
     rf"{_BEFORE}(?:dropped|drop|quit|cancel+ed|stopped) (?:(?:my |the )?{_FACT} (?:lessons?|class(?:es)?|training|"
-    rf"club)|"
-    rf"(?:the )?{_FACT}){_STOP}",
+    rf"club)|(?:the )?{_FACT}){_STOP}",
     _I,
 )
 _PAST: Final = re.compile(rf"{_BEFORE}(?:{endings.PASSED}) (?:my|the|our) {_FACT}(?= ?$| ,)", _I)
 _WELL: Final = re.compile(
     rf"{_BEFORE}(?:outgrew|outgrown|grew out of|grown out of|got over|rid of|recovered from|healed from|cured of|"
-    rf"beat) {_OF}"
-    rf"{_FACT}(?= ?$| ,)|{_CLAUSE}{_FACT}{_LIGHT}{_ADVERBS}(?:healed|cured|cleared up|misdiagnosed|a misdiagnosis|"
-    rf"gone for good|"
+    rf"beat) {_OF}{_FACT}(?= ?$| ,)|{_CLAUSE}{_FACT}{_LIGHT}{_ADVERBS}(?:healed|cured|cleared up|misdiagnosed|a "
+    rf"misdiagnosis|gone for good|"
     r"completely gone)(?= ?$| ,| now| again| after| up)|"
     rf"^(?:my |the )?(?:doctor|doc|gp|they|psychiatrist|specialist)(?: have| has| is)? (?:took|taken|taking) me off "
-    rf"(?:the |my )?"
-    rf"{_FACT}|{_BEFORE}(?:came|come|coming|am|got) off (?:the |my )?{_FACT}(?= ?$| ,)|"
-    rf"{_BEFORE}(?:stopped|quit) (?:taking |using )?(?:the |my )?{_FACT}{_LIGHT}{_STOP}|"
-    rf"{_BEFORE}(?:do|does) not (?:actually |really )?have (?:an? |the )?{_FACT}(?= ?$| ,| any ?more| after all)|"
-    rf"{_BEFORE}not {_FACT}(?= after all| any ?more)|{_BEFORE}never had (?:a |an |the )?{_FACT}(?= ?$| ,| after all)",
+    rf"(?:the |my )?{_FACT}|{_BEFORE}(?:came|come|coming|am|got) off (?:the |my )?{_FACT}(?= ?$| ,)|"
+    rf"{_BEFORE}(?:stopped|quit) (?:taking |using )?(?:the |my )?{_FACT}{_LIGHT}{_STOP}|{_BEFORE}(?:do|does) not "
+    rf"(?:actually |really )?have (?:an? |the )?{_FACT}(?= ?$| ,| any ?more| after all)|{_BEFORE}not {_FACT}(?= "
+    rf"after all| any ?more)|{_BEFORE}never had (?:a |an |the )?{_FACT}(?= ?$| ,| after all)",
     _I,
 )
 _MENDED: Final = re.compile(
@@ -182,30 +171,23 @@ _MENDED: Final = re.compile(
 _HURT: Final = re.compile(r"\b(?:hurt|bad|broken|torn|sprained|fractured|injured|dislocated)\b")
 _TOLERATED: Final = re.compile(
     rf"\bno {_FACT} (?:allergy|allergies|intolerance)\b|{_BEFORE}not (?:\w+ )?(?:allergic|intolerant|sensitive) "
-    rf"(?:to )?"
-    rf"{_FACT}|{_BEFORE}(?:do|does) not (?:actually |really )?have (?:an? |the |any )?{_FACT} (?:allergy|"
-    rf"intolerance)|"
-    rf"^(?:my |the ){_FACT} (?:allergy|intolerance) (?:is|was|has) (?:\w+ )?(?:gone|over|cured|wrong|a misdiagnosis|"
-    rf"cleared)\b|"
-    rf"{_BEFORE}(?:can|am|are) (?:allowed to )?(?:finally |now |safely )?(?:eat|eating|have|having|drink|tolerate) "
-    rf"{_OF}"
-    rf"{_FACT}(?: just| totally| perfectly)? (?:again|now|fine|after all)\b|"
+    rf"(?:to )?{_FACT}|{_BEFORE}(?:do|does) not (?:actually |really )?have (?:an? |the |any )?{_FACT} (?:allergy|"
+    rf"intolerance)|^(?:my |the ){_FACT} (?:allergy|intolerance) (?:is|was|has) (?:\w+ )?(?:gone|over|cured|wrong|a "
+    rf"misdiagnosis|cleared)\b|{_BEFORE}(?:can|am|are) (?:allowed to )?(?:finally |now |safely )?(?:eat|eating|have|"
+    rf"having|drink|tolerate) {_OF}{_FACT}(?: just| totally| perfectly)? (?:again|now|fine|after all)\b|"
     rf"{_BEFORE}(?:outgrew|outgrown|grew out of|grown out of|got over) {_OF}{_FACT}(?= ?$| ,)",
     _I,
 )
 _TAKEN_TO: Final = re.compile(
     rf"{_BEFORE}(?:love|like|enjoy|crave|craving|loving|enjoying|adore|into) {_OF}{_FACT}{_LIGHT}(?: ,)? (?:now|"
-    rf"these days|"
-    rf"after all|again)|"
-    rf"{_BEFORE}(?:actually|now|suddenly|kind of|really|grown to|come to|came to|learned to|learnt to|started to|"
-    rf"starting to|began to|beginning to) (?:love|like|enjoy|adore|loving|enjoying|liking|appreciate) {_OF}{_FACT}|"
-    rf"{_BEFORE}(?:do |did )?not mind {_OF}{_FACT}|{_BEFORE}(?:come|came|coming) (?:a)?round (?:to|on) {_OF}{_FACT}|"
-    rf"{_BEFORE}(?:warmed|warming) (?:up )?to {_OF}{_FACT}|{_BEFORE}used to (?:hate|dislike) {_OF}{_FACT}|"
-    rf"{_BEFORE}changed my mind (?:about|on) {_OF}{_FACT}|{_BEFORE}back (?:to|on|into) (?:eating |drinking |having "
-    rf")?{_OF}"
-    rf"{_FACT}|{_BEFORE}(?:eat|eating|drink|drinking|ate|have|having|had) {_OF}{_FACT} again|"
-    rf"{_FACT}{_LIGHT} (?:has |have |really |kind of |is |are )*(?:grew on|grown on|growing on) me|"
-    rf"{_FACT}{_LIGHT} (?:is|are) (?:actually |now |really |totally |quite |not )*(?:fine|ok|okay|good|great|nice|"
+    rf"these days|after all|again)|{_BEFORE}(?:actually|now|suddenly|kind of|really|grown to|come to|came to|learned "
+    rf"to|learnt to|started to|starting to|began to|beginning to) (?:love|like|enjoy|adore|loving|enjoying|liking|"
+    rf"appreciate) {_OF}{_FACT}|{_BEFORE}(?:do |did )?not mind {_OF}{_FACT}|{_BEFORE}(?:come|came|coming) "
+    rf"(?:a)?round (?:to|on) {_OF}{_FACT}|{_BEFORE}(?:warmed|warming) (?:up )?to {_OF}{_FACT}|{_BEFORE}used to "
+    rf"(?:hate|dislike) {_OF}{_FACT}|{_BEFORE}changed my mind (?:about|on) {_OF}{_FACT}|{_BEFORE}back (?:to|on|into) "
+    rf"(?:eating |drinking |having )?{_OF}{_FACT}|{_BEFORE}(?:eat|eating|drink|drinking|ate|have|having|had) "
+    rf"{_OF}{_FACT} again|{_FACT}{_LIGHT} (?:has |have |really |kind of |is |are )*(?:grew on|grown on|growing on) "
+    rf"me|{_FACT}{_LIGHT} (?:is|are) (?:actually |now |really |totally |quite |not )*(?:fine|ok|okay|good|great|nice|"
     rf"amazing|"
     r"(?:so|that) bad)(?= (?:now|after all|with me|for me|these days|actually)\b)",
     _I,
@@ -233,9 +215,8 @@ _CUE: Final = re.compile(
 )
 _FAREWELL: Final = re.compile(
     rf"{_BEFORE}(?:moved out of|moved away from|no longer (?:in|live in|living in|based in)) {_FACT}{_LIGHT}(?= ?$| "
-    rf",| for good|"
-    rf" last| because| after)|"
-    rf"{_BEFORE}(?:do |did )?not (?:live |living |based )?(?:in|at) {_FACT} (?:anymore|any more|any longer)",
+    rf",| for good| last| because| after)|{_BEFORE}(?:do |did )?not (?:live |living |based )?(?:in|at) {_FACT} "
+    rf"(?:anymore|any more|any longer)",
     _I,
 )
 _GIVEN_UP: Final = (*_NEVER, _before(endings.QUIT), _DROPPED_CLASS, _behind(endings.FADED))
@@ -267,15 +248,13 @@ _BY_SLOT: Final = {
 _ENDLESS: Final = frozenset({PersonAttribute.NAME, PersonAttribute.AGE, PersonAttribute.BIRTHDAY})
 _LEFT_GROUP: Final = re.compile(
     r"\b(?:left|quit|dropped out of) (?:the |my |our )(?:\w+ )?(choir|band|club|team|group|orchestra|league|class|"
-    r"course|"
-    r"society|gym|troupe|squad)\b(?! (?:bus|van|room|dinner|chat|party|practice)\b)",
+    r"course|society|gym|troupe|squad)\b(?! (?:bus|van|room|dinner|chat|party|practice)\b)",
     _I,
 )
 _EATER: Final = re.compile(
-    r"^(?:(?:and|so|ok|okay|well|confession|now|just|,|actually|i|we|am|are|have|been|started|caved|back|on|to) )*"
-    r"(?:eating|eat|ate|had|back|drinking|drink)\b(?!.*\b(?:vegan|veggie|vegetarian|plant|oat|almond|soy|soya|"
-    r"coconut|"
-    r"rice milk|free|fake|mock|sauce|not|my|watch|for|until|happening)\b)",
+    r"^(?:(?:and|so|ok|okay|well|confession|now|just|,|actually|i|we|am|are|have|been|started|caved|back|on|to) "
+    r")*(?:eating|eat|ate|had|back|drinking|drink)\b(?!.*\b(?:vegan|veggie|vegetarian|plant|oat|almond|soy|soya|"
+    r"coconut|rice milk|free|fake|mock|sauce|not|my|watch|for|until|happening)\b)",
     _I,
 )
 """The beginning of a clause about what its speaker eats."""
@@ -286,8 +265,7 @@ _DIETS: Final = (
             r"\b(?:meat|chicken|beef|steaks?|bacon|pork|burgers?|lamb|ham|sausages?|turkey|ribs)\b.*\b(?:again|now|"
             r"these days|back|never looked back)\b|\b(?:back (?:on|to|into)|started|eat|eating) (?:\w+ )*?(?:meat|"
             r"chicken|beef|steak|bacon|pork)(?= ?$| ,| again| now| once| twice| on)|\b(?:omnivore|not (?:a "
-            r")?(?:vegan|"
-            r"vegetarian|veggie|pescatarian))\b",
+            r")?(?:vegan|vegetarian|veggie|pescatarian))\b",
             _I,
         ),
     ),
@@ -345,8 +323,8 @@ def _patterns(attribute: PersonAttribute, slot: str, content: str) -> tuple[re.P
     return (*patterns, _MENDED) if attribute is PersonAttribute.HEALTH and _HURT.search(content) else patterns
 
 
-def moved(said: str, content: str, value: str) -> tuple[str, str] | None:
-    """Return a dated fact with the day that a clause moves it to, and that day; None where it moves it to none."""
+def moved(said: str, content: str, value: str) -> str | None:
+    """Return a plan with the day that a clause moves it to, or None where it moves it to none."""
     found = _with_sign(_long(said), PersonAttribute.PLAN, content, value)
     if found is None or _BAR.search(found[0]):
         return None
@@ -354,7 +332,7 @@ def moved(said: str, content: str, value: str) -> tuple[str, str] | None:
         shifted = pattern.search(found[0])
         day = None if shifted is None else words.first_day(shifted["v"])
         if day is not None:
-            return words.dated(content, day), day
+            return words.dated(content, day)
     return None
 
 

@@ -36,38 +36,32 @@ _BEGINNING: Final = {
 }
 """The rules that may match a clause, by its first two characters."""
 _TAIL: Final = re.compile(
-    r"(?:[\s,]+(?:any ?more|there|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|"
-    r"after all|now|too|as well|these days|nowadays|at the moment|right now|currently|by the way|"
-    r"btw|actually|though|"
-    r"please|again|today|yesterday|recently|lately|already|instead|for now|you know|fyi|to be honest|honestly|also|"
-    r"so much|a lot|very much|the most|more than anything|of course|obviously|haha|and stuff|etc|or so|in fact|"
-    r"(?:for|since|in|over) (?:(?:about|almost|around|over|nearly|the (?:last|past)|more than) )?(?:an? |two |three |"
-    r"four |five |six |ten |many |several |some |a few |few )?(?:\d+ )?(?:years?|months?|weeks?|days?|decades?|ages|"
-    r"childhood|birth|forever|now|ever)(?: now| ago)?|since (?:\w+ )?\d{4}|since (?:january|february|march|april|"
-    r"may|june|"
-    r"july|august|september|october|november|december|last \w+|i was \w+|forever|then|yesterday|today|"
-    r"\w+day|(?:\d+|an?|one|two|three|four|five|a few|many) (?:years?|months?|weeks?))|at all|on \w+day|"
-    r"as of [\w ]{2,20}|in the end|at last|"
-    r"(?:an? |two |three |\d+ |a few |a couple of )(?:days?|weeks?|months?|years?) ago|in \d{4}|"
-    r"in (?:january|february|"
-    r"march|april|may|june|july|august|september|october|november|december)|"
-    r"(?:last|this|next|earlier this|the other) (?:week|weekend|month|year|day|night|spring|summer|"
-    r"autumn|fall|winter|"
-    r"monday|tuesday|wednesday|thursday|friday|saturday|sunday|january|february|march|april|may|june|july|august|"
-    r"september|october|november|december)|with (?:my|our|a|his|her) .+|together|alone|from now on))+$",
+    r"(?:[\s,]+(?:any ?more|there|i'm afraid|alas|tho|any longer|way too much|too much|rn|atm|myself|after all|now|"
+    r"too|as well|these days|nowadays|at the moment|right now|currently|by the way|btw|actually|though|please|again|"
+    r"today|yesterday|recently|lately|already|instead|for now|you know|fyi|to be honest|honestly|also|so much|a lot|"
+    r"very much|the most|more than anything|of course|obviously|haha|and stuff|etc|or so|in fact|(?:for|since|in|"
+    r"over) (?:(?:about|almost|around|over|nearly|the (?:last|past)|more than) )?(?:an? |two |three |four |five |six "
+    r"|ten |many |several |some |a few |few )?(?:\d+ )?(?:years?|months?|weeks?|days?|decades?|ages|childhood|birth|"
+    r"forever|now|ever)(?: now| ago)?|since (?:\w+ )?\d{4}|since (?:january|february|march|april|may|june|july|"
+    r"august|september|october|november|december|last \w+|i was \w+|forever|then|yesterday|today|\w+day|(?:\d+|an?|"
+    r"one|two|three|four|five|a few|many) (?:years?|months?|weeks?))|at all|on \w+day|as of [\w ]{2,20}|in the end|"
+    r"at last|(?:an? |two |three |\d+ |a few |a couple of )(?:days?|weeks?|months?|years?) ago|in \d{4}|in "
+    r"(?:january|february|march|april|may|june|july|august|september|october|november|december)|(?:last|this|next|"
+    r"earlier this|the other) (?:week|weekend|month|year|day|night|spring|summer|autumn|fall|winter|monday|tuesday|"
+    r"wednesday|thursday|friday|saturday|sunday|january|february|march|april|may|june|july|august|september|october|"
+    r"november|december)|with (?:my|our|a|his|her) .+|together|alone|from now on))+$",
     _I,
 )
 ENDING: Final = re.compile(r"[\s.!,;:)\]]+$")
 _CUT: Final = re.compile(
-    r"(?:,| -|\s+(?:because|since|when|which|who|where|that i|as i|so that|"
-    r"in case|after|before|during|until|but|though)\b|\s*\()\s?.*$",
+    r"(?:,| -|\s+(?:because|since|when|which|who|where|that i|as i|so that|in case|after|before|during|until|but|"
+    r"though)\b|\s*\()\s?.*$",
     _I,
 )
 _NARROW: Final = re.compile(
-    r"(?:\s+(?:with(?! (?-i:[A-Z]))|near|for(?! (?-i:[A-Z]))|to|so|on|working|doing)\s.*|"
-    r"\s+and (?!(?-i:[A-Z])).*|\s+(?:in|since) (?:the )?(?:january|"
-    r"february|march|april|may|"
-    r"june|july|august|september|october|november|december|spring|summer|autumn|fall|winter|\d{4}).*)$",
+    r"(?:\s+(?:with(?! (?-i:[A-Z]))|near|for(?! (?-i:[A-Z]))|to|so|on|working|doing)\s.*|\s+and (?!(?-i:[A-Z])).*|"
+    r"\s+(?:in|since) (?:the )?(?:january|february|march|april|may|june|july|august|september|october|november|"
+    r"december|spring|summer|autumn|fall|winter|\d{4}).*)$",
     _I,
 )
 _NARROWED: Final = frozenset(
@@ -91,8 +85,8 @@ FRAGMENT: Final = re.compile(r"^(?:i'm|i am|im)\b", _I)
 _LISTED: Final = re.compile(r"^(?:i'm|i am|im|i work (?:at|for)|my name(?:'s| is))\b", _I)
 _PASSING: Final = re.compile(
     r"\bleft .+ (?:at \d|early|this (?:morning|afternoon|evening)|an hour ago|\w+ minutes ago|tonight|late)\b|"
-    r"^(?!.*\bbeen\b).* for (?:an?|the|two|three|four|some|a few|\d+) "
-    r"(?:days?|nights?|weeks?|weekend|months?|summer|winter|holidays?|while|bit|conference|trip|wedding|meeting)\b",
+    r"^(?!.*\bbeen\b).* for (?:an?|the|two|three|four|some|a few|\d+) (?:days?|nights?|weeks?|weekend|months?|summer|"
+    r"winter|holidays?|while|bit|conference|trip|wedding|meeting)\b",
     _I,
 )
 """The time of a stay, which is no home."""

@@ -41,14 +41,13 @@ from caliber.model.learning import PersonAttribute
 _I = re.IGNORECASE
 _NOT_OLD: Final = re.compile(r"(?<=\w),? not (?:in |at |an? |the |as )?(?P<was>[\w'-]+(?: [\w'-]+)?)$", _I)
 _MIND: Final = re.compile(
-    r"\b(?:i(?:'ve)? )?changed my mind about (?:the )?(?P<x>[\w ]{2,30}?)\s*[-–—:,;]\s*(?P<v>[\w ]{2,30}?)"
-    r"(?: from now on| now| please| after all)?(?=[,.!]|$)",
+    r"\b(?:i(?:'ve)? )?changed my mind about (?:the )?(?P<x>[\w ]{2,30}?)\s*[-–—:,;]\s*(?P<v>[\w ]{2,30}?)(?: from "
+    r"now on| now| please| after all)?(?=[,.!]|$)",
     _I,
 )
 _PROMOTED: Final = re.compile(
-    r"(?:^|\b(?:i(?:'ve| was| have been| got|'m| am)?(?: now)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |"
-    r"as )?(?:an? |the )?"
-    r"(?P<v>[\w &]{3,50}?)(?= from\b| starting\b| as of\b| since\b| now\b|[,.!]|$)",
+    r"(?:^|\b(?:i(?:'ve| was| have been| got|'m| am)?(?: now)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |as "
+    r")?(?:an? |the )?(?P<v>[\w &]{3,50}?)(?= from\b| starting\b| as of\b| since\b| now\b|[,.!]|$)",
     _I,
 )
 _PRESUPPOSING: Final = (None, QUESTION, PLAN, DOUBT, TASK, LAUGH)
@@ -66,13 +65,10 @@ _STATE: Final = re.compile(
 )
 _DROPPED: Final = re.compile(
     r"^(?:(?:just|finally|recently|already|also|still|currently|originally|now) )*(?:moved|relocated|left|quit|"
-    r"joined|"
-    r"signed|started|starting (?:at|with|for)|switched|retired|turned|became|adopted|got|lost my|sold|was born|"
-    r"live in|work (?:at|as|for)|"
-    r"not|no longer|doing|running|training for|studying for|preparing for|broke my|sprained|fractured|tore my|can't "
-    r"stand|hate|allergic to|based in|born in|"
-    r"living in|"
-    r"working (?:at|as|for)|studying|used to)\b",
+    r"joined|signed|started|starting (?:at|with|for)|switched|retired|turned|became|adopted|got|lost my|sold|was "
+    r"born|live in|work (?:at|as|for)|not|no longer|doing|running|training for|studying for|preparing for|broke my|"
+    r"sprained|fractured|tore my|can't stand|hate|allergic to|based in|born in|living in|working (?:at|as|for)|"
+    r"studying|used to)\b",
     _I,
 )
 _TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
@@ -81,24 +77,18 @@ _ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
 """The beginning of a message about what has changed."""
 _ANOTHER: Final = re.compile(
     rf"^(?:he|she|his|her|their|everyone|everybody|someone|somebody|they (?!(?:have |had |just |all )*(?:cancel|mov|"
-    rf"postpon|"
-    rf"push|resched|shift|delay|shut|clos|laid|fired|let|sack|made|took|scrap|axed|call))|(?:the |my |our )?(?:kids|"
-    rf"children|"
-    rf"family|parents|friends?|baby|toddler)|(?:my|our|the) {SIZE}(?:{RELATIVES}|(?!(?:doctor|dentist|"
-    rf"therapist)\b)(?:{OTHERS})|"
-    rf"{ANIMALS}))\b",
+    rf"postpon|push|resched|shift|delay|shut|clos|laid|fired|let|sack|made|took|scrap|axed|call))|(?:the |my |our "
+    rf")?(?:kids|children|family|parents|friends?|baby|toddler)|(?:my|our|the) {SIZE}(?:{RELATIVES}|(?!(?:doctor|"
+    rf"dentist|therapist)\b)(?:{OTHERS})|{ANIMALS}))\b",
     _I,
 )
 """The beginning of a clause about somebody who is not known by name."""
 _MOMENT: Final = re.compile(
     r"\b(?:just left|(?:at|around|after) (?:\d|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|noon|"
-    r"dinner|"
-    r"lunch|work|class)|on the (?:bus|train|way)|for (?:lent|today|tonight|now|the day|the weekend|a bit|a while|an "
-    r"hour|"
-    r"a minute)|(?:for |dry )january|laughing|from the vacuum|from the vet|in my dream|in (?:minecraft|the sims)|"
-    r"with a|"
-    r"with cash|and got home|but (?:came|found)|every (?:day|night)|so i'm free|left me an?|when it's|rehearsal|"
-    r"rims)\b",
+    r"dinner|lunch|work|class)|on the (?:bus|train|way)|for (?:lent|today|tonight|now|the day|the weekend|a bit|a "
+    r"while|an hour|a minute)|(?:for |dry )january|laughing|from the vacuum|from the vet|in my dream|in (?:minecraft|"
+    r"the sims)|with a|with cash|and got home|but (?:came|found)|every (?:day|night)|so i'm free|left me an?|when "
+    r"it's|rehearsal|rims)\b",
     _I,
 )
 """Words of a moment, in which nothing ends for good."""
@@ -113,12 +103,9 @@ _SAID_ALL_THE_SAME: Final = {
 """Matters that a clause states which is refused for others."""
 _CHILD: Final = re.compile(
     r"\b(?:my|our) (?P<v>(?:\d{1,2}|one|two|three|four|five|six|seven|eight|nine|ten)[- ]?(?:year|yr|month|"
-    r"week)s?[- ]?old"
-    r"(?: (?:son|daughter|boy|girl|twins|grandson|granddaughter|nephew|niece|dog|cat|puppy|kitten))?)(?=\s*(?:$|"
-    r"[,.?!]|(?:is|has|"
-    r"won't|can't|loves|keeps|just|and|to|who|will|does|doesn't|wants|needs|hates|likes|refuses|wakes|started|"
-    r"starts|asked|"
-    r"asks|about|with)\b))",
+    r"week)s?[- ]?old(?: (?:son|daughter|boy|girl|twins|grandson|granddaughter|nephew|niece|dog|cat|puppy|"
+    r"kitten))?)(?=\s*(?:$|[,.?!]|(?:is|has|won't|can't|loves|keeps|just|and|to|who|will|does|doesn't|wants|needs|"
+    r"hates|likes|refuses|wakes|started|starts|asked|asks|about|with)\b))",
     _I,
 )
 """A child or animal by the age alone: "my 4 year old won't sleep"."""
@@ -133,14 +120,12 @@ _WITHOUT: Final = re.compile(
 )
 _BECAME: Final = re.compile(
     r"^(?P<who>he|she|(?-i:[A-Z])\w+)(?:'s| is) (?:now |officially |finally |actually |legally )*my (?P<role>wife|"
-    r"husband|"
-    r"fiancé|fiancée|fiance|fiancee|partner|ex)(?: now| as of .+| since .+)*$",
+    r"husband|fiancé|fiancée|fiance|fiancee|partner|ex)(?: now| as of .+| since .+)*$",
     _I,
 )
 _PROPOSED: Final = re.compile(
-    r"^(?:omg |and |so )*(?:he|she|(?-i:[A-Z])\w+|i)(?: just| finally)? proposed(?! (?:an?|the|that|to (?!me\b|"
-    r"him\b|her\b)|"
-    r"we|i|some|it)\b)",
+    r"^(?:omg |and |so )*(?:he|she|(?-i:[A-Z])\w+|i)(?: just| finally)? proposed(?! (?:an?|the|that|to (?!me\b|him\b|"
+    r"her\b)|we|i|some|it)\b)",
     _I,
 )
 _SAID_YES: Final = re.compile(r"^(?:i|she|he)(?:'ve| have)? (?:just |finally )?said yes$", _I)
@@ -151,8 +136,8 @@ _ROLES_OF: Final = {
 """What a partner becomes by an engagement and by a wedding."""
 _PARTED: Final = ("single", "divorced", "separated")
 _DIED: Final = re.compile(
-    r"^I(?:'ve)? (?:\w+ly )?(?:died|passed away|passed|had to be put down|was put down|"
-    r"ran away|had to go|was rehomed|went to live with)\b",
+    r"^I(?:'ve)? (?:\w+ly )?(?:died|passed away|passed|had to be put down|was put down|ran away|had to go|was "
+    r"rehomed|went to live with)\b",
     _I,
 )
 _TASTE_OF_IT: Final = re.compile(
@@ -164,8 +149,8 @@ _TASTE_OF: Final = re.compile(
     _I,
 )
 _AND_ME: Final = re.compile(
-    rf"^(?:(?:my|our) {SIZE}(?:{RELATIVES})(?: (?-i:[A-Z])[\w-]+)? \+\+\+ (?:i|me)|(?:me|i) and (?:my|"
-    rf"our) {SIZE}(?:{RELATIVES})"
+    rf"^(?:(?:my|our) {SIZE}(?:{RELATIVES})(?: (?-i:[A-Z])[\w-]+)? \+\+\+ (?:i|me)|(?:me|i) and (?:my|our) "
+    rf"{SIZE}(?:{RELATIVES})"
     r"(?: (?-i:[A-Z])[\w-]+)?)\b(?! (?:broke|split|divorced|separated|are (?:over|done|no)))",
     _I,
 )

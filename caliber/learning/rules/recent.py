@@ -26,25 +26,23 @@ _NEW_DAY: Final = re.compile(
 )
 _FROM_NOW: Final = re.compile(r"\b(?:for (?:me|us)(?: now)?|from (?:here|now) on|instead)(?: too)?$", _I)
 _FINE: Final = re.compile(
-    r"^(?:(?:just |go with |stick with |use |call me )*)(?P<v>(?-i:[A-Z])\w+)(?:'s| is| works)?"
-    r"(?: (?:just )?(?:fine|better|ok|okay|good|great|it is))(?: (?:after all|too|actually|instead|again))*$",
+    r"^(?:(?:just |go with |stick with |use |call me )*)(?P<v>(?-i:[A-Z])\w+)(?:'s| is| works)?(?: (?:just )?(?:fine|"
+    r"better|ok|okay|good|great|it is))(?: (?:after all|too|actually|instead|again))*$",
     _I,
 )
 """A name that will do: "Katya's fine after all"."""
 _CANCELLED: Final = re.compile(
-    r"^(?:.* )?(?:cancel+ed|called off|scrapped|postponed indefinitely|pulled the plug on|binned|shelved) "
-    r"(?:it|that|the whole thing|the lot|everything)\b"
-    r"|\bcalled it off\b|^(?:it|that|the \w+|whole thing)(?:'s| is| was| got| has| been)+ "
-    r"(?:all )?(?:off|cancel+ed|called off|not happening|been cancel+ed|scrapped)\b|^it fell through\b"
-    r"|^(?:i'm|we're|i am|we are) not going(?: any ?more| after all| in the end)?$",
+    r"^(?:.* )?(?:cancel+ed|called off|scrapped|postponed indefinitely|pulled the plug on|binned|shelved) (?:it|that|"
+    r"the whole thing|the lot|everything)\b|\bcalled it off\b|^(?:it|that|the \w+|whole thing)(?:'s| is| was| got| "
+    r"has| been)+ (?:all )?(?:off|cancel+ed|called off|not happening|been cancel+ed|scrapped)\b|^it fell through\b|"
+    r"^(?:i'm|we're|i am|we are) not going(?: any ?more| after all| in the end)?$",
     _I,
 )
 """The end of the one plan spoken of."""
 _HOLDING_ON: Final = frozenset({PersonAttribute.LIKES})
 _NOW: Final = re.compile(
-    r"^(?:(?:it's|its|it is|that's)\s+(?:now |actually )?(?P<v>.+?)"
-    r"(?: for (?:me|us))?(?: now too| now| these days| from (?:here|now) on| instead|(?<= now))|"
-    r"(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
+    r"^(?:(?:it's|its|it is|that's)\s+(?:now |actually )?(?P<v>.+?)(?: for (?:me|us))?(?: now too| now| these days| "
+    r"from (?:here|now) on| instead|(?<= now))|(?P<it>\S+(?: \S+)?) it is(?: then| now)?)$",
     _I,
 )
 _MEANT: Final = re.compile(r"\b(?:correction|i meant?|typo|make that|scratch that)\b", _I)
@@ -52,10 +50,9 @@ _BARE: Final = re.compile(r"^(?P<v>\S+(?: \S+){0,3})$")
 _NUMBER: Final = re.compile(r"^(?P<v>\d{1,3})(?:,| since| now| as of| actually).*$", _I)
 _RESTATED: Final = re.compile(r"^(?:it's|it is|i meant|i mean|make that|rather)\s+(?:actually |now )?(?P<v>.+)$", _I)
 _SPELT: Final = re.compile(
-    r"^(?:(?:sorry|oops|typo|it's|its|it is|that's|the name is|i meant|meant|should be|spelled|spelt|"
-    r"correction|actually|\*),? ?)*(?P<v>(?-i:[A-Z])[\w'-]+(?: (?-i:[A-Z])[\w'-]+){0,3})\*?(?:,.*| with "
-    r".+|"
-    r" without .+| not .+| btw| actually| by the way)?$",
+    r"^(?:(?:sorry|oops|typo|it's|its|it is|that's|the name is|i meant|meant|should be|spelled|spelt|correction|"
+    r"actually|\*),? ?)*(?P<v>(?-i:[A-Z])[\w'-]+(?: (?-i:[A-Z])[\w'-]+){0,3})\*?(?:,.*| with .+| without .+| not .+| "
+    r"btw| actually| by the way)?$",
     _I,
 )
 """A name by itself, and how it is spelt."""

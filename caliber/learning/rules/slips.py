@@ -18,8 +18,8 @@ _MARK: Final = (
 )
 _SLIP: Final = re.compile(
     rf"^(?P<statement>\w.{{3,200}}?)(?:,| [-–—]+) (?P<marks>{_MARK}(?:,? {_MARK})*)(?P<comma>,)? "
-    r"(?:it's |i'm |in |at |to )?(?P<v>[^\s,]+(?: [^\s,]+){0,2}?)"
-    r"(?: (?:since|now|from|as of|then|actually|today|these days)\b.*)?$",
+    r"(?:it's |i'm |in |at |to )?(?P<v>[^\s,]+(?: [^\s,]+){0,2}?)(?: (?:since|now|from|as of|then|actually|today|"
+    r"these days)\b.*)?$",
     _I,
 )
 _COUNT: Final = re.compile(r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\d{1,2})\b", _I)

@@ -35,8 +35,8 @@ _ROLE = re.compile(
     _I,
 )
 _BARE = re.compile(
-    r"^(?P<role>mum|mom|mama|mother|dad|papa|father|grandma|grandpa|granny|"
-    r"(?:wife|husband|daughter|son|sister|brother|boyfriend|girlfriend|gf|bf|hubby)(?='s\b| is\b| has\b))(?= |'s\b)",
+    r"^(?P<role>mum|mom|mama|mother|dad|papa|father|grandma|grandpa|granny|(?:wife|husband|daughter|son|sister|"
+    r"brother|boyfriend|girlfriend|gf|bf|hubby)(?='s\b| is\b| has\b))(?= |'s\b)",
     _I,
 )
 _PRONOUN = re.compile(r"^(?P<word>he|she)(?= |'s\b)", _I)
@@ -54,10 +54,9 @@ _OWNED = re.compile(
 _GIVEN = re.compile(r"[^\W\d_a-z][^\W\d_]+")
 _SEVERAL = re.compile(
     r"\b(?:have|got|my|our|two|three|four|five|\d) (?P<roles>kids|children|sons|daughters|brothers|sisters|boys|"
-    r"girls|cats|dogs)"
-    r"\b(?: too| also| now)?(?: are)?(?: called|"
-    r" named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and )?"
-    r"(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?)*,? (?:and|&) (?-i:[^\W\d_a-z])[^\W\d_]+)",
+    r"girls|cats|dogs)\b(?: too| also| now)?(?: are)?(?: called| "
+    r"named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and "
+    r")?(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?)*,? (?:and|&) (?-i:[^\W\d_a-z])[^\W\d_]+)",
     _I,
 )
 _ROLES: Final = {
@@ -85,15 +84,12 @@ _VERBS: Final = {
 _REST = re.compile(
     rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|"
     rf"become|"
-    r"been|"
-    r"retired|turned|gone|stopped|switched|adopted|developed|outgrown)\b.*)$|"
-    rf"^(?P<be>'s|(?: is)) (?P<not>not )?(?P<state>.+)$|^ (?P<be2>isn't) (?P<state2>.+)$"
-    rf"|^ (?P<adverbs>{_ADVERBS})(?P<verb>{'|'.join(_VERBS)}|doesn't|does not|can't|cannot|no longer \w+|was|turned|"
-    r"moved|ran|"
-    r"got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|signed|grew|"
-    r"swims|runs|cycles|paints|knits|dances|climbs|sings|bakes|skis|surfs|liked|loved|supports|rents|"
-    r"changed|gave|used|became|keeps|grows|wears|walks|speaks|learns|chairs|coaches|manages|does|"
-    r"gets)\b(?P<rest>.*)$",
+    r"been|retired|turned|gone|stopped|switched|adopted|developed|outgrown)\b.*)$|"
+    rf"^(?P<be>'s|(?: is)) (?P<not>not )?(?P<state>.+)$|^ (?P<be2>isn't) (?P<state2>.+)$|^ "
+    rf"(?P<adverbs>{_ADVERBS})(?P<verb>{'|'.join(_VERBS)}|doesn't|does not|can't|cannot|no longer \w+|was|turned|"
+    r"moved|ran|got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|signed|"
+    r"grew|swims|runs|cycles|paints|knits|dances|climbs|sings|bakes|skis|surfs|liked|loved|supports|rents|changed|"
+    r"gave|used|became|keeps|grows|wears|walks|speaks|learns|chairs|coaches|manages|does|gets)\b(?P<rest>.*)$",
     _I,
 )
 
