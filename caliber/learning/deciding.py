@@ -140,16 +140,7 @@ class Decider:
                 gone = dataclasses.replace(candidate, attribute=each.attribute)
                 self._step(LearningAction.END, dataclasses.replace(statement, candidate=gone), ENDED, each)
             else:
-                kept = dataclasses.replace(
-                    candidate,
-                    attribute=each.attribute,
-                    slot=each.slot,
-                    content=rest,
-                    value=rest.partition(" ")[2],
-                    note_type=each.note_type,
-                    ends=False,
-                    restates=False,
-                )
+                kept = _instead(each, candidate, rest, rest.partition(" ")[2])
                 left = dataclasses.replace(statement, candidate=kept)
                 self._step(LearningAction.UPDATE, left, CHANGED, each, self._made(left))
 
@@ -177,34 +168,34 @@ class Decider:
             return  # nothing that is known, or more than one: better keep both than end the wrong one
         ((each, content),) = fitting_new
         value = correcting.substituted(each.value, candidate.was, candidate.value) or candidate.value
-        new = dataclasses.replace(
-            candidate,
-            attribute=each.attribute,
-            slot=each.slot,
-            value=value,
-            content=content,
-            note_type=each.note_type,
-            single=True,
-            restates=False,
-        )
+        new = _instead(each, candidate, content, value, single=True)
         self._replace(dataclasses.replace(statement, candidate=new, person=each.person), each)
 
     def _end_named(self, statement: Statement, holding: Sequence[Held]) -> None:
         """End the facts of one matter whose words a clause names, where it tells that they are over."""
-        from caliber.learning.rules import ending
-
-        said, place = statement.candidate.said, (statement.candidate.start, statement.candidate.end)
+        candidate = statement.candidate
         if self.steps and (last := self.steps[-1]).action is not LearningAction.NOTHING:
             before = last.statement.candidate
             same_turn = last.statement.turn is statement.turn and last.statement.person == statement.person
-            if same_turn and (before.start, before.end) == place:
+            if same_turn and (before.start, before.end) == (candidate.start, candidate.end):
                 return  # its rule has ended a fact already
-        own = [each for each in holding if each.person in (statement.person, statement.unnamed)]
-        name = statement.candidate.was
-        own = [each for each in own if name.casefold() in each.content.casefold()]
-        if self._move(statement, own):
+        name, people = candidate.was.casefold(), (statement.person, statement.unnamed)
+        own = [each for each in holding if each.person in people and name in each.content.casefold()]
+        if not own:
             return
-        found = [(each, ending.ends(said, each.attribute, each.slot, each.content, each.value)) for each in own]
+        from caliber.learning.rules import ending  # late: its patterns take long to compile
+
+        plain = ending.plain_clause(candidate.said)
+        plans = [
+            (each, ending.moved(plain, each.content, each.value))
+            for each in own
+            if each.attribute is PersonAttribute.PLAN
+        ]
+        moved = [(each, content) for each, content in plans if content is not None]
+        if len(moved) == 1:
+            self._move(statement, *moved[0])
+            return
+        found = [(each, ending.ends(plain, each.attribute, each.slot, each.content, each.value)) for each in own]
         named = [(each, *words) for each, words in found if words is not None]
         most = max((hits for _, hits, _ in named), default=0)
         best = [(each, text) for each, hits, text in named if hits == most]
@@ -213,33 +204,14 @@ class Decider:
         if len(best) > 1 and not {each.attribute for each, _ in best} <= _WORK:
             return  # which one?
         for each, text in best:
-            candidate = dataclasses.replace(statement.candidate, value=text)
-            self._finish(dataclasses.replace(statement, candidate=candidate), [each])
+            named_end = dataclasses.replace(candidate, value=text)
+            self._finish(dataclasses.replace(statement, candidate=named_end), [each])
 
-    def _move(self, statement: Statement, own: Sequence[Held]) -> bool:
-        """Give the one plan that a clause names the day that it is moved to; return whether it did."""
-        from caliber.learning.rules import ending
-
-        plans = [each for each in own if each.attribute is PersonAttribute.PLAN]
-        found = [(each, ending.moved(statement.candidate.said, each.content, each.value)) for each in plans]
-        shifted = [(each, content) for each, content in found if content is not None]
-        if len(shifted) != 1:
-            return False
-        ((plan, content),) = shifted
-        new = dataclasses.replace(
-            statement.candidate,
-            attribute=plan.attribute,
-            slot=plan.slot,
-            value=content.removeprefix("is "),
-            content=content,
-            note_type=plan.note_type,
-            single=True,
-            ends=False,
-            restates=False,
-            changes=True,
-        )
+    def _move(self, statement: Statement, plan: Held, content: str) -> None:
+        """Replace a plan by the same one on another day."""
+        value = content.removeprefix("is ")
+        new = _instead(plan, statement.candidate, content, value, single=True, changes=True)
         self._replace(dataclasses.replace(statement, candidate=new), plan)
-        return True
 
     def _state(self, statement: Statement) -> None:
         candidate = statement.candidate
@@ -301,6 +273,24 @@ class Decider:
         made: Held | None = None,
     ) -> None:
         self.steps.append(Step(action, statement, reason, target, made))
+
+
+def _instead(
+    held: Held, said: Candidate, content: str, value: str, *, single: bool = False, changes: bool = False
+) -> Candidate:
+    """Return a statement that puts another content in the place of a fact, of the same matter."""
+    return dataclasses.replace(
+        said,
+        attribute=held.attribute,
+        slot=held.slot,
+        content=content,
+        value=value,
+        note_type=held.note_type,
+        ends=False,
+        restates=False,
+        single=said.single or single,
+        changes=said.changes or changes,
+    )
 
 
 def alike(known: str, value: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 
@@ -94,3 +95,14 @@ SHIFTED: Final = _either("""
     rescheduled, reschedule, shifted, shift, shifting, put off, brought forward, bumped, changed, change, swapped
 """)
 """Before and behind a plan that gets another day."""
+_CUE: Final = re.compile(
+    rf"\b(?:{QUIT}|{LEFT}|{FIRED}|{DROPPED}|{PARTED}|{SOLD}|{UNUSED}|{FELL_THROUGH}|{FADED}|{BUST}|{GONE}|{STOLEN}|"
+    rf"{SHIFTED}|not|no|never|\w+n't|longer|more|anymore|again|now|back|fine|ok|okay|better|healed|cured|cleared|fixed|"
+    r"mended|wrong|mind|actually|round|around|warmed|warming|took|taken|came|come|shut|closed)\b",
+    re.IGNORECASE,
+)
+
+
+def may_end(said: str) -> bool:
+    """Return whether a clause has a word with which a fact may end."""
+    return _CUE.search(said) is not None

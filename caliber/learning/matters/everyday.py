@@ -127,8 +127,6 @@ WORK: Final = (
         words.is_value,
         single=True,
     ),
-)
-MORE_WORK: Final = (
     rule(
         "job/studies",
         rf"{HAVE}dropped out(?: of (?:my |the )?(?:uni|university|college|school|\w+ school|course|degree|phd)\b.*)?$",
@@ -173,29 +171,6 @@ MORE_WORK: Final = (
         "volunteers {a} {v}",
     ),
     rule("other/volunteers", rf"{AM}volunteering (?P<a>at|with) V(?: on .+)?$", "volunteers {a} {v}"),
-    rule("other/nationality", rf"{AM}(?P<v>(?:half[- ])?[A-Z][a-z]+)$", "is {v}", words.is_language, single=True),
-    rule(
-        "health/smoking",
-        r"i (?P<v>smoke|vape)(?: (?:about |around )?(?:\d+|a pack|half a pack|a lot|too much).*)?$",
-        "smokes",
-    ),
-    rule(
-        "health/smoking",
-        r"(?:i don't smoke|i've never smoked|i never smoke)$",
-        "does not smoke",
-        words.is_anything,
-        single=True,
-        changes=True,
-    ),
-    rule(
-        "health/smoking",
-        r"(?:i'm a non[- ]?smoker|i(?:'ve)? (?:quit|stopped|given up|gave up|kicked) (?:smoking|vaping|"
-        r"cigarettes)\b.*|i(?:'ve| have)(?:n't| not) (?:smoked|vaped) (?:in|for|since)\b.*|i haven't (?:smoked|"
-        r"vaped) (?:in|for|since)\b.*|i don't smoke any ?more)$",
-        "",
-        words.is_anything,
-        ends=True,
-    ),
 )
 HOME: Final = (
     rule(
@@ -234,6 +209,7 @@ HOME: Final = (
     ),
 )
 PERSON: Final = (
+    rule("other/nationality", rf"{AM}(?P<v>(?:half[- ])?[A-Z][a-z]+)$", "is {v}", words.is_language, single=True),
     rule(
         "family/count",
         rf"{HAVE}(?:have|got) (?P<v>an? \d+[- ]?(?:month|year|week)s?[- ]?old(?: (?:baby|boy|girl|son|daughter|"
@@ -333,6 +309,28 @@ PERSON: Final = (
 )
 HEALTH: Final = (
     rule(
+        "health/smoking",
+        r"i (?P<v>smoke|vape)(?: (?:about |around )?(?:\d+|a pack|half a pack|a lot|too much).*)?$",
+        "smokes",
+    ),
+    rule(
+        "health/smoking",
+        r"(?:i don't smoke|i've never smoked|i never smoke)$",
+        "does not smoke",
+        words.is_anything,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "health/smoking",
+        r"(?:i'm a non[- ]?smoker|i(?:'ve)? (?:quit|stopped|given up|gave up|kicked) (?:smoking|vaping|"
+        r"cigarettes)\b.*|i(?:'ve| have)(?:n't| not) (?:smoked|vaped) (?:in|for|since)\b.*|i don't smoke "
+        r"any ?more)$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
         "health",
         rf"{AM}(?:\d+|two|three|four|five|six|seven|eight|nine) (?:months?|weeks?) (?P<v>pregnant)$",
         "is {v}",
@@ -400,4 +398,4 @@ HEALTH: Final = (
     ),
     rule("allergy", r"V (?:doesn't|don't|does not|do not) agree with me$", "does not tolerate {v}", words.is_food),
 )
-RULES: Final = (*WORK, *MORE_WORK, *HOME, *PERSON, *HEALTH)
+RULES: Final = (*WORK, *HOME, *PERSON, *HEALTH)

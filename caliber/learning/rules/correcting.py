@@ -81,6 +81,7 @@ _OVER: Final = (
     ),
     re.compile(rf"^(?:i|me|we) and {_GONE} (?:broke up|split up|split|separated|divorced){_WHEN}$", _I),
 )
+_FOR_ONCE: Final = re.compile(r"\b(?:today|this week|so)\b", _I)
 _CALLED_OFF: Final = re.compile(r"\b(?:over|off|cancel+ed|closed|dead)\b", _I)
 _THE: Final = re.compile(r"\bnot (?!the\b)\S+.*, (?:it's |rather )?the (?!\d)", _I)
 """A cause, and no other value: "it's not nuts, it's the price"."""
@@ -144,7 +145,7 @@ def amendment(said: str, clause: Clause, before: str = "") -> Candidate | None:
             found = pattern.search(said)
             if found is not None and not any(_VERBAL.search(found[group]) for group in ("v", "was")):
                 return _amendment(found["v"], clause, was=found["was"], corrects=corrects)
-    if _PAUSE.search(said) or (_CALLED_OFF.search(said) and re.search(r"\b(?:today|this week|so)\b", said, _I)):
+    if _PAUSE.search(said) or (_CALLED_OFF.search(said) and _FOR_ONCE.search(said)):
         return None
     for pattern in _OVER:
         found = pattern.search(said.partition(",")[0]) or pattern.search(said)

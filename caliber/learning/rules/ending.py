@@ -100,9 +100,9 @@ _END: Final = (
 )
 
 
-def _before(phrases: str, stop: str = _STOP) -> re.Pattern[str]:
+def _before(phrases: str) -> re.Pattern[str]:
     """Return the pattern of a clause of the user that has the fact behind one of these phrases."""
-    return re.compile(rf"{_BEFORE}(?:{phrases}) {_OF}{_FACT}{_LIGHT}{stop}", _I)
+    return re.compile(rf"{_BEFORE}(?:{phrases}) {_OF}{_FACT}{_LIGHT}{_STOP}", _I)
 
 
 def _behind(phrases: str) -> re.Pattern[str]:
@@ -205,28 +205,21 @@ _MOVED: Final = (
     ),
     re.compile(rf"{_FACT}{_LIGHT} (?:is |are )?(?:now|actually) (?:on|in|at|for)? ?(?P<v>.+)", _I),
 )
-_CUE: Final = re.compile(
-    rf"\b(?:{endings.QUIT}|{endings.LEFT}|{endings.FIRED}|{endings.DROPPED}|{endings.PARTED}|{endings.SOLD}|"
-    rf"{endings.UNUSED}|{endings.FELL_THROUGH}|{endings.FADED}|{endings.BUST}|{endings.GONE}|{endings.STOLEN}|"
-    rf"{endings.SHIFTED}|not|no|never|\w+n't|longer|more|anymore|again|now|back|fine|ok|okay|better|healed|cured|"
-    rf"cleared|"
-    r"fixed|mended|wrong|mind|actually|round|around|warmed|warming|took|taken|came|come|shut|closed)\b",
-    _I,
-)
 _FAREWELL: Final = re.compile(
     rf"{_BEFORE}(?:moved out of|moved away from|no longer (?:in|live in|living in|based in)) {_FACT}{_LIGHT}(?= ?$| "
     rf",| for good| last| because| after)|{_BEFORE}(?:do |did )?not (?:live |living |based )?(?:in|at) {_FACT} "
     rf"(?:anymore|any more|any longer)",
     _I,
 )
+_LEFT_WORK: Final = (*_NEVER, _before(endings.FIRED), _behind(endings.BUST))
 _GIVEN_UP: Final = (*_NEVER, _before(endings.QUIT), _DROPPED_CLASS, _behind(endings.FADED))
 _BY_MATTER: Final = {
     PersonAttribute.HOME: (_FAREWELL,),
     PersonAttribute.HEALTH: (_WELL,),
     PersonAttribute.ALLERGY: (_TOLERATED,),
     PersonAttribute.DISLIKES: (_TAKEN_TO,),
-    PersonAttribute.JOB: (*_NEVER, _before(endings.FIRED), _behind(endings.BUST)),
-    PersonAttribute.EMPLOYER: (*_NEVER, _before(endings.FIRED), _behind(endings.BUST)),
+    PersonAttribute.JOB: _LEFT_WORK,
+    PersonAttribute.EMPLOYER: _LEFT_WORK,
     PersonAttribute.LIKES: _GIVEN_UP,
     PersonAttribute.LANGUAGE: _GIVEN_UP,
     PersonAttribute.DIET: (*_GIVEN_UP, _TAKEN_TO),
@@ -240,8 +233,7 @@ _MOVED_OUT: Final = re.compile(rf"{_CLAUSE}{_FACT} (?:has |have |just )*(?:moved
 _OTHER: Final = (*_NEVER, _before(endings.LEFT), _behind(endings.FADED), _SHUT)
 _BY_SLOT: Final = {
     "uses": (*_NEVER, _before(endings.UNUSED)),
-    "car": (*_NEVER, _before(endings.SOLD), _behind(endings.STOLEN)),
-    "owns": (*_NEVER, _before(endings.SOLD), _behind(endings.STOLEN)),
+    **dict.fromkeys(("car", "owns"), (*_NEVER, _before(endings.SOLD), _behind(endings.STOLEN))),
     **dict.fromkeys(("origin", "birthplace", "nationality", "pronouns", "time zone"), ()),
 }
 """Patterns of matters that have no attribute of their own."""
@@ -285,17 +277,11 @@ _DIETS: Final = (
 """Diets, and what people eat who have given them up."""
 
 
-def may_end(said: str) -> bool:
-    """Return whether a clause has a word with which a fact may end."""
-    return _CUE.search(said) is not None
-
-
-def ends(said: str, attribute: PersonAttribute, slot: str, content: str, value: str) -> tuple[int, str] | None:
+def ends(plain: str, attribute: PersonAttribute, slot: str, content: str, value: str) -> tuple[int, str] | None:
     """Return how many words of a fact a clause names that ends it, and these words; None where it does not.
 
-    ``said`` is in the first person, whoever the fact is about.
+    ``plain`` is a clause as of ``plain_clause``.
     """
-    plain = _long(said)
     if attribute in _ENDLESS or slot.startswith("favorite") or _BAR.search(plain):
         return None
     if attribute is PersonAttribute.DIET and _EATER.match(plain):
@@ -323,9 +309,9 @@ def _patterns(attribute: PersonAttribute, slot: str, content: str) -> tuple[re.P
     return (*patterns, _MENDED) if attribute is PersonAttribute.HEALTH and _HURT.search(content) else patterns
 
 
-def moved(said: str, content: str, value: str) -> str | None:
+def moved(plain: str, content: str, value: str) -> str | None:
     """Return a plan with the day that a clause moves it to, or None where it moves it to none."""
-    found = _with_sign(_long(said), PersonAttribute.PLAN, content, value)
+    found = _with_sign(plain, PersonAttribute.PLAN, content, value)
     if found is None or _BAR.search(found[0]):
         return None
     for pattern in _MOVED:
@@ -336,7 +322,8 @@ def moved(said: str, content: str, value: str) -> str | None:
     return None
 
 
-def _long(said: str) -> str:
+def plain_clause(said: str) -> str:
+    """Return the words and commas of a clause in the first person, without short forms."""
     for pattern, text in _LONG_FORMS:
         said = pattern.sub(text, said)
     return " ".join(_TOKEN.findall(said.replace("’", "'")))
@@ -355,14 +342,15 @@ def _root(word: str) -> str:
 def _with_sign(plain: str, attribute: PersonAttribute, content: str, value: str) -> tuple[str, str, int] | None:
     """Return a clause with a sign for the words of a fact, these words, and how many they are; None without them."""
     plan = attribute is PersonAttribute.PLAN
-    content += "".join(f" {more}" for found, more in _OTHER_WORDS if plan and found.search(content))
-    first, *others = [each for each in _TOKEN.findall(content) if each != ","]
-    proper = {_root(each) for each in others if each[0].isupper()}
+    content += "".join(f" {more}" for plans, more in _OTHER_WORDS if plan and plans.search(content))
+    stated = [each for each in _TOKEN.findall(content) if each != ","]
+    proper = {_root(each) for each in stated[1:] if each[0].isupper()}
     named = {*words_of(value), *(words_of(content) - _MEANING_TO if plan else ())}
     keys = {_root(each) for each in named if each not in _EMPTY and each not in _COMMON and not words.is_time(each)}
-    soft = {_root(each) for each in (first, *others) if each.casefold() not in _EMPTY} | keys
+    soft = {_root(each) for each in stated if each.casefold() not in _EMPTY} | keys
     tokens = plain.split(" ")
-    marks = [_root(each) in soft for each in tokens]
+    roots = [_root(each) for each in tokens]
+    marks = [each in soft for each in roots]
     best: tuple[int, int, int] | None = None
     at = 0
     while at < len(tokens):
@@ -373,9 +361,9 @@ def _with_sign(plain: str, attribute: PersonAttribute, content: str, value: str)
         while end < len(tokens) and (marks[end] or (tokens[end].casefold() in _EMPTY and end - last < 3)):
             last = end if marks[end] else last
             end += 1
-        roots = {_root(each) for each in tokens[at : last + 1]}
-        hits = len(roots & keys)
-        enough = hits and (plan or hits * 2 >= len(keys) or roots & proper or len(roots & soft) > 1)
+        found = set(roots[at : last + 1])
+        hits = len(found & keys)
+        enough = hits and (plan or hits * 2 >= len(keys) or found & proper or len(found & soft) > 1)
         if enough and (best is None or hits > best[0]):
             best = hits, at, last + 1
         at = last + 1

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from caliber.learning.lexicon import words
+from caliber.learning.lexicon import endings, words
 from caliber.learning.lexicon.people import ANIMALS, OTHERS, PARTNERS, RELATIVES, SIZE
 from caliber.learning.matters.patterns import Rule
 from caliber.learning.rules import answers
@@ -22,7 +22,6 @@ from caliber.learning.rules.candidates import (
 )
 from caliber.learning.rules.clauses import DOUBT, LAUGH, PLAN, QUESTION, QUOTE, TASK, Clause, clauses_of
 from caliber.learning.rules.correcting import amendment
-from caliber.learning.rules.ending import may_end
 from caliber.learning.rules.leads import body_of
 from caliber.learning.rules.matching import (
     FRAGMENT,
@@ -354,7 +353,7 @@ class Reader:
             if person.name:  # "Priya moved out" ends that a flatmate is called so
                 told.append((None, body, person.name))
         for person, said, name in told:
-            if may_end(said):
+            if endings.may_end(said):
                 yield Candidate(
                     PersonAttribute.OTHER,
                     "",

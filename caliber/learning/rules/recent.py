@@ -144,17 +144,8 @@ class Recent:
         if len(close) != 1:
             return None
         ((value, one),) = close.items()
-        return dataclasses.replace(
-            one,
-            value=found["v"],
-            content=one.content.replace(value, found["v"]),
-            start=clause.start,
-            end=clause.end,
-            was=value,
-            single=True,
-            corrects=True,
-            changes=False,
-        )
+        content = one.content.replace(value, found["v"])
+        return _replacing(one, content, found["v"], value, clause, corrects=True)
 
     def _short(self, value: str, clause: Clause) -> Candidate | None:
         """Return the fact stated just before that "No, 36." corrects, if the value is one of its matter."""
@@ -208,17 +199,22 @@ class Recent:
         (was,) = words.days(old.content)
         day = words.moved(was, days[0])
         content, value = (text.replace(was, day) for text in (old.content, old.value))
-        return dataclasses.replace(
-            old,
-            content=content,
-            value=value,
-            was=was,
-            single=True,
-            start=clause.start,
-            end=clause.end,
-            corrects=corrects,
-            changes=not corrects,
-        )
+        return _replacing(old, content, value, was, clause, corrects=corrects)
+
+
+def _replacing(old: Candidate, content: str, value: str, was: str, clause: Clause, *, corrects: bool) -> Candidate:
+    """Return a statement in the place of an old one: a correction of it, or a change since."""
+    return dataclasses.replace(
+        old,
+        content=content,
+        value=value,
+        was=was,
+        single=True,
+        start=clause.start,
+        end=clause.end,
+        corrects=corrects,
+        changes=not corrects,
+    )
 
 
 def _likeness(old: str, new: str) -> float:

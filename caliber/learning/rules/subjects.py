@@ -170,7 +170,9 @@ class Subjects:
         """Return the person whose name begins a clause, and the clause with "I" for it; None without a known one."""
         found = _NAMED.match(clause)
         known = None if found is None else self._known(found["name"])
-        return None if found is None or known is None else (self.mention(known), f"I {clause[found.end() :].strip()}")
+        if found is None or known is None:
+            return None
+        return self.mention(known), f"I {clause[found.end() :].strip()}"
 
     def mentions(self, clause: str) -> list[Person]:
         """Return the relatives and animals that a clause names with their role, wherever it does."""
