@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
 # What has a full scale beyond the one of make test: every folder of tests except these.
-UNSOAKED := data examples golden native scenarios support unit
+UNSOAKED := bench data examples golden house native scenarios support
 SOAKED   := $(filter-out $(UNSOAKED:%=tests/%/),$(sort $(dir $(wildcard tests/*/test_*.py))))
 
 # How long make fuzz gives each target, and with what it builds them.
@@ -149,7 +149,7 @@ lint-python: setup
 	$(SAY) 'types (mypy --strict)'
 	@$(PY) -m mypy
 	$(SAY) 'layers, sizes, links and lines of documents'
-	@$(PYTEST) -q tests/unit/test_layers.py tests/unit/test_links.py tests/unit/test_sizes.py
+	@$(PYTEST) -q tests/house/test_layers.py tests/house/test_links.py tests/house/test_sizes.py
 	$(SAY) 'the tables of the grammar are up to date'
 	@$(PY) tools/gen_tables.py --check
 	$(SAY) 'the asynchronous face is that of the synchronous classes'

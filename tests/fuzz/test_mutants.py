@@ -1,7 +1,7 @@
 """Wrong answers planted in the kernels of bytes, identifiers, ranking and keywords: fuzz targets must see each.
 
 A mutant is run on fixed inputs with every set of CPU features, so that a fault in one instruction set's file shows
-wherever that set runs. The mutants of vector kernels are in tests/property/test_kernels_codes.py. Issue 3, item 8.
+wherever that set runs. The mutants of vector kernels are in tests/kernels/test_codes.py. Issue 3, item 8.
 """
 
 from __future__ import annotations

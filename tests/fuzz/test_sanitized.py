@@ -50,7 +50,7 @@ def test_a_planted_read_too_far_is_reported(tmp_path: Path) -> None:
     assert text.count(read) == 1
     file.write_text(text.replace(read, read.replace("i < dimensions", "i < dimensions + 1")), encoding="utf-8")
     extension = sanitized.build(tmp_path / "built", source)
-    done = sanitized.run(extension, ["tests/property/test_kernels_vectors.py", "-k", "sums_of_random_rows", "-x"])
+    done = sanitized.run(extension, ["tests/kernels/test_vectors_properties.py", "-k", "sums_of_random_rows", "-x"])
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.reports
     assert "vectors_scalar.c" in done.reports

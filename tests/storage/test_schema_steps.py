@@ -227,7 +227,7 @@ def test_archives_and_tables_of_a_version_are_read_by_later_ones(
 
 
 def test_todays_schema_follows_from_less_of_it(pg: Any) -> None:
-    """PostgreSQL; SQLite and more ways there: ``tests/property/test_schema_changes.py``."""
+    """PostgreSQL; SQLite and more ways there: ``tests/schema/test_schema_changes.py``."""
     pg.forsake()
     name = pg.config().storage.schema_name
     dialect = dialect_of(name, "public")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "property")]
+sys.path[:0] = [str(TESTS), str(TESTS / "search")]
 
 FOUND = 3
 
@@ -47,7 +47,7 @@ def main() -> int:
     module, old, new, examples, seed = sys.argv[1:]
     sys.meta_path.insert(0, Planted(module, old, new))
     import hypothesis
-    import test_search_twin
+    import test_twin
     from hypothesis import HealthCheck, Phase
 
     @hypothesis.seed(int(seed))
@@ -59,9 +59,9 @@ def main() -> int:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @hypothesis.given(**test_search_twin.CASES)
+    @hypothesis.given(**test_twin.CASES)
     def compare(**case: Any) -> None:
-        test_search_twin.hold(**case)
+        test_twin.hold(**case)
 
     try:
         compare()

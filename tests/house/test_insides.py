@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 WHITE_BOX = {
     "caliber/testing/inspection.py": "the one door: what moves or is renamed is followed here",
-    "tests/property/test_kernels_bytes.py": "the clock and the counters of new ids are the process's own",
-    "tests/property/test_kernels_keyword.py": "the segments and rows of an index of words are compared with its twin's",
-    "tests/property/test_llm_answers.py": "thousands of drawn answers are read without a service to send each",
+    "tests/kernels/test_bytes.py": "the clock and the counters of new ids are the process's own",
+    "tests/kernels/test_keyword.py": "the segments and rows of an index of words are compared with its twin's",
+    "tests/llm/test_answers.py": "thousands of drawn answers are read without a service to send each",
     "tests/support/faulty_backends.py": "plants another session under each unit of work, for as long as it lives",
     "tests/data/schema_2/make.py": "a program of the version that it was made by",
 }

@@ -1,6 +1,6 @@
 """Codes: bounds that always hold, and searches that equal scoring every row. csrc/vectors/codes.h; C-190.
 
-The twin here is the search without codes, which test_kernels_vectors.py holds to NumPy bit for bit.
+The twin here is the search without codes, which test_vectors_properties.py holds to NumPy bit for bit.
 """
 
 from __future__ import annotations

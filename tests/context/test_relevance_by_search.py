@@ -337,7 +337,7 @@ def test_the_trace_shows_which_legs_gave_what(world: Any) -> None:
 
 
 def test_why_not_this_note(strict: Any) -> None:
-    # design section 5; of a shared budget tests/unit/test_context_record.py asks the same
+    # design section 5; of a shared budget tests/context/test_record.py asks the same
     world = strict
     keys = [world.note("backups " * (at + 1) + "and more of the same " * (4 - at)) for at in range(4)]
     lunch = world.note("lunch")

@@ -52,7 +52,7 @@ def test_a_missing_cpu_feature_is_refused_by_c_itself() -> None:
         dispatch.check(lib.CAL_E_UNSUPPORTED)
 
 
-# What a CPU has, and the paths that it runs. Tests on arm64 are in tests/property/test_kernels_arm64.py.
+# What a CPU has, and the paths that it runs. Tests on arm64 are in tests/kernels/test_arm64.py.
 CPUS = {
     "nothing": ([], ["off", "scalar"]),
     "SHA-NI alone": (["SHANI"], ["off", "scalar"]),
