@@ -120,11 +120,15 @@ class Client:
             result = call()
         except CaliberError as error:
             unknown = error.context.get("reason") == "outcome unknown"
-            outcome, refusal = UNKNOWN if unknown else REFUSED, type(error).__name__
-            self._end(number, outcome, refusal)
+            outcome = UNKNOWN if unknown else REFUSED
+            self._end(number, outcome, self.refusal(error))
             return None
         self._end(number, outcome, result)
         return result
+
+    def refusal(self, error: CaliberError) -> Any:
+        """Return the result of a call that raised."""
+        return type(error).__name__
 
     def _end(self, number: int, outcome: str, result: Any) -> None:
         self._log.append(

@@ -17,7 +17,11 @@ from support.databases import DSN, Backend
 from support.history_process import KNOBS, Order
 from support.waits import let_run
 
-IMPORTED = ["caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner"]
+IMPORTED = [
+    "caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner",
+    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.people", "caliber.testing",
+    "click.testing", "psycopg",
+]  # fmt: skip
 """Imported once for all processes; modules of tests are not found that early."""
 PAUSE_S = 0.3
 """Longer than every lease."""
