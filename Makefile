@@ -116,7 +116,7 @@ soak: setup
 
 sanitize: setup
 	$(SAY) 'running the tests of kernels under AddressSanitizer and UndefinedBehaviorSanitizer'
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tests/support/sanitized.py --hypothesis-seed=$(SEED)
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tests/support/kernels/sanitized.py --hypothesis-seed=$(SEED)
 
 $(STAMPS)/fuzz: $(STAMPS)/installed
 	$(SAY) 'installing atheris, which fuzzes what is Python'
@@ -133,11 +133,11 @@ fuzz: check-clang setup $(STAMPS)/fuzz
 
 guard: setup
 	$(SAY) 'counting the instructions of the hot kernels'
-	@$(PY) tests/support/instructions.py
+	@$(PY) tests/support/kernels/instructions.py
 
 guard-update: setup
 	$(SAY) 'writing the instruction counts that make test compares with'
-	@$(PY) tests/support/instructions.py --update
+	@$(PY) tests/support/kernels/instructions.py --update
 
 lint: lint-python lint-c
 	$(SAY) 'clean'

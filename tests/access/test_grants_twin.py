@@ -12,9 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.databases import Backend
-from support.evidence import scale, seed
-from support.privacy import (
+from support.access.privacy import (
     GRANTED,
     PRINCIPALS,
     USERS,
@@ -30,6 +28,8 @@ from support.privacy import (
     start,
     steps,
 )
+from support.databases import Backend
+from support.evidence import scale, seed
 
 from caliber.access import granted
 from caliber.model import Principal

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.access.privacy import KNOBS, USERS, Leak, check, opener, steps
 from support.databases import Backend
 from support.evidence import record, scale, seed
-from support.privacy import KNOBS, USERS, Leak, check, opener, steps
 
 import caliber
 from caliber.access.kinds import KindLimits

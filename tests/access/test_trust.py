@@ -15,8 +15,8 @@ import pytest
 from support.configs import policy
 from support.drawn import needs
 from support.memories import FACT
-from support.predicates import record
 from support.providers import ScriptedSummarizer
+from support.storage.predicates import record
 
 from caliber.backends.postgres.dialect import dialect_of
 from caliber.backends.sqlite.dialect import DIALECT

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.configs import config
 from support.kinds import KINDS
-from support.visible_masks import masks
+from support.search.visible_masks import masks
 
 import caliber
 from caliber.access.owners import TaskOwners

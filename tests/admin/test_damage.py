@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import damage, evidence
+from support import evidence
+from support.admin import damage
 from support.cli_runs import caliber as command
 from support.configs import USER
 

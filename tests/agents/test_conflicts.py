@@ -9,8 +9,8 @@ import threading
 from typing import Any
 
 import pytest
+from support.agents.teams import Team
 from support.databases import Backend
-from support.teams import Team
 
 import caliber
 from caliber.model import ConflictStatus, ConflictType, ConflictWinner, EntityRef, EntityType, Principal
@@ -362,7 +362,7 @@ def test_the_side_of_a_decision_that_loses_ends(team: Team) -> None:
 
 def test_the_configured_strategy_decides_between_decisions(backend: Backend) -> None:
     # C-433
-    from support.conflicts import grounding
+    from support.agents.conflicts import grounding
 
     team = Team(backend, pcp__grounding=grounding("newest"))
     found, first, second = decided(team)

@@ -9,8 +9,8 @@ import threading
 from datetime import timedelta
 
 import pytest
+from support.agents.teams import NOTE, Team
 from support.databases import Backend
-from support.teams import NOTE, Team
 
 import caliber
 from caliber.model import Principal

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
+from support.agents.teams import NOTE, Team
 from support.databases import Backend
-from support.teams import NOTE, Team
 
 import caliber
 from caliber.admin import maintenance

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.agent_history import OK, REFUSED, UNKNOWN, Op
-from support.handing_checks import Given, handing_faults
-from support.message_checks import Stored, message_faults
-from support.state_checks import AgentState, state_faults
-from support.task_checks import TaskState, task_faults
-from support.value_checks import value_faults
+from support.agents.handing_checks import Given, handing_faults
+from support.agents.history import OK, REFUSED, UNKNOWN, Op
+from support.agents.message_checks import Stored, message_faults
+from support.agents.state_checks import AgentState, state_faults
+from support.agents.task_checks import TaskState, task_faults
+from support.agents.value_checks import value_faults
 
 
 def call(client: str, name: str, at: int, result: Any = None, *, outcome: str = OK, **given: Any) -> Op:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.crash.processes import Child
 from support.databases import note
 from support.drawn import needs
-from support.processes import Child
 from support.waits import until
 
 import caliber

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_history import OK, REFUSED, UNKNOWN, FileLog, Op, operations, read_entries
-from support.lock_checks import Effect, lock_faults
+from support.agents.history import OK, REFUSED, UNKNOWN, FileLog, Op, operations, read_entries
+from support.agents.lock_checks import Effect, lock_faults
 
 R = "file"
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.agent_history import Subject
-from support.agent_subjects import PARTS, PLANTS
+from support.agents.history import Subject
+from support.agents.history_runs import outcomes
+from support.agents.planted_code import planted
+from support.agents.simulation import FAULTS, NO_FAULTS, SimulatedClock, Simulation
+from support.agents.subjects import PARTS, PLANTS
 from support.configs import config
 from support.evidence import record, scale, seed
-from support.history_runs import outcomes
-from support.planted_code import planted
-from support.simulation import FAULTS, NO_FAULTS, SimulatedClock, Simulation
 
 import caliber
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import evidence, hostile
+from support import evidence
+from support.api import hostile
 from support.configs import USER, config
 from support.memories import FACT
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.api.counted_calls import counted
 from support.configs import USER
-from support.counted_calls import counted
 
 NOTES, TURNS = 400, 60
 # Which records share a window's last tokens follows drawn ids: it runs up to ten functions more or less. What ``get``

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from support.api.public_facets import made_by
 from support.configs import USER
 from support.memories import FACT
-from support.public_facets import made_by
 
 import caliber
 from caliber.admin.table import TableReader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.public_facets import made_by
+from support.api.public_facets import made_by
 
 from caliber.api.caliber import Caliber
 from caliber.api.subsystems import Facets

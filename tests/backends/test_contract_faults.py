@@ -10,8 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from support.backends.faulty_backends import FAULTS, Fault, Module
 from support.configs import config
-from support.faulty_backends import FAULTS, Fault, Module
 
 from caliber.model.errors import ExtraNotInstalled, InvalidValue
 from caliber.testing import CAPABILITIES, ContractTarget
@@ -100,7 +100,7 @@ import json
 
     sys.path.insert(0, {tests!r})
     from support.configs import config
-    from support.faulty_backends import Fault, Module, Session
+    from support.backends.faulty_backends import Fault, Module, Session
 
     from caliber.testing import ContractTarget
     from caliber.testing.suite import *

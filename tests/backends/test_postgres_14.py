@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.plans import rendered
+from support.storage.plans import rendered
 
 from caliber.schema.relations import RELATIONS
 

@@ -17,7 +17,7 @@ from retrieval.asking import Stores, ask_baseline
 from retrieval.baseline import K1, LEND_FAR, LEND_NEAR, B, Baseline
 from retrieval.conversations import load_all
 from retrieval.measures import MEASURES, Scored, bootstrap, measure
-from support.talks import TALK
+from support.bench.talks import TALK
 
 import caliber
 from caliber.cli.evaluating.conversations import BadData, load

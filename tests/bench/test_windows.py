@@ -11,7 +11,7 @@ from retrieval import variants
 from retrieval.asking import Stores
 from retrieval.conversations import load_all
 from retrieval.windows import ask_windows
-from support.talks import TALK
+from support.bench.talks import TALK
 
 import caliber
 from caliber.cli.evaluating.evidence import Held

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bench.talks import TALK
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
 from support.configs import AGENT
 from support.drawn import needs
-from support.talks import TALK
 
 from caliber import Principal
 from caliber.model.access import PrincipalKind

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.model_server import ModelServer, serving, status
-from support.services import KEY
+from support.llm.model_server import ModelServer, serving, status
+from support.llm.services import KEY
 
 from caliber.cli.app import cli
 from caliber.cli.setup import EMBEDDINGS, SUMMARIES

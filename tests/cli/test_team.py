@@ -10,7 +10,7 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 from support.databases import Backend
 from support.drawn import needs
-from support.tenancies import tenancy_config
+from support.tenancy.tenancies import tenancy_config
 from support.waits import until
 
 import caliber as package

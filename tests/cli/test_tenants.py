@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.cli_runs import caliber, caliber_json
-from support.tenancies import tenancy_config
+from support.tenancy.tenancies import tenancy_config
 
 from caliber.api.opening import create
 from caliber.api.tenants import Tenants

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from support.knobs import CASES, Case, Place, servers
+from support.config.knobs import CASES, Case, Place, servers
 
 from caliber.config import profiles
 from caliber.config.manual.explaining import declared

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from support.instruction_sets import PORTABLE, running_on
+from support.kernels.instruction_sets import PORTABLE, running_on
 
 from caliber.kernels import identifiers
 

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from support.instruction_sets import EVERY, running_on
+from support.kernels.instruction_sets import EVERY, running_on
 
 from caliber import kernels
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import context_world as kit
-from support.context_world import content, decisions, section
+from support.context import world as kit
+from support.context.world import content, decisions, section
 
 from caliber.context.assembler import extra_texts
 from caliber.model.context import AssemblyAction, SectionType, SourceType

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import context_world as kit
+from support.context import world as kit
 
 from caliber.context.filling.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from support import context_world as kit
+from support.context import world as kit
 
 from caliber.context.plan import plan_of
 from caliber.context.record.record import unpack_record

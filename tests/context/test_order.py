@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support import context_world as kit
-from support.context_world import content, decisions, section
+from support.context import world as kit
+from support.context.world import content, decisions, section
 
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.time import from_us

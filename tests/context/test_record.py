@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import context_world as kit
+from support.context import world as kit
 
 from caliber.context.record.record import FORMAT, MAGIC, principal_of, unpack_record
 from caliber.explain.explainer import explain

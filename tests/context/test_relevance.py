@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.visible_masks import masks
+from support.search.visible_masks import masks
 
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import context_world as kit
-from support.context_world import decisions, section
+from support.context import world as kit
+from support.context.world import decisions, section
 
 from caliber.explain.explainer import explain
 from caliber.explain.replayer import replay

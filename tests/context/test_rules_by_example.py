@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support import context_world as kit
-from support.context_world import Contents, content, section
+from support.context import world as kit
+from support.context.world import Contents, content, section
 
 from caliber.config.injection import InjectionKind
 from caliber.context.rules import OneShot

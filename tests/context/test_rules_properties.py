@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.context_world import Contents, World, numbered, searching
+from support.context.world import Contents, World, numbered, searching
 
 from caliber.config.injection import InjectionKind
 from caliber.context.assembler import plan_of

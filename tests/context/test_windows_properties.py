@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.context_world import ME, Contents, World, numbered, searching
+from support.context.world import ME, Contents, World, numbered, searching
 
 from caliber.context.assembler import plan_of
 from caliber.context.record.record import FORMAT, MAGIC, unpack_body, unpack_record

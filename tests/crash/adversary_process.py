@@ -1,6 +1,6 @@
 """The program of one run of ``test_adversary.py``: threads that write and read, and one adversary in the main thread.
 
-Run as ``adversary_process.py ORDER`` (JSON). What it does it tells the ledger; see ``support/adversary.py``.
+Run as ``adversary_process.py ORDER`` (JSON). What it does it tells the ledger; see ``support/crash/adversary.py``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support import damage
-from support.adversary import settings_of
+from support.admin import damage
 from support.configs import USER
+from support.crash.adversary import settings_of
+from support.crash.relay import silence
+from support.crash.workload import content_of
 from support.interrupted import Interrupt, Lines, in_files
-from support.relay import silence
-from support.workload import content_of
 
 import caliber
 from caliber.model.errors import BudgetTooSmall, CaliberError, InternalError, Unavailable

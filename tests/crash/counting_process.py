@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.workload import settings_for
+from support.crash.workload import settings_for
 
 import caliber
 from caliber.model.errors import Conflict

@@ -10,8 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.configs import USER
-from support.search_history import Texts, add_notes
-from support.workload import settings_for
+from support.crash.workload import settings_for
+from support.search.history import Texts, add_notes
 
 import caliber
 

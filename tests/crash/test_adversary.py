@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.adversary import DSN, KINDS, Outcome, Run, drawn, order_of, verdict
+from support.crash.adversary import DSN, KINDS, Outcome, Run, drawn, order_of, verdict
 from support.evidence import record, scale, seed
 from support.folders import open_folder
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_subjects import PARTS
+from support.agents.history_runs import Run, outcomes
+from support.agents.subjects import PARTS
 from support.databases import BACKENDS
 from support.evidence import record, scale, seed, soaking
-from support.history_runs import Run, outcomes
 
 CALLS, CALLS_A_ROUND = scale(200, 200_000 // len(PARTS) + 1), scale(200, 10_000)
 PROCESSES, THREADS = scale(2, 8), 2

@@ -19,9 +19,9 @@ from typing import Any
 
 import apsw
 import pytest
+from support.crash.workload import Worker, check, content_of, settings_for
 from support.evidence import record, scale, seed
 from support.waits import let_run
-from support.workload import Worker, check, content_of, settings_for
 
 import caliber
 
@@ -177,7 +177,7 @@ def test_window_reported_over_budget_is_caught(honest: Any) -> None:
 
 
 def test_contents_can_be_told_whole() -> None:
-    from support.workload import intact
+    from support.crash.workload import intact
 
     for size in (1, 12, 100, 5_000):
         text = content_of("label", size)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from support.crash.workload import settings_for
 from support.evidence import scale, seed
 from support.waits import let_run, until
-from support.workload import settings_for
 
 import caliber
 from caliber.admin.full_text import KIND, check_full_text, rebuild_full_text
@@ -81,7 +81,7 @@ def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: P
             memory.add_note(entity="e", entity_type="t", note_type="fact", content=f"note {at}", confidence=0.5)
     code = (
         "import sys, os, signal; sys.path.insert(0, sys.argv[2])\n"
-        "from support.workload import settings_for\n"
+        "from support.crash.workload import settings_for\n"
         "from caliber.admin.full_text import rebuild_full_text\n"
         "settings = settings_for(sys.argv[1], jobs__lease_ms='300ms')\n"
         "rebuild_full_text(settings, lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.crash.workload import settings_for
 from support.evidence import scale, seed
 from support.folders import open_folder
 from support.waits import let_run
-from support.workload import settings_for
 
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import job_processes
 from support.databases import BACKENDS, DSN, Backend
 from support.evidence import record, scale, seed
-from support.job_effects import jobs_and_effects
+from support.jobs import processes as job_processes
+from support.jobs.effects import jobs_and_effects
 from support.waits import let_run
 
 from caliber.testing import inspect

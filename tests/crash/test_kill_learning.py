@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from support import learning_processes
 from support.databases import Backend
 from support.drawn import needs
 from support.evidence import scale
-from support.learning_processes import KNOBS, MESSAGES, run_until
+from support.learning import processes as learning_processes
+from support.learning.processes import KNOBS, MESSAGES, run_until
 
 import caliber
 from caliber.model.jobs import JobState

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import message_processes
+from support.agents import message_processes
 from support.databases import BACKENDS, DSN, Backend
 from support.evidence import scale, seed
 from support.waits import let_run, until

@@ -21,11 +21,11 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
+from support.crash.processes import Child
+from support.crash.workload import check, settings_for
 from support.evidence import record, scale, seed
 from support.folders import open_folder
-from support.processes import Child
 from support.waits import holds_within, let_run
-from support.workload import check, settings_for
 
 import caliber
 from caliber.localserver.server import LocalServer

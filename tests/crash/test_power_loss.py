@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.crash.powerloss import NAME, Cut, Disk, put
+from support.crash.workload import Worker, check, settings_for
 from support.evidence import record, scale, seed
-from support.powerloss import NAME, Cut, Disk, put
-from support.workload import Worker, check, settings_for
 
 import caliber
 from caliber.backends.sqlite.connecting import connection

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from support.configs import USER
+from support.crash.powerloss import NAME, Cut, Disk, put
+from support.crash.workload import settings_for
 from support.evidence import record, seed, soaking
-from support.powerloss import NAME, Cut, Disk, put
-from support.workload import settings_for
 
 import caliber
 from caliber.backends.sqlite import open_records

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import DIMENSIONS
+from support.crash.workload import settings_for
 from support.evidence import record, scale, seed
-from support.search_checks import assert_same, given_of, twin_answer, world
-from support.search_history import Texts, add_notes
+from support.search.checks import assert_same, given_of, twin_answer, world
+from support.search.history import Texts, add_notes
 from support.waits import let_run
-from support.workload import settings_for
 
 import caliber
 from caliber.embedding.service import Embeddings

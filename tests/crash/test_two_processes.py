@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.crash.workload import settings_for
 from support.evidence import record, scale, share
-from support.workload import settings_for
 
 import caliber
 
@@ -89,7 +89,7 @@ _ENDS = """
     sys.path.insert(0, sys.argv[2])
     import caliber
     from support.configs import USER
-    from support.workload import settings_for
+    from support.crash.workload import settings_for
     memory = caliber.open(settings_for(sys.argv[1], write_behind__flush_interval_ms=60_000))
     trajectory = memory.start_trajectory('goal', initiator=USER)
     note = memory.add_note(entity='e', entity_type='t', note_type='fact', content='c', confidence=1)

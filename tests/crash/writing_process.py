@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.workload import Worker, settings_for, to_line
+from support.crash.workload import Worker, settings_for, to_line
 
 import caliber
 from caliber.model.errors import CaliberError

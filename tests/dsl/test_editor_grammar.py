@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.configs import config
-from support.sound_programs import sound_program
+from support.dsl.sound_programs import sound_program
 
 from caliber.config import profiles
 from caliber.dsl import format_text, parse, parser

@@ -8,7 +8,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.programs import comments, programs
+from support.dsl.programs import comments, programs
 
 from caliber.dsl import ast, format_text, parse, read, render
 from caliber.dsl.scan import scan

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from support import evidence
-from support.broken_programs import WAYS, Broken
 from support.configs import config
-from support.parser_tables import assert_said_alike
-from support.sound_programs import SoundProgram, laid_out, sound_program
+from support.dsl.broken_programs import WAYS, Broken
+from support.dsl.parser_tables import assert_said_alike
+from support.dsl.sound_programs import SoundProgram, laid_out, sound_program
 
 from caliber.config import CaliberConfig
 from caliber.config.manual.render import render_json, render_toml

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import lark
 import pytest
-from support.parser_tables import assert_said_alike
+from support.dsl.parser_tables import assert_said_alike
 
 from caliber.dsl import parse, parser, tables
 from caliber.model.errors import MultipleErrors

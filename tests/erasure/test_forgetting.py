@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.byte_search import searched
 from support.cli_runs import caliber as command
 from support.cli_runs import caliber_json as command_json
 from support.configs import USER, config, policy
 from support.drawn import needs
+from support.erasure.byte_search import searched
 from support.memories import FACT, STEP, record
-from support.tenancies import tenancy_config
+from support.tenancy.tenancies import tenancy_config
 
 import caliber
 from caliber.backends import backend as backend_module

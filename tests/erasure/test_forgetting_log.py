@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
-from support.tenancies import SECOND
+from support.tenancy.tenancies import SECOND
 
 import caliber
 from caliber.backends.postgres.maintaining.erasing import PostgresEraser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.byte_search import searched
+from support.erasure.byte_search import searched
 
 import caliber
 from caliber.erasure.subject import Subject

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.byte_search import searched
+from support.erasure.byte_search import searched
+from support.erasure.shared_tasks import BEN, WORDS, contents, shared_task
 from support.memories import FACT
-from support.shared_tasks import BEN, WORDS, contents, shared_task
 
 import caliber
 from caliber.model import Principal

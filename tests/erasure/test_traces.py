@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.byte_search import searched, traces, values
-from support.traces import KNOBS, UNSTORED, Model, Person, Planter
+from support.erasure.byte_search import searched, traces, values
+from support.erasure.traces import KNOBS, UNSTORED, Model, Person, Planter
 
 import caliber
 from caliber.model.errors import InvalidValue

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.byte_search import searched, values
 from support.configs import policy
+from support.erasure.byte_search import searched, values
 from support.evidence import share
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedLearner

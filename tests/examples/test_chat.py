@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.databases import Backend, PostgresBackend
 from support.drawn import needs
-from support.model_server import Handler, serving
+from support.llm.model_server import Handler, serving
 
 from caliber.config import CaliberConfig, profiles
 from caliber.model.learning import PersonAttribute

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.cli_runs import caliber, caliber_json
-from support.context_world import Contents, World, searching
-from support.pictured import MAY, pictured
+from support.context.world import Contents, World, searching
+from support.explain.pictured import MAY, pictured
 
 from caliber.explain.diff import Key, Side, compare, lines_of
 from caliber.explain.explainer import explain

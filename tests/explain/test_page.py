@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import Browser, browser
-from support.pictured import QUESTION, pictured
+from support.explain.browser import Browser, browser
+from support.explain.pictured import QUESTION, pictured
 
 from caliber.explain.page.render import visible
 from caliber.explain.picture import picture_of

@@ -26,7 +26,7 @@ from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 from caliber.schema.memories import BUILT_IN
 
 if TYPE_CHECKING:
-    from support.sound_programs import SoundProgram
+    from support.dsl.sound_programs import SoundProgram
 
 SECONDS = 10
 """For one text of at most 4 KB: what is looked for takes minutes."""
@@ -42,21 +42,21 @@ def _base() -> Any:
 
 @functools.cache
 def _said_alike() -> Callable[[str], object]:
-    from support.parser_tables import assert_said_alike
+    from support.dsl.parser_tables import assert_said_alike
 
     return assert_said_alike
 
 
 @functools.lru_cache(maxsize=256)
 def _sound(seed: int) -> SoundProgram:
-    from support.sound_programs import sound_program
+    from support.dsl.sound_programs import sound_program
 
     return sound_program(seed, _base())
 
 
 def edited(data: bytes) -> str:
     """Return a sound program with tokens dropped, doubled, swapped or put in the place of others, as the bytes say."""
-    from support.sound_programs import Piece
+    from support.dsl.sound_programs import Piece
 
     program = _sound(data[0] if data else 0)
     pieces = program.pieces

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import evidence, fuzzing
+from support import evidence
+from support.kernels import fuzzing
 
 SECONDS = int(os.environ.get("CALIBER_FUZZ_SECONDS") or (60 if evidence.soaking() else 0))
 

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import fuzzing, native_builds
 from support.evidence import share
+from support.kernels import fuzzing, native_builds
 
 pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")
 

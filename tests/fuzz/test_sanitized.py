@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import evidence, sanitized
+from support import evidence
+from support.kernels import sanitized
 
 pytestmark = [
     pytest.mark.soak,

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import evidence, fuzzing, native_builds
-from support.native_builds import Change
+from support import evidence
+from support.kernels import fuzzing, native_builds
+from support.kernels.native_builds import Change
 
 from caliber.dsl import printer
 

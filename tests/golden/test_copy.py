@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from support.copy_columns import copy_chunks, rows_of
+from support.kernels.copy_columns import copy_chunks, rows_of
 
 from caliber.kernels import forced_path
 from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.plans import DIALECTS, regular, rendered
+from support.storage.plans import DIALECTS, regular, rendered
 
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version

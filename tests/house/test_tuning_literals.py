@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.tuning import tuning, tuning_in
+from support.house.tuning import tuning, tuning_in
 
 # K-002 O-11
 

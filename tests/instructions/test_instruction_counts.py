@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from support import instructions, native_builds
-from support.instructions import Counts
+from support.kernels import instructions, native_builds
+from support.kernels.instructions import Counts
 
 # .ci/run sets it: there, what is missing is an error.
 REQUIRED = bool(os.environ.get("CALIBER_REQUIRE_GUARD"))

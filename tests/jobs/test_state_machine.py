@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.databases import Backend
 from support.evidence import scale
-from support.job_effects import insert_effect, jobs_and_effects
+from support.jobs.effects import insert_effect, jobs_and_effects
 from support.weeks import SetClock
 
 import caliber

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import arm64
 from support.evidence import share
-from support.native_builds import Change
-from support.remote import ARGUMENTS, FIELDS, FUNCTIONS
-from support.vector_kernels import row_sums, score_bounds
+from support.kernels import arm64
+from support.kernels.native_builds import Change
+from support.kernels.remote import ARGUMENTS, FIELDS, FUNCTIONS
+from support.kernels.vector_kernels import row_sums, score_bounds
 
 from caliber import kernels
 from caliber._native import ffi
@@ -214,7 +214,7 @@ def test_a_planted_fault_is_seen(planted: tuple[dispatch.Native, str | None]) ->
 
 
 def test_everything_that_pointers_lead_to_is_sent() -> None:
-    """New functions of caliber.h must be added to tests/support/remote.py, or their calls would read nothing."""
+    """New functions of caliber.h must stand in tests/support/kernels/remote.py, or their calls would read nothing."""
     for name in ffi.list_types()[0]:
         if any(field.type.kind == "pointer" for _, field in ffi.typeof(name).fields):
             assert name in FIELDS

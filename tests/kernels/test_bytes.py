@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import arm64
-from support.instruction_sets import COMPILED, EVERY, LOCAL, PORTABLE, running_on, searched
+from support.kernels import arm64
+from support.kernels.instruction_sets import COMPILED, EVERY, LOCAL, PORTABLE, running_on, searched
 
 from caliber import kernels
 from caliber.kernels import dispatch, identifiers, reference

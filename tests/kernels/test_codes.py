@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import arm64
 from support.evidence import share
-from support.instruction_sets import COMPILED, LOCAL, running_on, searched
-from support.native_builds import COMPILER, build, on_path, runs_here
-from support.vector_kernels import row_sums, score_bounds
-from support.vector_problems import KINDS, Problem, drawn
+from support.kernels import arm64
+from support.kernels.instruction_sets import COMPILED, LOCAL, running_on, searched
+from support.kernels.native_builds import COMPILER, build, on_path, runs_here
+from support.kernels.vector_kernels import row_sums, score_bounds
+from support.kernels.vector_problems import KINDS, Problem, drawn
 
 from caliber import kernels
 from caliber.kernels.dispatch import running

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.copy_columns import NUMBERS, copy_chunks, rows_of
-from support.instruction_sets import MACHINES, running_on, searched
+from support.kernels.copy_columns import NUMBERS, copy_chunks, rows_of
+from support.kernels.instruction_sets import MACHINES, running_on, searched
 
 from caliber._native import lib
 from caliber.kernels import forced_path

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from support.context_world import World, searching
+from support.context.world import World, searching
 from support.kinds import KINDS
 
 from caliber.access.owners import TaskOwners

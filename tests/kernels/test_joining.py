@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from support.instruction_sets import MACHINES, running_on, searched
+from support.kernels.instruction_sets import MACHINES, running_on, searched
 
 from caliber.kernels import forced_path
 from caliber.kernels.joining.join import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, contributions, join

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.instruction_sets import MACHINES, running_on, searched
+from support.kernels.instruction_sets import MACHINES, running_on, searched
 
 from caliber.kernels import best_scores, forced_path
 from caliber.kernels.keyword import reference

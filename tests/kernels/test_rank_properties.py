@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.instruction_sets import PORTABLE, running_on, searched
+from support.kernels.instruction_sets import PORTABLE, running_on, searched
 
 from caliber import kernels
 from caliber.kernels import FillDecision, RankColumns

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from support import evidence
-from support.instruction_sets import LOCAL, running_on
-from support.vector_problems import KINDS, drawn
+from support.kernels.instruction_sets import LOCAL, running_on
+from support.kernels.vector_problems import KINDS, drawn
 
 from caliber import kernels
 from caliber.kernels import RankColumns, dispatch, identifiers

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.evidence import share
-from support.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searched
-from support.native_builds import COMPILER, build, on_path
+from support.kernels.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searched
+from support.kernels.native_builds import COMPILER, build, on_path
 
 from caliber import kernels
 from caliber.kernels.dispatch import running

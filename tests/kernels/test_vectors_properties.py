@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support.instruction_sets import COMPILED, running_on, searched
-from support.vector_kernels import row_sums
+from support.kernels.instruction_sets import COMPILED, running_on, searched
+from support.kernels.vector_kernels import row_sums
 
 from caliber import kernels
 from caliber.kernels.vectors import reference, scoring

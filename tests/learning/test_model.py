@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.model_server import ModelServer, serving
+from support.llm.model_server import ModelServer, serving
+from support.llm.services import KEY, KEY_NAME, language_model
 from support.providers import ScriptedLearner
-from support.services import KEY, KEY_NAME, language_model
 
 import caliber
 from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.remember_score import ATTRIBUTES, OPEN, Kept, Learnt, conversations, score
+from tests.support.learning.remember_score import ATTRIBUTES, OPEN, Kept, Learnt, conversations, score
 
 
 def _fact(name: str, attribute: str, *value: str, **more: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import remember_run, remember_score
+from support.learning import remember_run, remember_score
 
 import caliber
 from caliber.learning.rules.reading import Reader

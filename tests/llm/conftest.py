@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.model_server import ModelServer, serving
-from support.services import KEY, KEY_NAME
+from support.llm.model_server import ModelServer, serving
+from support.llm.services import KEY, KEY_NAME
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.model_server import ModelServer
-from support.services import embeddings, language_model
+from support.llm.model_server import ModelServer
+from support.llm.services import embeddings, language_model
 
 from caliber.llm.remote.answers import Answer, parse_json
 from caliber.llm.remote.chat import ChatModel

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import USER, config
-from support.model_server import (
+from support.llm.model_server import (
     ModelServer,
     changed,
     cut,
@@ -21,7 +21,7 @@ from support.model_server import (
     status,
     vector_of,
 )
-from support.services import KEY, embedding_section, embeddings
+from support.llm.services import KEY, embedding_section, embeddings
 from support.waits import until
 
 import caliber

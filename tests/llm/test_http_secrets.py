@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER, config
-from support.model_server import (
+from support.llm.model_server import (
     CERTIFICATE,
     WRONG_CERTIFICATE,
     ModelServer,
@@ -24,7 +24,15 @@ from support.model_server import (
     status,
     vector_of,
 )
-from support.services import KEY, KEY_NAME, RETRIES, embedding_section, embeddings, language_model, summarizer_section
+from support.llm.services import (
+    KEY,
+    KEY_NAME,
+    RETRIES,
+    embedding_section,
+    embeddings,
+    language_model,
+    summarizer_section,
+)
 from support.waits import until
 
 import caliber

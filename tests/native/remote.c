@@ -1,6 +1,6 @@
 /*
  * Serves calls of the native ABI over standard input and output, so that kernels compiled for another CPU are held to
- * the same tests as those of this one. tests/support/remote.py speaks the other end and writes calls.h.
+ * the same tests as those of this one. tests/support/kernels/remote.py speaks the other end and writes calls.h.
  *
  * A request is 64-bit words: function, arguments, blocks, links, at_end; size, residue and returned of each block;
  * bits and block + 1 (0: none) of each argument; block, offset and target of each link, a pointer within a block; then

@@ -13,10 +13,10 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from support.api.counted_calls import counted
 from support.configs import USER
-from support.contradiction_score import OPEN
-from support.counted_calls import counted
 from support.databases import Backend
+from support.text.contradiction_score import OPEN
 
 import caliber
 from caliber.access.owners import TaskOwners

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.conflicts import Pair
+from support.agents.conflicts import Pair
 from support.databases import Backend
 from support.weeks import SetClock
 

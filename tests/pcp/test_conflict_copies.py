@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.byte_search import searched
-from support.conflicts import Pair
+from support.agents.conflicts import Pair
 from support.databases import Backend
 from support.drawn import needs
+from support.erasure.byte_search import searched
 from support.weeks import SetClock
 
 import caliber

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.conflicts import Pair
+from support.agents.conflicts import Pair
 from support.databases import Backend
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock

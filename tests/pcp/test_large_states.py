@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support.shared_tasks import shared_task
+from support.erasure.shared_tasks import shared_task
 
 import caliber
 from caliber.model import Principal

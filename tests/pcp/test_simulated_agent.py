@@ -10,12 +10,12 @@ import uuid
 from collections import Counter
 from typing import Any
 
-from support import agent_processes
-from support.agent_processes import KNOBS, PARTS, USER, Worker, open_scope_of
+from support.agents import processes as agent_processes
+from support.agents.processes import KNOBS, PARTS, USER, Worker, open_scope_of
 from support.databases import Backend
 from support.drawn import needs
 from support.evidence import record, scale, seed
-from support.learning_processes import run_until
+from support.learning.processes import run_until
 
 import caliber
 from caliber.model.access import Principal

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.conflicts import grounding
+from support.agents.conflicts import grounding
 from support.databases import Backend
 from support.evidence import scale, seed
 from support.weeks import SetClock

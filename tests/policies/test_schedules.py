@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from support.configs import config, scheduled
+from support.crash.processes import Child
 from support.drawn import needs
-from support.processes import Child
 from support.weeks import MONDAY, SetClock
 
 import caliber

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
-from support.pgbouncer import PROGRAM, free_port, until_it_answers
+from support.postgres.pgbouncer import PROGRAM, free_port, until_it_answers
 from support.waits import until
 
 import caliber

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.databases import PostgresBackend, note
-from support.silence import Network
+from support.postgres.silence import Network
 from support.waits import until
 
 import caliber

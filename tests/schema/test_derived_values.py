@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.derived_records import BYTES as BYTE_CONTENTS
-from support.derived_records import records
 from support.memories import AT, FACT, record
+from support.storage.derived_records import BYTES as BYTE_CONTENTS
+from support.storage.derived_records import records
 
 from caliber.config.memories import MemoryConfig
 from caliber.kernels.tokens.estimators import Estimator, open_estimator

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.predicates import VARIABLES, cases, entity, record, singles
+from support.storage.predicates import VARIABLES, cases, entity, record, singles
 
 from caliber.kernels.patterns import matches
 from caliber.resident.layout import Layout

@@ -14,8 +14,8 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.schema_changes import DEFAULTS, possible, undone, widened
-from support.schemas import sqlite_schema
+from support.storage.schema_changes import DEFAULTS, possible, undone, widened
+from support.storage.schemas import sqlite_schema
 
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import InternalError

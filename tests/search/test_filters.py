@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drawn import needs
-from support.filled import Filled
-from support.predicates import MOMENTS, VARIABLES, cases, memberships
-from support.search_checks import may_see
+from support.search.checks import may_see
+from support.storage.filled import Filled
+from support.storage.predicates import MOMENTS, VARIABLES, cases, memberships
 
 import caliber
 from caliber.dsl import filters

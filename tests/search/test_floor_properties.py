@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import scale
 from support.providers import CountingEmbeddings
-from support.search_checks import DIMENSIONS, open_store
-from support.search_worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder, merged
+from support.search.checks import DIMENSIONS, open_store
+from support.search.worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder, merged
 
 from caliber.config.search import FloorConfig
 from caliber.search.opening import SearchEngine

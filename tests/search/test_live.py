@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from support.configs import USER, config
 from support.evidence import record, scale, seed, soaking
-from support.search_checks import assert_same, given_of, twin_answer
-from support.search_history import History, Texts, add_notes
+from support.search.checks import assert_same, given_of, twin_answer
+from support.search.history import History, Texts, add_notes
 
 import caliber
 from caliber.model import FixedClock

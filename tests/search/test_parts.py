@@ -1,6 +1,6 @@
 """The parts of search by themselves: words, queries, days, snippets, who stands beside whom.
 
-Twins: tests/support/search_twin_text.py. Source: issue "Search in native memory", query side; docs/search.md.
+Twins: tests/support/search/twin_text.py. Source: issue "Search in native memory", query side; docs/search.md.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.search_checks import language_of
-from support.search_twin_text import find_days, understand, words_of
-from support.search_worlds import QUERIES, TEXTS
+from support.search.checks import language_of
+from support.search.twin_text import find_days, understand, words_of
+from support.search.worlds import QUERIES, TEXTS
 
 from caliber.kernels import words_of as scanned
 from caliber.model.snippets import LENGTH, snippet

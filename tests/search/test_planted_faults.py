@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from support.evidence import soaking
-from support.search_fault import FOUND
+from support.search.fault import FOUND
 
-CHILD = Path(__file__).resolve().parents[1] / "support" / "search_fault.py"
+CHILD = Path(__file__).resolve().parents[1] / "support" / "search" / "fault.py"
 PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
 EXAMPLES = 800
 SEED = "1"

@@ -1,6 +1,6 @@
 """Search equals its plain Python twin, whatever is stored, asked and configured.
 
-Source: issue "Search in native memory", Done when. Twin: tests/support/search_twin.py.
+Source: issue "Search in native memory", Done when. Twin: tests/support/search/twin.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import record, scale, seed, soaking
 from support.providers import CountingEmbeddings
-from support.search_checks import DIMENSIONS, assert_same, given_of, open_store, twin_answer, world
-from support.search_worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STORES, Builder, merged
+from support.search.checks import DIMENSIONS, assert_same, given_of, open_store, twin_answer, world
+from support.search.worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STORES, Builder, merged
 
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue

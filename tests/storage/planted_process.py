@@ -1,4 +1,4 @@
-"""A process of a planted schema version, which its argument names; see ``support.planted_versions``.
+"""A process of a planted schema version, which its argument names; see ``support.storage.planted_versions``.
 
 Told by lines on its standard input what to do; answers each with a line of JSON.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.planted_versions import become
+from support.storage.planted_versions import become
 
 MOOD = become(int(sys.argv[1]))
 

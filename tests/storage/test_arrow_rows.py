@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.copy_columns import copy_chunks
+from support.kernels.copy_columns import copy_chunks
 
 from caliber.kernels.copy.rows import CopyReader, CopyRows
 from caliber.schema.relation import ColumnType, Relation

@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
-from support.crowds import Crowd, Gate
 from support.databases import DSN
 from support.evidence import seed
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
+from support.storage.crowds import Crowd, Gate
 from support.waits import until
 
 from caliber.backends.postgres.connecting.connection import PgConnection

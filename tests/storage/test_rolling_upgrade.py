@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.crash.processes import Child
 from support.drawn import needs
-from support.processes import Child
 
 import caliber
 from caliber.model.errors import SchemaMismatch, Unavailable

@@ -1,6 +1,6 @@
 """Schema versions that add a relation, columns and a member of an enum, used by processes of several versions at once.
 
-Source: issue 14, item 5; decision 0201. Planted: see ``support.planted_versions``.
+Source: issue 14, item 5; decision 0201. Planted: see ``support.storage.planted_versions``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER
+from support.crash.processes import Child
 from support.drawn import needs
 from support.evidence import scale, seed
-from support.processes import Child
-from support.schema_changes import DEFAULTS, possible, undone, widened
-from support.schemas import postgres_schema, sqlite_schema
+from support.storage.schema_changes import DEFAULTS, possible, undone, widened
+from support.storage.schemas import postgres_schema, sqlite_schema
 
 import caliber
 from caliber.backends.postgres.dialect import dialect_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from support.filled import Filled
-from support.predicates import IDS, VARIABLES, cases, singles
+from support.storage.filled import Filled
+from support.storage.predicates import IDS, VARIABLES, cases, singles
 
 from caliber.backends.postgres.dialect import dialect_of
 from caliber.backends.sqlite.dialect import DIALECT

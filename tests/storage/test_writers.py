@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.crowds import Gate
+from support.storage.crowds import Gate
 from support.waits import until
 
 from caliber.model.deadline import bounded

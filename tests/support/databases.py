@@ -20,10 +20,10 @@ from caliber.schema.relations import RELATIONS
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
 from caliber.testing import ContractTarget, inspect
-from support import tenancies
 from support.configs import AGENT, config
 from support.drawn import LACKS
 from support.folders import open_folder
+from support.tenancy import tenancies
 
 DSN = "CALIBER_TEST_DSN"
 """Names the server of the suite; without it, tests start a private one."""

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from support.evidence import scale, soaking
 from support.memories import FACT, STEP
-from support.tenancies import (
+from support.tenancy.tenancies import (
     FIRST,
     PROCESSES,
     fill,

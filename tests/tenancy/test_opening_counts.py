@@ -11,8 +11,8 @@ from typing import Any
 
 import apsw
 import pytest
+from support.api.counted_calls import counted
 from support.configs import USER
-from support.counted_calls import counted
 
 import caliber
 from caliber.config import profiles

@@ -19,7 +19,7 @@ import pytest
 from support.configs import ADMIN, USER
 from support.evidence import record, scale
 from support.interrupted import every_line, in_files
-from support.tenancies import FIRST, tenancy_config
+from support.tenancy.tenancies import FIRST, tenancy_config
 from support.waits import exit_code, until
 
 import caliber

@@ -15,8 +15,8 @@ import pytest
 from psycopg import errors
 from support.configs import USER
 from support.folders import open_folder
-from support.pgbouncer import PROGRAM, free_port, until_it_answers
-from support.tenancies import SECOND, SECRET, tenancy_config
+from support.postgres.pgbouncer import PROGRAM, free_port, until_it_answers
+from support.tenancy.tenancies import SECOND, SECRET, tenancy_config
 
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER, config
-from support.tenancies import tenancy_config
+from support.tenancy.tenancies import tenancy_config
 
 import caliber
 from caliber.config import CaliberConfig, profiles

@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.contradiction_score import OPEN, score
+from support.text.contradiction_score import OPEN, score
 
 from caliber.model.guard.validation import VerdictKind
 from caliber.text.contradiction.rules import contradicts

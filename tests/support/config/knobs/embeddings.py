@@ -1,0 +1,248 @@
+"""Knobs of embedding: who gets vectors and when, what is embedded of a long text, and the space they live in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from support.config.knobs.case import FILE, Agent, Case, Place
+from support.config.knobs.memories import comes, left_after_two_days
+from support.configs import DIMENSIONS, HASH_PROVIDER, policy
+from support.memories import FACT
+from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.waits import until
+
+import caliber
+from caliber.config import CaliberConfig
+from caliber.model.errors import CaliberError, MultipleErrors
+from caliber.schema.relations import EMBEDDING
+from caliber.testing import inspect
+from caliber.testing.world import count
+
+# --- who gets vectors --------------------------------------------------------------------------------
+
+
+class Batches(CountingEmbeddings):
+    """Remembers how many texts came at once, and how long each was."""
+
+    def __init__(self, dimensions: int = DIMENSIONS) -> None:
+        super().__init__(dimensions)
+        self.batches: list[int] = []
+
+    def embed_batch(self, texts: Sequence[str]) -> Any:
+        self.batches.append(len(texts))
+        return super().embed_batch(texts)
+
+
+def vectors(memory: caliber.Caliber) -> int:
+    return count(inspect(memory).store, EMBEDDING)
+
+
+def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
+    """Return the observation of writing during an outage of the provider, and what has a vector when it is over."""
+
+    def see(config: CaliberConfig, place: Place) -> tuple[str, int]:
+        provider = CountingEmbeddings()
+        agent = Agent(place.open(config, embedding_provider=provider, summarization_provider=ScriptedSummarizer()))
+        if kind == "summaries":
+            agent.say("a turn")
+        write = {
+            "turns": lambda: agent.say("a turn"),
+            "notes": lambda: agent.note("a note"),
+            "artifacts": lambda: agent.keep("an artifact"),
+            "tasks": lambda: agent.memory.workspace.tasks.add("a task"),
+            "summaries": lambda: agent.memory.close_scope(agent.scope_id),
+            "memories": lambda: agent.memory.records("fact").insert(subject="x", kind="claim", content="a fact"),
+        }
+        provider.failure = outage
+        outcome = "written"
+        try:
+            write[kind]()
+        except CaliberError:
+            outcome = "refused"
+        provider.failure = None
+        agent.memory.flush()
+        return outcome, count(inspect(agent.memory).store, EMBEDDING)
+
+    return see
+
+
+def at_once(config: CaliberConfig, place: Place) -> list[int]:
+    provider = Batches()
+    agent = Agent(place.open(config, embedding_provider=provider))
+    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": f"turn {at}"} for at in range(4)])
+    return provider.batches
+
+
+def tried_again(config: CaliberConfig, place: Place) -> bool:
+    """Return whether the worker asks again soon after a provider failed."""
+    provider = Batches()
+    provider.failure = outage
+    agent = Agent(place.open(config, embedding_provider=provider))
+    agent.note("a note")
+    until(lambda: len(provider.batches) > 0)
+    found = comes(lambda: len(provider.batches) > 1, expected=config.embedding.worker_idle_ms == 1)
+    provider.failure = None
+    return found
+
+
+def filled(config: CaliberConfig, place: Place) -> bool:
+    """Return whether records get vectors of the present model after they were written under another."""
+    before = config.with_overrides(**{"embedding_provider.model": "before"})
+    agent = Agent(place.open(before))
+    for number in range(3):
+        agent.note(f"note {number}")
+    agent.memory.close()
+    memory = place.open(config)
+    settings = config.embedding
+    expected = settings.reembed == "behind" and settings.reembed_pause_ms < 1_000
+    return comes(lambda: vectors(memory) == 6, expected=expected)
+
+
+LONG = "one two three four. five six seven eight. nine ten eleven twelve."
+
+
+def pieces(config: CaliberConfig, place: Place) -> tuple[int, int]:
+    """Return the number of pieces of a long text that are embedded, and the number of its vectors."""
+    provider = CountingEmbeddings()
+    agent = Agent(place.open(config, embedding_provider=provider))
+    with suppress(CaliberError):
+        agent.note(LONG)
+    return len(provider.asked), vectors(agent.memory)
+
+
+def questions_asked(config: CaliberConfig, place: Place) -> int:
+    provider = CountingEmbeddings()
+    agent = Agent(place.open(config, embedding_provider=provider))
+    agent.memory.search("zeppelin")
+    agent.memory.search("zeppelin")
+    return len(provider.asked)
+
+
+# --- the space ---------------------------------------------------------------------------------------
+
+
+class Plane:
+    """Vectors of a plane that the texts themselves say."""
+
+    model_id = "plane"
+    dimensions = 2
+
+    def embed(self, text: str) -> Any:
+        return np.array([float(word) for word in text.rpartition(":")[2].split()], np.float32)
+
+    def embed_batch(self, texts: Sequence[str]) -> Any:
+        return np.stack([self.embed(text) for text in texts])
+
+
+def nearest(config: CaliberConfig, place: Place) -> str:
+    agent = Agent(place.open(config, embedding_provider=Plane()))
+    for place_of in ("0.8 0.3", "0.3 0", "3 3"):
+        agent.note(place_of)
+    return str(agent.memory.search("1 0", limit=1).hits[0].content)
+
+
+def space_taken(config: CaliberConfig, place: Place) -> str:
+    """Return whether a provider of 16 dimensions fits."""
+    try:
+        place.open(config, embedding_provider=CountingEmbeddings(16))
+    except MultipleErrors:
+        return "refused"
+    return "opened"
+
+
+def vector_case(
+    path: str,
+    see: Any,
+    one: tuple[Any, Any],
+    other: tuple[Any, Any],
+    *more: tuple[Any, Any],
+    named: str = "",
+    **also: Any,
+) -> Case:
+    given = {name.replace("__", "."): value for name, value in also.items()}
+    quiet = {"embedding.embed": {"default": "off"}}
+    base = {"search.keyword.similar_words": "none", "policies": [], "summarization_provider": None}
+    return Case(path, see, one, other, {**base, **quiet, **given}, named=named, more=more)
+
+
+def kind_case(kind: str, written: str, **also: Any) -> Case:
+    """Return the case of one entry of ``embedding.embed``, with every other kind off."""
+    named = f"embedding.embed.{kind}"
+    return vector_case("embedding.embed", one_of_each(written), *WHEN, named=named, **QUICK, **also)
+
+
+NOTES = {"embedding.embed.note": "commit"}
+WHEN = (("off", ("written", 0)), ("commit", ("refused", 0)), ("behind", ("written", 1)))
+QUICK = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 1}
+CASES: tuple[Case, ...] = (
+    vector_case("embedding_cache_retention", left_after_two_days("embedding_cache"), ("1d", 1), ("3d", 0), **NOTES),
+    # --- who gets vectors
+    kind_case("turn", "turns"),
+    kind_case("note", "notes"),
+    kind_case("artifact", "artifacts"),
+    kind_case("task", "tasks"),
+    kind_case("fact", "memories", memories=[FACT]),
+    kind_case("default", "memories", memories=[FACT]),
+    kind_case(
+        "scope",
+        "summaries",
+        close__on_llm_failure="fail",
+        policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
+    ),
+    vector_case("embedding.batch_size", at_once, (2, [2, 2]), (4, [4]), embedding__embed__turn="commit"),
+    vector_case(
+        "embedding.worker_idle_ms",
+        tried_again,
+        (1, True),
+        ("1h", False),
+        embedding__embed__note="behind",
+        llm_retry_config__max_retries=0,
+    ),
+    vector_case("embedding.reembed", filled, ("behind", True), ("manual", False), storage__path=FILE, **NOTES),
+    vector_case(
+        "embedding.reembed_pause_ms",
+        filled,
+        (0, True),
+        ("1h", False),
+        storage__path=FILE,
+        embedding__batch_size=1,
+        **NOTES,
+    ),
+    vector_case(
+        "embedding.long_text",
+        pieces,
+        ("truncate", (1, 1)),
+        ("chunks", (3, 3)),
+        ("chunk_mean", (3, 1)),
+        ("error", (0, 0)),
+        embedding__long_text_tokens=8,
+        **NOTES,
+    ),
+    vector_case(
+        "embedding.long_text_tokens", pieces, (8, (3, 3)), (500, (1, 1)), embedding__long_text="chunks", **NOTES
+    ),
+    vector_case("embedding.cache_entries", questions_asked, (0, 2), (10, 1)),
+    # --- the space
+    Case(
+        "vector.dimensions",
+        space_taken,
+        (8, "refused"),
+        (16, "opened"),
+        {"search.keyword.similar_words": "none"},
+        beside=({"embedding_provider.dimensions": 8}, {"embedding_provider.dimensions": 16}),
+    ),
+    vector_case(
+        "vector.distance_metric",
+        nearest,
+        ("cosine", "0.3 0"),
+        ("inner_product", "3 3"),
+        ("l2", "0.8 0.3"),
+        embedding_provider={**HASH_PROVIDER, "dimensions": 2},
+        search__min_similarity=-1.0,
+        search__weights={"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0},
+        **NOTES,
+    ),
+)

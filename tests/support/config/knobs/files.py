@@ -1,0 +1,353 @@
+"""Knobs of a store in a file, as the store itself and as one of many tenants; and of the directory of tenants."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import apsw
+from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create, released, works
+from support.configs import policy
+from support.providers import ScriptedSummarizer
+from support.storage.crowds import Crowd, Gate
+from support.waits import until
+
+import caliber
+from caliber.api.tenants import tenant_config
+from caliber.backends import backend
+from caliber.config import CaliberConfig, profiles
+from caliber.model import SystemClock
+from caliber.schema.relations import TRAJECTORY
+from caliber.testing import inspect
+from caliber.testing.entities import plain
+
+Seen = Callable[[CaliberConfig, Place], Any]
+
+SHORT_MS = 1_000
+"""A time up to here is to be seen to pass."""
+
+STORE, SOURCE, HERE = "storage", "tenancy.sources.NAME", "tenancy.sources.here"
+
+
+def insert(uow: Any) -> int | None:
+    found: int | None = uow.insert(TRAJECTORY, plain(TRAJECTORY))
+    return found
+
+
+def store_of(config: CaliberConfig, place: Place) -> Any:
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    return place.keep(closing(store))
+
+
+# --- what is looked at -------------------------------------------------------------------------------
+
+
+def pragma(name: str) -> Seen:
+    """Return the observation of what SQLite itself says of a connection."""
+    return lambda config, place: inspect(store_of(config, place)).connection.pragma(name)
+
+
+def statements_kept(config: CaliberConfig, place: Place) -> int:
+    with inspect(store_of(config, place)).lend_connection() as connection:
+        return int(connection.raw.cache_stats()["size"])
+
+
+def files(_: CaliberConfig, place: Place) -> list[str]:
+    return sorted(path.name for path in place.folder.glob("*.db"))
+
+
+def readers_left(config: CaliberConfig, place: Place) -> bool:
+    """Return whether another can read while one does."""
+    store = store_of(config, place)
+    with store.read():
+        return bool(store.readers.free > 0)
+
+
+def commits(writers: int) -> Seen:
+    """Return the observation of how many commits some writers need that stand in line."""
+
+    def see(config: CaliberConfig, place: Place) -> int:
+        store = store_of(config, place)
+        gate, crowd = Gate(store), Crowd(store)
+        before = inspect(store).writer.commits
+        crowd.line_up([insert] * writers)
+        gate.open()
+        crowd.join()
+        return int(inspect(store).writer.commits - before - 1)
+
+    return see
+
+
+def commits_of_two(config: CaliberConfig, place: Place) -> int:
+    """Return the number of commits of two writers, the second a moment later."""
+    store = store_of(config, place)
+    before = inspect(store).writer.commits
+    inside, go = threading.Event(), threading.Event()
+
+    def first(uow: Any) -> None:
+        insert(uow)
+        inside.set()
+        go.wait(30)
+
+    threads = [threading.Thread(target=store.write, args=(work,)) for work in (first, insert)]
+    threads[0].start()
+    until(lambda: inspect(store).leader is not None)
+    # Whoever waits for nobody is at work before the second comes; else the second comes while it waits.
+    inside.wait(0.05 if config.storage.group_wait_us else 20)
+    threads[1].start()
+    until(lambda: bool(inspect(store).waiting) or inside.is_set())
+    go.set()
+    for thread in threads:
+        thread.join(30)
+    return int(inspect(store).writer.commits - before)
+
+
+def locked_out(
+    path: Callable[[CaliberConfig], str],
+    patience_ms: Callable[[CaliberConfig], int],
+    call: Callable[[CaliberConfig, Place], Callable[[], Any]],
+) -> Seen:
+    """Return the observation of a write while another program has the file, for a while or until it gave up."""
+
+    def see(config: CaliberConfig, place: Place) -> str:
+        write = call(config, place)
+        with closing(apsw.Connection(path(config))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with released(lambda: other.execute("ROLLBACK"), gives_up=patience_ms(config) < SHORT_MS):
+                return works(write)
+
+    return see
+
+
+def store_write(config: CaliberConfig, place: Place) -> Callable[[], Any]:
+    return functools.partial(store_of(config, place).write, insert)
+
+
+def forked_beside_a_call(config: CaliberConfig, place: Place) -> str:
+    """Return the calls open to a child that was forked while a thread was in SQLite."""
+    store = store_of(config, place)
+    inside, go = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with inspect(store).connection.turn():
+            inside.set()
+            go.wait(30)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    inside.wait(20)
+    with released(go.set, gives_up=config.storage.fork_wait_ms < SHORT_MS):  # type: ignore[union-attr]
+        with warnings.catch_warnings(action="ignore"):
+            child = os.fork()
+        if not child:  # pragma: no cover  (another process)
+            said = "killed"
+            try:
+                said = works(lambda: store_of(config, place))
+            finally:
+                os._exit(0 if said == "done" else 1 if said == "Unavailable" else 2)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    thread.join(30)
+    return ("done", "Unavailable")[code]
+
+
+def closings(config: CaliberConfig, place: Place) -> int:
+    """Return how often a scope is summarized that gets a new turn each time."""
+    summarizer = ScriptedSummarizer()
+    memory = place.keep(caliber.open(config, summarization_provider=summarizer))
+    agent = Agent(memory)
+    agent.say("first")
+    summarizer.before = lambda _: agent.say("and another thing")
+    works(lambda: memory.close_scope(agent.scope_id))
+    return len(summarizer.calls)
+
+
+# --- at either place -----------------------------------------------------------------------------------
+
+
+def of_tenant(see: Seen) -> Seen:
+    """Return an observation of the store of a tenant."""
+
+    def tenants(config: CaliberConfig, place: Place) -> Any:
+        caliber.create(config, tenant="one")
+        return see(tenant_config(config, "one"), place)
+
+    return tenants
+
+
+def of_store(see: Seen) -> Seen:
+    def created(config: CaliberConfig, place: Place) -> Any:
+        create(config)
+        return see(config, place)
+
+    return created
+
+
+def tenancy(place: Place) -> dict[str, Any]:
+    """Return a section ``tenancy`` of files in two folders."""
+    file = profiles.reference("unused").to_mapping()["storage"]
+    folders = {name: place.folder / name for name in ("here", "there")}
+    for folder in folders.values():
+        folder.mkdir(exist_ok=True)
+    return {
+        "new_tenants": "here",
+        "fence_ms": "20s",
+        "verify_in_fence": True,
+        "batch_rows": 256,
+        "directory": {"adapter": "sqlite", "path": str(place.folder / "tenants.db"), "busy_timeout_ms": "5s"},
+        "sources": {name: {**file, "path": str(folder / "{tenant}.db")} for name, folder in folders.items()},
+    }
+
+
+def at(prefix: str, knob: str, see: Seen, one: Any, other: Any, **also: Any) -> Case:
+    """Return the case of a knob of the store, or of a data source of tenants."""
+    given = {name.replace("__", "."): value for name, value in also.items() if not name.startswith("store__")}
+    beside = {name.removeprefix("store__"): value for name, value in also.items() if name.startswith("store__")}
+
+    def knobs(place: Place) -> Knobs:
+        where: dict[str, Any] = {"tenancy": tenancy(place)} if prefix == SOURCE else {"storage.path": FILE}
+        path = HERE if prefix == SOURCE else STORE
+        return {**NO_VECTORS, **where, **{f"{path}.{name}": value for name, value in beside.items()}, **given}
+
+    named = f"{HERE}.{knob}" if prefix == SOURCE else ""
+    return Case(f"{prefix}.{knob}", (of_tenant if prefix == SOURCE else of_store)(see), one, other, knobs, named=named)
+
+
+def file_named(prefix: str, name: str) -> Callable[[Place], str]:
+    return lambda place: str(place.folder / (f"{name}-{{tenant}}.db" if prefix == SOURCE else f"{name}.db"))
+
+
+def file_cases(prefix: str) -> Sequence[Case]:
+    case = functools.partial(at, prefix)
+    two = (["tenants.db"], "-one") if prefix == SOURCE else ([], "")
+    grouped: dict[str, Any] = {"store__durability": "group"}
+    return (
+        case(
+            "path",
+            files,
+            (file_named(prefix, "a"), [f"a{two[1]}.db", *two[0]]),
+            (file_named(prefix, "b"), [f"b{two[1]}.db", *two[0]]),
+        ),
+        case("durability", commits(3), ("commit", 3), ("group", 1)),
+        case("group_max_batch", commits(4), (2, 2), (4, 1), **grouped),
+        case("group_wait_us", commits_of_two, (0, 2), (300_000, 1), **grouped),
+        case(
+            "busy_timeout_ms",
+            locked_out(
+                lambda config: config.storage.shown,
+                lambda config: config.storage.busy_timeout_ms,  # type: ignore[union-attr]
+                store_write,
+            ),
+            (1, "Unavailable"),
+            ("20s", "done"),
+        ),
+        case("fork_wait_ms", forked_beside_a_call, (1, "Unavailable"), ("20s", "done")),
+        case("readers", readers_left, (1, False), (2, True)),
+        case("wal_autocheckpoint_pages", pragma("wal_autocheckpoint"), (10, 10), (20, 20)),
+        case("mmap_bytes", pragma("mmap_size"), (0, 0), (1 << 20, 1 << 20)),
+        case("cache_kib", pragma("cache_size"), (64, -64), (128, -128)),
+        case("statement_cache", statements_kept, (16, 16), (32, 32)),
+        case(
+            "serialization_retries",
+            closings,
+            (0, 1),
+            (2, 3),
+            policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
+        ),
+    )
+
+
+# --- the directory of tenants ----------------------------------------------------------------------------
+
+
+def tenants_in(*names: str) -> Seen:
+    """Return the observation of which of some folders the file of a new tenant is in."""
+
+    def see(config: CaliberConfig, place: Place) -> list[str]:
+        caliber.create(config, tenant="one")
+        return [name for name in names if (place.folder / name).exists()]
+
+    return see
+
+
+def moved(config: CaliberConfig, place: Place) -> tuple[Any, list[tuple[str, int]]]:
+    """Move a tenant with some records; return its report and what was told of it meanwhile."""
+    caliber.create(config, tenant="one")
+    with caliber.open(config, tenant="one") as memory:
+        agent = Agent(memory)
+        for number in range(5):
+            agent.note(f"note {number}")
+    heard: list[tuple[str, int]] = []
+    with caliber.Tenants(config) as tenants:
+        report = tenants.move("one", "there", progress=lambda what, count, _: heard.append((what, count)))
+    return report, heard
+
+
+def counted_while_writers_wait(config: CaliberConfig, place: Place) -> bool:
+    return "note" in moved(config, place)[0].rows
+
+
+def notes_told(config: CaliberConfig, place: Place) -> list[int]:
+    return [count for what, count in moved(config, place)[1] if what == "copy note"]
+
+
+def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
+    """Return the outcome of a move that meets a slow write at its end."""
+    caliber.create(config, tenant="one")
+    with closing(apsw.Connection(tenant_config(config, "one").storage.shown)) as writer, ExitStack() as stack:
+
+        def progress(step: str, *_: Any) -> None:
+            if step == "fence":
+                writer.execute("BEGIN IMMEDIATE")
+                stack.enter_context(released(lambda: writer.execute("ROLLBACK"), gives_up=False))
+
+        with caliber.Tenants(config) as tenants:
+            return works(lambda: tenants.move("one", "there", progress=progress))
+
+
+def another_tenant(config: CaliberConfig, _: Place) -> Callable[[], Any]:
+    caliber.create(config, tenant="one")
+    return lambda: caliber.create(config, tenant="two")
+
+
+def directory_of(config: CaliberConfig) -> str:
+    assert config.tenancy is not None
+    return str(config.tenancy.directory.path)  # type: ignore[union-attr]
+
+
+def patience_of_directory(config: CaliberConfig) -> int:
+    assert config.tenancy is not None
+    return int(config.tenancy.directory.busy_timeout_ms)  # type: ignore[union-attr]
+
+
+def tenancy_cases() -> Sequence[Case]:
+    def case(knob: str, see: Seen, one: Any, other: Any) -> Case:
+        return Case(f"tenancy.{knob}", see, one, other, lambda place: {**NO_VECTORS, "tenancy": tenancy(place)})
+
+    places = ("here/one.db", "there/one.db")
+    directories = ("a.db", "b.db")
+    return (
+        case("new_tenants", tenants_in(*places), ("here", [places[0]]), ("there", [places[1]])),
+        case("fence_ms", move_past_a_writer, (1, "Unavailable"), ("20s", "done")),
+        case("verify_in_fence", counted_while_writers_wait, (False, False), (True, True)),
+        case("batch_rows", notes_told, (2, [2, 4, 5]), (100, [5])),
+        case(
+            "directory.path",
+            tenants_in(*directories),
+            (lambda place: str(place.folder / "a.db"), ["a.db"]),
+            (lambda place: str(place.folder / "b.db"), ["b.db"]),
+        ),
+        case(
+            "directory.busy_timeout_ms",
+            locked_out(directory_of, patience_of_directory, another_tenant),
+            (1, "Unavailable"),
+            ("20s", "done"),
+        ),
+    )
+
+
+CASES: tuple[Case, ...] = (*file_cases(STORE), *file_cases(SOURCE), *tenancy_cases())

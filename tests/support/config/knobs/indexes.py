@@ -1,0 +1,121 @@
+"""Knobs of the database's own vector indexes: how they are made, and how they are asked."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from support.config.knobs.case import Case, Knobs, Place
+from support.config.knobs.files import store_of
+from support.config.knobs.servers import DSN, NEEDS, known
+
+from caliber.backends.postgres.connecting.connection import PgConnection
+from caliber.config import CaliberConfig
+from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
+from caliber.model.ids import SpaceId
+from caliber.model.references import EntityType
+from caliber.model.time import from_us
+from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, NOTE
+from caliber.storage.compile.filters import unfiltered
+from caliber.storage.sql.vector_index import Near
+
+DIMENSIONS = 4
+
+
+def configured(**also: Any) -> Callable[[Place], Knobs]:
+    def knobs(place: Place) -> Knobs:
+        provider = {"provider_type": "hash", "model": "test", "dimensions": DIMENSIONS, "options": {}}
+        base = {"storage.path": f"env:{DSN}", "storage.adapter": "postgres", "storage.schema_name": known(place).schema}
+        given = {f"vector.{name}": value for name, value in also.items()}
+        return {**base, "embedding_provider": provider, "storage.pool_max": 4, **given}
+
+    return knobs
+
+
+def filled_space(config: CaliberConfig, place: Place, notes: int) -> tuple[Any, EmbeddingSpace]:
+    """Return a store and a new space of it with vectors of so many notes, indexed as configured."""
+    store = store_of(config, place)
+    key = uuid.uuid4()
+    space = EmbeddingSpace(SpaceId(key), key.hex, DIMENSIONS, DistanceMetric.COSINE, SpaceState.ACTIVE, from_us(0))
+    rows = np.random.default_rng(1).standard_normal((notes, DIMENSIONS)).astype("<f4")
+
+    def work(uow: Any) -> None:
+        uow.insert(EMBEDDING_SPACE, space)
+        for row in rows:
+            owner = uuid.uuid4()
+            uow.insert(
+                EMBEDDING,
+                Embedding(space.space_id, EntityType.NOTE, owner, 0, owner.bytes * 2, row.tobytes(), from_us(0)),
+            )
+
+    store.write(work)
+    store.vector_index.build(space)
+    return store, space
+
+
+def options(config: CaliberConfig, place: Place) -> list[str]:
+    """Return the options of the index of notes, as the database reports them."""
+    store, space = filled_space(config, place, 40)
+    with store.read() as session:
+        found = store.vector_index.indexes_of(session, space.space_id)
+    return sorted({part.strip() for _, _, text in found.values() for part in text.split(",")})
+
+
+def method(config: CaliberConfig, place: Place) -> str | None:
+    store, space = filled_space(config, place, 40)
+    found = store.vector_index.of(space.space_id)
+    return None if found is None else str(found.method)
+
+
+def in_force(setting: str) -> Callable[[CaliberConfig, Place], list[str]]:
+    """Return the observation of a setting of the server's at the moment in which an index is asked."""
+
+    def see(config: CaliberConfig, place: Place) -> list[str]:
+        store, space = filled_space(config, place, 40)
+        seen: list[str] = []
+        run = PgConnection.run
+
+        def watched(connection: PgConnection, plan: Any, parameters: Any) -> Any:
+            rows = run(connection, plan, parameters)
+            if plan.name == f"nearest.{space.space_id.hex}_note":
+                seen.append(connection.command(f"SELECT current_setting('{setting}')")[0][0])
+            return rows
+
+        place.fixture("monkeypatch").setattr(PgConnection, "run", watched)
+        try:
+            with store.read() as session:
+                query = np.ones(DIMENSIONS, "<f4").tobytes()
+                store.vector_index.nearest(session, space, Near("note", query, "[]", 0, unfiltered(NOTE), 1))
+        finally:
+            place.fixture("monkeypatch").setattr(PgConnection, "run", run)
+        return seen
+
+    return see
+
+
+def case(knob: str, see: Any, one: Any, other: Any, *more: Any, **also: Any) -> Case:
+    return Case(f"vector.{knob}", see, one, other, configured(**also), NEEDS, more=more)
+
+
+IVFFLAT = {"index_type": "ivf_flat", "ivfflat_lists": 2}
+CASES: tuple[Case, ...] = (
+    case("index_type", method, ("hnsw", "hnsw"), ("exact", None), ("ivf_flat", "ivfflat"), ivfflat_lists=2),
+    case(
+        "hnsw_m",
+        options,
+        (8, ["ef_construction=64", "m=8"]),
+        (16, ["ef_construction=64", "m=16"]),
+    ),
+    case(
+        "hnsw_ef_construction",
+        options,
+        (32, ["ef_construction=32", "m=16"]),
+        (64, ["ef_construction=64", "m=16"]),
+    ),
+    case("hnsw_ef_search", in_force("hnsw.ef_search"), (50, ["50"]), (100, ["100"])),
+    case("hnsw_max_scan_tuples", in_force("hnsw.max_scan_tuples"), (1_000, ["1000"]), (2_000, ["2000"])),
+    case("ivfflat_lists", options, (2, ["lists=2"]), (4, ["lists=4"]), index_type="ivf_flat"),
+    case("ivfflat_probes", in_force("ivfflat.probes"), (1, ["1"]), (2, ["2"]), **IVFFLAT),
+)

@@ -1,0 +1,321 @@
+"""Knobs of memory, of what is written behind, of retention, and of vectors and who gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, released
+from support.providers import CountingEmbeddings
+from support.storage.crowds import Gate
+from support.waits import holds_within, until
+
+import caliber
+from caliber.backends.sqlite.store import SqliteStore
+from caliber.config import CaliberConfig
+from caliber.kernels import evaluator as evaluators
+from caliber.kernels import uuid7
+from caliber.model.errors import NotFound, StorageError, Unavailable
+from caliber.model.events import Event, EventFamily, EventType
+from caliber.model.ids import EventId
+from caliber.model.time import FixedClock, from_us
+from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
+from caliber.search.opening import SearchEngine
+from caliber.testing import inspect, replaced
+from caliber.testing.world import count
+
+DAY_MS = 86_400_000
+MOMENT_S = 0.05
+"""Time to wait for an event that must not happen."""
+
+
+def case(
+    path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], needs: tuple[str, ...] = (), **also: Any
+) -> Case:
+    given = {name.replace("__", "."): value for name, value in also.items()}
+    return Case(path, see, one, other, {**NO_VECTORS, **given}, needs)
+
+
+def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
+    """Return whether something comes true: waited for long where it is to, and a moment where it is not."""
+    return holds_within(condition, 20 if expected else MOMENT_S)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def texts_in_memory(config: CaliberConfig, place: Place) -> bool:
+    """Return whether two megabytes of texts stay in memory."""
+    agent = Agent(place.open(config))
+    for number in range(4):
+        agent.keep(f"{number}" * 500_000)
+    agent.memory.search("x")
+    return bool(agent.memory.admin.stats()["resident"]["text_bytes"] > 1_500_000)
+
+
+def segments(config: CaliberConfig, place: Place) -> int:
+    """In how many pieces a column of 70 turns lies."""
+    agent = Agent(place.open(config))
+    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 70)
+    agent.memory.search("t")
+    return len(inspect(agent.memory).mirror("turn").ordinals.segments)
+
+
+def beside_another(config: CaliberConfig, place: Place) -> tuple[caliber.Caliber, Any]:
+    """Return a handle, and a note that another handle has just written."""
+    memory = place.open(config)
+    return memory, Agent(place.open(config)).note("news").note_id
+
+
+def seen_at_once(config: CaliberConfig, place: Place) -> bool:
+    memory, note = beside_another(config, place)
+    return knows(memory, note)
+
+
+def knows(memory: caliber.Caliber, record: Any) -> bool:
+    try:
+        memory.get(record)
+    except NotFound:
+        return False
+    return True
+
+
+def seen_later(config: CaliberConfig, place: Place) -> bool:
+    memory, note = beside_another(config, place)
+    return comes(lambda: knows(memory, note), expected=config.resident.feed_poll_ms > 0)
+
+
+def words_known(config: CaliberConfig, place: Place) -> bool:
+    """Return whether the words of a store are known before the first search."""
+    agent = Agent(place.open(config))
+    agent.note("zeppelin")
+    agent.memory.close()
+    memory = place.open(config)
+    words = inspect(memory).part(SearchEngine).searcher.keywords.dictionary
+    return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
+
+
+def rebuilt(config: CaliberConfig, place: Place) -> int:
+    """Return how often memory is rebuilt when more than a third of 1,100 turns are deleted."""
+    agent = Agent(place.open(config))
+    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 1_100)
+    turns = agent.memory.storage.turns.list_by_scope(agent.scope_id)
+    agent.memory.search("t")  # memory takes over what was written when somebody reads
+
+    def work(uow: Any) -> None:
+        for turn in turns[:400]:
+            uow.delete(TURN, uow.get(TURN, turn.turn_id.bytes))
+
+    inspect(agent.memory).write(work)
+    agent.memory.search("t")
+    return int(agent.memory.admin.stats()["resident"]["compactions"])
+
+
+def evaluator(config: CaliberConfig, place: Place) -> str:
+    agent = Agent(place.open(config))
+    return str(agent.memory.assemble_context(agent.trajectory_id).evaluator)
+
+
+def code_in(config: CaliberConfig, place: Place) -> list[str]:
+    """Return the folders for compiled code once a store is open whose loops are compiled; here there are none."""
+    place.fixture("monkeypatch").setattr("caliber.kernels.jit.compiled.SIGNATURES", {})
+    with replaced(evaluators, "compiled", None):
+        place.open(config)
+    return [name for name in ("one", "other") if (place.folder / name / "numba").is_dir()]
+
+
+def opened_wrong(config: CaliberConfig, place: Place) -> str:
+    """Return the error of opening with memory that differs from the store."""
+    Agent(place.open(config)).note("a thing", confidence=0.9)
+
+    def follow(store: SqliteStore, memory: Any) -> None:
+        loaded(store, memory)
+        inspect(memory).mirror("note").arrays["confidence"].put(0, 0.123)
+
+    loaded = SqliteStore.follow
+    place.fixture("monkeypatch").setattr(SqliteStore, "follow", follow)
+    try:
+        place.open(config)
+    except StorageError:
+        return "refused"
+    finally:
+        place.fixture("monkeypatch").setattr(SqliteStore, "follow", loaded)
+    return "opened"
+
+
+# --- what is written behind --------------------------------------------------------------------------
+
+
+def event(config: CaliberConfig) -> Event:
+    return Event(EventId(uuid7()), EventFamily.TRACE, "caliber_seen", from_us(0))
+
+
+def room(config: CaliberConfig, place: Place) -> int:
+    """Return the number of events taken while none can be written."""
+    engine = inspect(place.open(config)).engine
+    engine.behind.flush()
+    gate = Gate(engine.store)
+    engine.behind.put((engine.log, None, event(config)))
+    with suppress(Unavailable):
+        engine.behind.flush(timeout_ms=0)
+    until(lambda: engine.behind.busy)
+    taken = 0
+    while engine.behind.offer((engine.log, None, event(config))):
+        taken += 1
+    gate.open()
+    return taken
+
+
+def written_by_itself(config: CaliberConfig, place: Place) -> bool:
+    engine = inspect(place.open(config)).engine
+    behind = engine.behind
+    behind.flush()
+    behind.put((engine.log, None, event(config)))
+    return comes(lambda: not behind.waiting(), expected=config.write_behind.flush_interval_ms == 1)
+
+
+def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
+    """Return the outcome of closing while another writes for a while."""
+    memory = caliber.open(config)
+    inspect(memory).behind.flush()
+    gate = Gate(inspect(memory).store)
+    inspect(memory).behind.put((inspect(memory).engine.log, None, event(config)))
+    with released(gate.open, gives_up=False):
+        try:
+            memory.close()
+        except Unavailable:
+            return "given up"
+    return "drained"
+
+
+def windows_on_disk(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    agent.memory.assemble_context(agent.trajectory_id)
+    return count(inspect(agent.memory).store, CONTEXT_WINDOW)
+
+
+def uses(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    agent.memory.get(agent.note("a thing").note_id)
+    agent.memory.flush()
+    return count(inspect(agent.memory).store, USAGE)
+
+
+def events(config: CaliberConfig, place: Place) -> int:
+    agent = Agent(place.open(config))
+    return len(agent.memory.trace(agent.trajectory_id))
+
+
+def operations(config: CaliberConfig, place: Place) -> list[str]:
+    agent = Agent(place.open(config))
+    agent.memory.search("harbour")
+    agent.memory.flush()
+    found = [event for event in agent.memory.storage.events.all() if event.event_type == EventType.OPERATION]
+    return [name for event in found if (name := event.payload["operation"]) == "search"]
+
+
+# --- retention ---------------------------------------------------------------------------------------
+
+
+def left_after_two_days(what: str) -> Callable[[CaliberConfig, Place], int]:
+    """Return the observation of how much of something upkeep removes that is two days old."""
+
+    def see(config: CaliberConfig, place: Place) -> int:
+        clock = FixedClock()
+        agent = Agent(place.open(config, clock=clock, embedding_provider=CountingEmbeddings()))
+        agent.note("a thing")
+        agent.memory.assemble_context(agent.trajectory_id)
+        agent.memory.flush()
+        clock.advance(ms=2 * DAY_MS)
+        return min(agent.memory.admin.maintain()[what], 1)
+
+    return see
+
+
+def ended_records(config: CaliberConfig, place: Place) -> int:
+    """Return the number of delegations that upkeep removes, of which one ended two days ago."""
+    clock = FixedClock()
+    memory = place.open(config, clock=clock)
+    memory.agents.register("planner", can_delegate_to=["coder"])
+    memory.agents.register("ada", type="coder")
+    task = memory.start_trajectory("ship it", user="ana")
+    given = memory.agents.delegations.delegate("test it", parent=task.trajectory_id, to="ada", agent="planner")
+    memory.agents.delegations.reject(given.delegation_id, reason="no time", agent="ada")
+    clock.advance(ms=2 * DAY_MS)
+    return memory.admin.maintain().get("delegations", 0)
+
+
+def windows_of_before(config: CaliberConfig, place: Place) -> int:
+    """Return the number of two-day-old windows that upkeep removes, with windows kept for a month."""
+    clock = FixedClock()
+    month = {"retention.windows_ms": "30d", "context_window_persistence.ttl_ms": "30d"}
+    agent = Agent(place.open(config.with_overrides(**month), clock=clock))
+    agent.memory.assemble_context(agent.trajectory_id)
+    agent.memory.close()
+    clock.advance(ms=2 * DAY_MS)
+    return place.open(config, clock=clock).admin.maintain()["windows"]
+
+
+def changes_left(config: CaliberConfig, place: Place) -> int:
+    clock = FixedClock()
+    agent = Agent(place.open(config, clock=clock))
+    for number in range(5):
+        agent.note(f"note {number}")
+    agent.memory.flush()
+    clock.advance(ms=2 * DAY_MS)
+    agent.memory.admin.maintain()
+    return count(inspect(agent.memory).store, CHANGE)
+
+
+def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
+    clock = FixedClock()
+    agent = Agent(place.open(config, clock=clock))
+    agent.memory.flush()
+    clock.advance(ms=2 * DAY_MS)
+    store = inspect(agent.memory).store
+    return comes(lambda: not count(store, EVENT), expected=config.retention.apply_every_ms > 0)
+
+
+HOUR = {"write_behind.flush_interval_ms": "1h"}
+CASES: tuple[Case, ...] = (
+    # --- memory
+    case("resident.resident_bytes", texts_in_memory, (1 << 20, False), (1 << 30, True)),
+    case("resident.read_consistency", seen_at_once, ("local", False), ("latest", True), storage__path=FILE),
+    case("resident.feed_poll_ms", seen_later, (0, False), (1, True), storage__path=FILE),
+    case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
+    case("resident.segment_rows", segments, (64, 2), (128, 1)),
+    case("resident.compact_dead_ratio", rebuilt, (0.3, 1), (1.0, 0)),
+    case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), ("numba",)),
+    case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
+    case(
+        "cache_dir",
+        code_in,
+        (lambda place: str(place.folder / "one"), ["one"]),
+        (lambda place: str(place.folder / "other"), ["other"]),
+        ("compiled_code",),
+        resident__evaluator="numba",
+    ),
+    # --- what is written behind
+    case("write_behind.queue_max", room, (1, 1), (3, 3)),
+    case("write_behind.flush_interval_ms", written_by_itself, ("1h", False), (1, True)),
+    case("write_behind.shutdown_ms", closed_beside_a_writer, (1, "given up"), ("20s", "drained")),
+    case("write_behind.window_durability", windows_on_disk, ("behind", 0), ("commit", 1), **HOUR),
+    case("write_behind.usage_enabled", uses, (False, 0), (True, 1)),
+    case("write_behind.trace_enabled", events, (False, 0), (True, 2)),
+    case("write_behind.operation_share", operations, (0, []), (1, ["search"])),
+    # --- retention
+    case(
+        "retention.windows_ms",
+        windows_of_before,
+        ("1d", 1),
+        ("3d", 0),
+        storage__path=FILE,
+        context_window_persistence__ttl_ms="12h",
+    ),
+    case("retention.events_ms", left_after_two_days("events"), ("1d", 1), ("3d", 0)),
+    case("retention.ended_ms", ended_records, ("1d", 1), ("3d", 0)),
+    case("retention.changes_ms", left_after_two_days("changes"), ("1d", 1), ("3d", 0), retention__changes_keep_rows=0),
+    case("retention.changes_keep_rows", changes_left, (1, 1), (2, 2), retention__changes_ms="1d"),
+    case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
+)
