@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import caliber
 from caliber.model.errors import CaliberError
 from support import machine_process, machine_rows
-from support.agent_history import OK, REFUSED, UNKNOWN, Op, operations, read_entries
+from support.agents.history import OK, REFUSED, UNKNOWN, Op, operations, read_entries
+from support.agents.history_runs import IMPORTED, LEAST_LINES, starting
 from support.configs import AGENT
 from support.databases import DSN
-from support.history_runs import IMPORTED, LEAST_LINES, starting
 from support.machine_process import Order, settings_of
 from support.waits import holds_within, let_run
 

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import caliber
 from caliber.erasure.service import Forgetting
 from caliber.model.errors import CaliberError, Conflict
-from support.agent_history import Client, FileLog
+from support.agents.history import Client, FileLog
 from support.cli_runs import caliber as command
 from support.configs import config
 
