@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 import os
 import platform
 import re
@@ -75,7 +74,7 @@ def page(title: str, figures: dict[str, Any]) -> str:
 
 
 def record(name: str, title: str, figures: dict[str, Any]) -> None:
-    """Write what a full run saw to ``docs/evidence/NAME.md`` and ``.json``; a small run records nothing."""
+    """Write what a full run saw to ``docs/evidence/NAME.md``, over the last; a small run records nothing."""
     if not soaking():
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -89,5 +88,3 @@ def record(name: str, title: str, figures: dict[str, Any]) -> None:
         "processors": os.cpu_count(),
     }
     (FOLDER / f"{name}.md").write_text(page(title, {**figures, **machine}), encoding="utf-8")
-    body = json.dumps({"title": title, "figures": figures, "machine": machine}, indent=2)
-    (FOLDER / f"{name}.json").write_text(body + "\n", encoding="utf-8")
