@@ -198,6 +198,7 @@ class Round:
                 memory.admin.resume_forgetting()
                 left = [each for each in memory.storage.erasures.all() if each.finished_at is None]
                 faults += [f"erasure {each.erasure_id} is unfinished" for each in left]
+                faults += [f"failed job: {job.kind} {job.error}" for job in memory.jobs.list(state="failed")]
         except CaliberError as error:
             return [f"does not open, or check itself: {type(error).__name__}: {error}"]
         return faults
@@ -231,7 +232,15 @@ class Judge:
 
     def faults(self) -> list[str]:
         """Return everything that is not as it was promised."""
-        return [*self._errors(), *self._texts(), *self._copies(), *self._counter(), *self._board(), *self._results()]
+        return [
+            *self._errors(),
+            *self._texts(),
+            *self._facts(),
+            *self._copies(),
+            *self._counter(),
+            *self._board(),
+            *self._results(),
+        ]
 
     def _errors(self) -> list[str]:
         return [f"unexpected error: {op}" for op in self._ops if op.outcome == REFUSED and not self._is_expected(op)]
@@ -291,6 +300,17 @@ class Judge:
                 if op.outcome == OK and op.result is None and not stored.get(label):
                     faults.append(f"lost: {label}, ingested by {op}")
         return faults
+
+    def _facts(self) -> list[str]:
+        """Return the learnt facts that are gone though nobody erased their person."""
+        notes = {row[0] for row in self._rows["note"]}
+        return [
+            f"lost: the fact {fact} of {op}"
+            for op in self._ops
+            if op.name == "remember" and op.outcome == OK
+            for fact in op.result["facts"]
+            if fact.replace("-", "") not in notes and all(each.before(op) for each in self._covering(op.given))
+        ]
 
     def _half_batches(self, _: Any) -> list[str]:
         """Return the calls that stored some of their texts, and not others."""

@@ -86,7 +86,8 @@ class Worker(Client):
         }  # fmt: skip
 
     def step(self) -> None:
-        """Make one random call."""
+        """Make one random call, once no other thread is opening the store again."""
+        self.process.is_open.wait()
         names = list(OPERATIONS)
         name = self.rng.choices(names, [OPERATIONS[each][0] for each in names])[0]
         OPERATIONS[name][1](self)
@@ -132,7 +133,7 @@ def remember(worker: Worker) -> None:
         )
         return {
             "task": str(learned.trajectory_id), "ids": [str(each) for each in learned.turns],
-            "learned": str(learned.learned_id),
+            "learned": str(learned.learned_id), "facts": [str(each.note_id) for each in learned.added],
         }  # fmt: skip
 
     found = worker.write("remember", texts, call, person=person)
@@ -277,7 +278,7 @@ def restore(worker: Worker) -> None:
     """Back up, restore to another place, look there, and purge it again."""
     knobs = worker.process.order.knobs
     on_file = "storage__schema_name" not in knobs
-    name = f"{worker.name.replace('/', '-')}-{worker.state.setdefault('copies', 0)}"
+    name = f"{worker.name.replace('/', '_')}_{worker.state.setdefault('copies', 0)}"
     worker.state["copies"] += 1
     folder = worker.process.order.folder / "elsewhere"
     archive = folder / f"{name}.{worker.rng.choice(('zip', 'db')) if on_file else 'zip'}"
@@ -285,7 +286,7 @@ def restore(worker: Worker) -> None:
         return
     other = settings_of(
         str(folder / f"{name}-restored.db") if on_file else worker.process.order.path,
-        {**knobs, **({} if on_file else {"storage__schema_name": f"{knobs['storage__schema_name']}_{name}".lower()})},
+        {**knobs, **({} if on_file else {"storage__schema_name": f"{knobs['storage__schema_name']}_{name}"})},
     )
 
     def call() -> list[str]:
@@ -327,25 +328,30 @@ def verify(worker: Worker) -> None:
 
 
 def reopen(worker: Worker) -> None:
-    worker.do("close", worker.process.close)
-    for _ in range(PATIENCE):
-        if worker.do("open", worker.process.open):
-            return
+    with worker.process.reopening:
+        worker.process.is_open.clear()
+        try:
+            worker.do("close", worker.process.close)
+            for _ in range(PATIENCE):
+                if worker.do("open", worker.process.open):
+                    return
+        finally:
+            worker.process.is_open.set()
     raise AssertionError("the store does not open again")
 
 
 OPERATIONS: Final[dict[str, tuple[int, Callable[[Worker], None]]]] = {
     "remember": (20, remember),
-    "append": (30, append),
-    "board": (15, board),
-    "note": (15, note),
-    "artifact": (10, artifact),
-    "count": (10, count),
-    "start": (6, start),
+    "append": (60, append),
+    "board": (40, board),
+    "note": (30, note),
+    "artifact": (20, artifact),
+    "count": (20, count),
+    "start": (8, start),
     "look": (8, look),
     "forget": (4, forget),
-    "purge": (3, purge),
-    "checkpoint": (5, checkpoint),
+    "purge": (2, purge),
+    "checkpoint": (6, checkpoint),
     "recover": (3, recover),
     "undo": (3, undo),
     "restore": (1, restore),
@@ -375,6 +381,9 @@ class Process:
         self.settings = settings_of(order.path, order.knobs)
         self.memory = caliber.open(self.settings)
         self.workers: list[Worker] = []
+        self.reopening = threading.Lock()
+        self.is_open = threading.Event()
+        self.is_open.set()
         self.one_command = threading.Lock()
         """Click's runner exchanges the streams of the whole process."""
 
