@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.crash.machine import Round
 from support.evidence import record, scale, seed, soaking
-from support.machine import Round
 
 SECONDS = float(os.environ.get("CALIBER_MACHINE_SECONDS", scale(60, 7_200)))
 ROUND_S = scale(8, 15)

@@ -17,15 +17,16 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import caliber
-from caliber.model.errors import CaliberError
-from support import machine_process, machine_rows
 from support.agents.history import OK, REFUSED, UNKNOWN, Op, operations, read_entries
 from support.agents.history_runs import IMPORTED, LEAST_LINES, starting
 from support.configs import AGENT
+from support.crash import machine_process, machine_rows
+from support.crash.machine_process import Order, settings_of
 from support.databases import DSN
-from support.machine_process import Order, settings_of
 from support.waits import holds_within, let_run
+
+import caliber
+from caliber.model.errors import CaliberError
 
 PEOPLE = 5
 PATIENCE_S = 120
@@ -294,7 +295,6 @@ class Judge:
                 faults.append(f"refused, and stored: {where}")
             if found and machine_process.digest(found[0][1]) != one.digest:
                 faults.append(f"changed: {where}")
-        faults += self._half_batches(stored)
         for op in self._ops:
             for label in op.given.get("holds", ()):
                 if op.outcome == OK and op.result is None and not stored.get(label):
@@ -312,7 +312,7 @@ class Judge:
             if fact.replace("-", "") not in notes and all(each.before(op) for each in self._covering(op.given))
         ]
 
-    def _half_batches(self, _: Any) -> list[str]:
+    def _half_batches(self) -> list[str]:
         """Return the calls that stored some of their texts, and not others."""
         have = {
             label[0] for rows in self._rows.values() for row in rows if (label := LABEL.match(row[1] or "")) is not None

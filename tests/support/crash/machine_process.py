@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
-import caliber
-from caliber.erasure.service import Forgetting
-from caliber.model.errors import CaliberError, Conflict
 from support.agents.history import Client, FileLog
 from support.cli_runs import caliber as command
 from support.configs import config
+
+import caliber
+from caliber.erasure.service import Forgetting
+from caliber.model.errors import CaliberError, Conflict
 
 KNOBS: Final = {"storage__wal_autocheckpoint_pages": 60, "resident__feed_poll_ms": 20, "token_budget": 900}
 STATEMENTS: Final = ("I live in Graz.", "I like green tea.", "I work as a nurse.", "My name is Ada.", "How are you?")
