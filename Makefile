@@ -20,7 +20,8 @@ override SEED := $(drawn)
 endif
 # Python's hashes decide the order of sets: they follow the seed too.
 SEEDED   = CALIBER_SEED=$(SEED) PYTHONHASHSEED=$$(($(SEED) % 4294967296))
-# What runs each failed test once more, alone, and names it as flaky if it then passes. RETRY= (empty) does without.
+# What make prove does with a failed test: runs it once more, alone, and names it as flaky if it then passes. make test
+# does no such thing: what is flaky there is mended.
 RETRY   := -p tests.support.flaky
 # What keeps a run from waiting for ever when a worker dies, and shows where a test hangs before its timeout kills it.
 WORKING := -p tests.support.files_to_workers -o faulthandler_timeout=590
@@ -30,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
-# What has a full scale beyond the one of make test: every folder of tests except these.
+# What has a full scale beyond the one of make prove: every folder of tests except these.
 UNSOAKED := bench data examples golden house native scenarios support
 SOAKED   := $(filter-out $(UNSOAKED:%=tests/%/),$(sort $(dir $(wildcard tests/*/test_*.py))))
 
@@ -39,15 +40,17 @@ FUZZ_SECONDS ?= 10
 CLANG        ?= clang
 
 .DEFAULT_GOAL := help
-.PHONY: always help setup demo test soak sanitize check-clang fuzz guard guard-update lint lint-python lint-c bench wheel gen clean
+.PHONY: always help setup demo test prove soak sanitize check-clang fuzz guard guard-update lint lint-python lint-c bench wheel gen clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make setup        create $(VENV), build the kernels, install CALIBER with all extras'
 	@echo 'make demo         remember this repository and show it'
-	@echo 'make test         every test at its small scale, from a fixed seed; SEED=random draws one;'
-	@echo '                  CALIBER_DATABASES=all runs each on every database, not on those that the seed draws'
-	@echo 'make soak         the long proofs at full scale'
+	@echo 'make test         for each change, in minutes: every behaviour, each on the database that the seed draws'
+	@echo '                  (SEED=random draws a seed), native kernels on two paths, the rules of the house'
+	@echo 'make prove        for each night and before an issue is resolved, within the hour: these and the rest: every'
+	@echo '                  database, the whole contract, kills, lost power, mutants, emulator, browser, pages, benchmarks'
+	@echo 'make soak         for each week: the long proofs at full scale'
 	@echo 'make sanitize     tests of kernels on an extension built with ASan and UBSan'
 	@echo 'make fuzz         fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'
 	@echo 'make guard        instructions of the hot kernels against the committed counts; guard-update writes them'
@@ -104,8 +107,12 @@ demo: setup
 	@$(VENV)/bin/caliber demo
 
 test: setup
+	$(SAY) 'running the tests of each change (SEED=$(SEED))'
+	@$(SEEDED) $(PYTEST) $(WORKING) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
+
+prove: setup
 	$(SAY) 'running every test at its small scale (SEED=$(SEED))'
-	@$(SEEDED) $(PYTEST) $(RETRY) $(WORKING) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
+	@$(SEEDED) $(PYTEST) --tier prove $(RETRY) $(WORKING) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
 
 soak: setup
 	@if command -v $(CLANG) >/dev/null; then $(MAKE) --no-print-directory $(STAMPS)/fuzz; fi
@@ -136,7 +143,7 @@ guard: setup
 	@$(PY) tests/support/kernels/instructions.py
 
 guard-update: setup
-	$(SAY) 'writing the instruction counts that make test compares with'
+	$(SAY) 'writing the instruction counts that make prove compares with'
 	@$(PY) tests/support/kernels/instructions.py --update
 
 lint: lint-python lint-c

@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-pytest_plugins = ["support.drawn", "support.fixtures"]
+pytest_plugins = ["support.tiers", "support.drawn", "support.fixtures", "support.prices"]
 
 
 def _work_in_memory() -> None:
@@ -40,9 +40,15 @@ def _work_in_memory() -> None:
 _work_in_memory()
 
 # No deadline: a busy machine is not a bug. `make test SEED=random` draws other examples, `make soak` many more.
-settings.register_profile("test", deadline=None, print_blob=True, max_examples=40)
-settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
-settings.load_profile("soak" if os.environ.get("CALIBER_SOAK") else "test")
+for _name, _examples in (("daily", 12), ("prove", 40), ("soak", 5000)):
+    settings.register_profile(_name, deadline=None, print_blob=True, max_examples=_examples)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    from support.tiers import tier
+
+    settings.load_profile(tier())
 
 
 def _use_native(path: str) -> None:
@@ -73,14 +79,6 @@ def pytest_collection_finish() -> None:
     # Collections of garbage need not look at 13,000 tests and the modules they are in.
     gc.freeze()
     gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("CALIBER_SOAK"):
-        return
-    for item in items:
-        if item.get_closest_marker("soak"):
-            item.add_marker(pytest.mark.skip(reason="only at full scale: make soak"))
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from support.agents.state_checks import AgentState, state_faults
 from support.agents.task_checks import TaskState, task_faults
 from support.agents.value_checks import value_faults
 
+pytestmark = pytest.mark.prove
+
 
 def call(client: str, name: str, at: int, result: Any = None, *, outcome: str = OK, **given: Any) -> Op:
     """Return a call that took a microsecond; one of unknown outcome has no end."""

@@ -18,6 +18,8 @@ import caliber
 from caliber.model import LockToken
 from caliber.model.errors import LockExpired
 
+pytestmark = pytest.mark.prove
+
 PROCESS = Path(__file__).parent / "locking_process.py"
 KNOBS = {"embedding_provider": None, "agents__lock_place_ms": 1_000}
 LEASE_MS, WAIT_MS = 2_000, 60_000

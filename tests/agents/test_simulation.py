@@ -23,6 +23,8 @@ from support.evidence import record, scale, seed
 
 import caliber
 
+pytestmark = pytest.mark.prove
+
 SEEDS, SEEDS_A_STORE = scale(24, 10_000), 250
 PLANTED_SEEDS = 60
 """A planted fault is seen within so many seeds."""

@@ -16,6 +16,8 @@ import pytest
 
 from caliber.cli import bench
 
+pytestmark = pytest.mark.prove
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "bench").glob("test_*.py"))}
 BENCHMARKS = [(file, name) for file, text in FILES.items() for name in bench.BENCHMARK.findall(text)]

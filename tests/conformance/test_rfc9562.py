@@ -10,6 +10,8 @@ from support.kernels.instruction_sets import PORTABLE, running_on
 
 from caliber.kernels import identifiers
 
+pytestmark = pytest.mark.prove
+
 EXAMPLE = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")
 UNIX_MS = 0x017F22E279B0  # Tuesday, February 22, 2022 2:22:22.00 PM GMT-05:00
 RAND_A = 0xCC3

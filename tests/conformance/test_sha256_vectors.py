@@ -10,6 +10,8 @@ from support.kernels.instruction_sets import EVERY, running_on
 
 from caliber import kernels
 
+pytestmark = pytest.mark.prove
+
 FIPS_180: list[tuple[bytes, str]] = [
     (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
     (b"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),

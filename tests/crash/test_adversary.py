@@ -21,6 +21,7 @@ from support.folders import open_folder
 from caliber.localserver.server import LocalServer
 
 pytestmark = [
+    pytest.mark.prove,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
     pytest.mark.timeout(0 if os.environ.get("CALIBER_SOAK") else 600),
 ]

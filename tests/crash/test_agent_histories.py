@@ -18,6 +18,8 @@ from support.agents.subjects import PARTS
 from support.databases import BACKENDS
 from support.evidence import record, scale, seed, soaking
 
+pytestmark = pytest.mark.prove
+
 CALLS, CALLS_A_ROUND = scale(200, 200_000 // len(PARTS) + 1), scale(200, 10_000)
 PROCESSES, THREADS = scale(2, 8), 2
 TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}

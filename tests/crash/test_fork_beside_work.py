@@ -28,6 +28,7 @@ from caliber.schema.relations import TURN
 from caliber.testing import inspect
 
 pytestmark = [
+    pytest.mark.prove,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -1,6 +1,7 @@
 """A writing process is killed at random moments: what it was told is stored is there, whole, and nothing is half there.
 
-Six kills in ``make test``; 300 in ``make soak``, recorded in ``docs/evidence/``. Source: design section 10.
+One kill in ``make test``, 30 in ``make prove``, 300 in ``make soak``, recorded in ``docs/evidence/``.
+Source: design section 10.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from support.waits import let_run
 import caliber
 
 CHILD = Path(__file__).parent / "writing_process.py"
-KILLS = scale(6, 300)
+KILLS = scale(30, 300, daily=1)
 KILLS_A_STORE = 15
 
 

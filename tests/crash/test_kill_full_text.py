@@ -24,6 +24,8 @@ from caliber.model import SystemClock
 from caliber.model.errors import SchemaMismatch
 from caliber.storage.sql.full_text import FullTextState
 
+pytestmark = pytest.mark.prove
+
 CHILD = Path(__file__).parent / "writing_process.py"
 KILLS = scale(2, 100)
 

@@ -25,6 +25,8 @@ from caliber.localserver.server import LocalServer
 from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.prove
+
 CHILD = Path(__file__).parent / "writing_process.py"
 KILLS = scale(1, 40)
 DSN = "CALIBER_TEST_TEXT_DSN"

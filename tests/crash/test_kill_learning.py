@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import pytest
 from support.databases import Backend
 from support.drawn import needs
 from support.evidence import scale
@@ -17,6 +18,8 @@ from support.learning.processes import KNOBS, MESSAGES, run_until
 import caliber
 from caliber.model.jobs import JobState
 from caliber.model.time import FixedClock
+
+pytestmark = pytest.mark.prove
 
 STEPS = scale(6, 400)
 LATER_US = 1_700_000_000_000_000 + 3_600_000_000

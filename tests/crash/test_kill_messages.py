@@ -23,6 +23,8 @@ from support.waits import let_run, until
 import caliber
 from caliber.model import Principal
 
+pytestmark = pytest.mark.prove
+
 KILLS = scale(2, 100)
 NAMES = ("bob", "eve")
 IMPORTED = [

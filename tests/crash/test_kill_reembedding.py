@@ -19,6 +19,8 @@ from support.waits import let_run
 import caliber
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.prove
+
 CHILD = Path(__file__).parent / "reembedding_process.py"
 KILLS = scale(2, 30)
 BATCH = 8

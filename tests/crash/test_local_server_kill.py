@@ -28,6 +28,8 @@ from caliber.localserver import guard
 from caliber.localserver.server import LocalServer
 from caliber.model.errors import Unavailable
 
+pytestmark = pytest.mark.prove
+
 CHILD = Path(__file__).parent / "serving_process.py"
 START_KILLS = scale(4, 200)
 SERVER_KILLS = scale(2, 100)

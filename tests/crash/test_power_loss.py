@@ -22,6 +22,8 @@ from support.evidence import record, scale, seed
 import caliber
 from caliber.backends.sqlite.connecting import connection
 
+pytestmark = pytest.mark.prove
+
 STEPS = scale(14, 160)
 CUTS_CHECKED = scale(24, 10**9)
 

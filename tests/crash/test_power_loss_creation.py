@@ -24,6 +24,8 @@ from caliber.backends.sqlite.connecting import connection
 from caliber.config.tenancy import SqliteDirectory
 from caliber.model.errors import CaliberError, Conflict
 
+pytestmark = pytest.mark.prove
+
 FEW = (1, 2, 3, 9, 15, 16, 17, 100, 512, 4095)
 LENGTHS: Collection[int] = range(1, 4096) if soaking() else FEW
 """How many bytes of the first page are there."""

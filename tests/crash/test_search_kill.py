@@ -32,6 +32,8 @@ from caliber.schema.relations import BY_NAME
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.prove
+
 CHILD = Path(__file__).parent / "searching_process.py"
 KILLS = scale(2, 30)
 QUIET = {"search__keyword__similar_words": "none", "write_behind__trace_enabled": False}

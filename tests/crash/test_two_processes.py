@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.crash.workload import settings_for
-from support.evidence import record, scale, share
+from support.evidence import proving, record, scale, share
 
 import caliber
 
@@ -24,7 +24,7 @@ CHILD = Path(__file__).parent / "counting_process.py"
 TESTS = str(Path(__file__).resolve().parents[1])
 
 
-@pytest.mark.parametrize("durability", ["commit", "group"])
+@pytest.mark.parametrize("durability", ["commit", pytest.param("group", marks=pytest.mark.prove)])
 def test_two_processes_on_one_file(durability: str, tmp_path: Path) -> None:
     settings = settings_for(str(tmp_path / "store.db"), storage__durability=durability)
     caliber.create(settings)
@@ -107,7 +107,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", share(ENDINGS, 2))
+@pytest.mark.parametrize("ending", share(ENDINGS, 1 if proving() else 4))
 def test_what_was_written_behind_is_on_disk_at_the_end(ending: str, tmp_path: Path) -> None:
     # design section 4: flush() and close() drain it; so does the end of a program that forgot to
     settings = settings_for(str(tmp_path / "store.db"))

@@ -12,6 +12,8 @@ import pytest
 from caliber.config import profiles
 from caliber.dsl import load_config
 
+pytestmark = pytest.mark.prove
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 DEFINITION = re.compile(r"(?:memory|policy|inject|caliber:)")

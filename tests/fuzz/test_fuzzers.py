@@ -16,6 +16,7 @@ from support.kernels import fuzzing
 SECONDS = int(os.environ.get("CALIBER_FUZZ_SECONDS") or (60 if evidence.soaking() else 0))
 
 pytestmark = [
+    pytest.mark.prove,
     pytest.mark.skipif(SECONDS == 0, reason="only with make fuzz or make soak"),
     pytest.mark.skipif(fuzzing.CLANG is None, reason="needs clang with libFuzzer (Debian: apt-get install clang)"),
 ]

@@ -13,7 +13,7 @@ import pytest
 from support.evidence import share
 from support.kernels import fuzzing, native_builds
 
-pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")
+pytestmark = [pytest.mark.prove, pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")]
 
 # By room of csrc/: the target that must see its mutants, and how many inputs are made for it.
 TARGETS = {

@@ -13,6 +13,7 @@ from support import evidence
 from support.kernels import sanitized
 
 pytestmark = [
+    pytest.mark.prove,
     pytest.mark.soak,
     pytest.mark.skipif(sys.platform != "linux", reason="preloads GCC's sanitizers, as Linux can"),
 ]

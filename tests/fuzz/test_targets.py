@@ -20,7 +20,7 @@ from caliber.dsl import printer
 
 from . import read_program, truncate_text
 
-pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")
+pytestmark = [pytest.mark.prove, pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")]
 
 # Inputs made from the seed for each target: what takes about half a second.
 RUNS = {

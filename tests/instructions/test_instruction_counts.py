@@ -9,6 +9,8 @@ import pytest
 from support.kernels import instructions, native_builds
 from support.kernels.instructions import Counts
 
+pytestmark = pytest.mark.prove
+
 # .ci/run sets it: there, what is missing is an error.
 REQUIRED = bool(os.environ.get("CALIBER_REQUIRE_GUARD"))
 

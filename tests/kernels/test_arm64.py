@@ -30,6 +30,8 @@ from caliber.kernels.vectors import reference, scoring
 from caliber.model.errors import InvalidConfigValue
 from caliber.testing import replaced
 
+pytestmark = pytest.mark.prove
+
 if not arm64.PATHS:
     pytest.skip(
         "this machine runs them itself" if arm64.NATIVE_HERE else arm64.MISSING,

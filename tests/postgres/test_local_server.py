@@ -29,6 +29,8 @@ from caliber.localserver import server as local_server
 from caliber.localserver.server import LocalServer
 from caliber.model.errors import ExtraNotInstalled, InvalidValue, SchemaMismatch, Unavailable
 
+pytestmark = pytest.mark.prove
+
 ROOT = os.geteuid() == 0
 IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
 

@@ -28,7 +28,7 @@ VARIABLE = "CALIBER_TEST_BOUNCED_DSN"
 DIRECT = "CALIBER_TEST_DIRECT_DSN"
 SERVER_CONNECTIONS = 2
 
-pytestmark = pytest.mark.skipif(not os.path.exists(PROGRAM), reason="PgBouncer is not installed")  # noqa: PTH110
+pytestmark = [pytest.mark.prove, pytest.mark.skipif(not os.path.exists(PROGRAM), reason="PgBouncer is not installed")]  # noqa: PTH110
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from caliber.backends.postgres.store import PostgresStore
 from caliber.localserver.server import LocalServer
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.prove
+
 KEPT = "kept by a pool in between"
 """The harder case, and what every run tries."""
 

@@ -25,6 +25,8 @@ from caliber.schema.relations import TRAJECTORY
 from caliber.testing import inspect, replaced
 from caliber.testing.entities import plain
 
+pytestmark = pytest.mark.prove
+
 DEADLINE_MS = 300
 ENOUGH_S = 10.0
 THROUGH = "CALIBER_TEST_THROUGH_DSN"

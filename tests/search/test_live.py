@@ -22,6 +22,8 @@ from support.search.history import History, Texts, add_notes
 import caliber
 from caliber.model import FixedClock
 
+pytestmark = pytest.mark.prove
+
 NOTES_A_SECOND = 2_000
 PATIENCE_S = 60
 NOTES_A_COMMIT = 20

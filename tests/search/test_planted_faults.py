@@ -13,6 +13,8 @@ import pytest
 from support.evidence import soaking
 from support.search.fault import FOUND
 
+pytestmark = pytest.mark.prove
+
 CHILD = Path(__file__).resolve().parents[1] / "support" / "search" / "fault.py"
 PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
 EXAMPLES = 800

@@ -20,6 +20,8 @@ from support.search.worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STOR
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue
 
+pytestmark = pytest.mark.prove
+
 READER = Principal(PrincipalKind.AGENT, "reader", AgentRole.EXECUTOR)
 ASKED = st.tuples(
     QUERIES,

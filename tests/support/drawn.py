@@ -1,7 +1,7 @@
-"""Databases that a test runs on: those with what it needs, and of alike ones the one that the seed of the run draws.
+"""Databases that a test runs on: of those with what it needs, the ones that its name and the seed of the run draw.
 
-SQLite in a file and in memory is one backend with one set of statements, so a test takes one of them, drawn by its
-name and the seed, and PostgreSQL. Folders in ``EVERY`` prove databases themselves and keep all. A mark keeps all of
+In ``make test`` that is one. In ``make prove`` it is PostgreSQL and one SQLite, in a file or in memory, which is one
+backend with one set of statements; folders in ``EVERY`` prove databases themselves and keep all. A mark keeps all of
 other tests (``databases("all")``), or leaves one (``databases("one")``) to a test of logic that asks no statement of
 its own. A test that is named with one database runs on it. ``make soak`` and CALIBER_DATABASES=all run every one.
 """
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from support.evidence import seed, soaking
+from support.tiers import tier
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,7 +40,7 @@ ALIKE = ("sqlite", "sqlite-memory")
 """Databases with the same statements, of which one is enough for a test of what stands above them."""
 
 EVERY = ("admin", "backends", "crash", "erasure", "storage")
-"""Folders of tests that run on every database: of what a file and memory each do in code of their own."""
+"""Folders that ``make prove`` runs on every database: tests of what a file and memory each do in code of their own."""
 
 
 def needs(*capabilities: str) -> Callable[[Function], Function]:
@@ -66,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             groups[_name_of(item, database)][database].append(item)
     for name, by_database in groups.items():
         first = next(iter(by_database.values()))[0]
-        stays = drawn(name, tuple(by_database), one=_mark_of(first) == "one")
+        stays = drawn(name, tuple(by_database), one=tier() == "daily" or _mark_of(first) == "one")
         for database, each in by_database.items():
             if database not in stays:
                 left_out.update(each)
@@ -88,8 +89,7 @@ def _runs_everywhere(item: pytest.Item) -> bool:
     return (
         soaking()
         or os.environ.get("CALIBER_DATABASES") == "all"
-        or item.path.parent.name in EVERY
-        or _mark_of(item) == "all"
+        or (tier() == "prove" and (item.path.parent.name in EVERY or _mark_of(item) == "all"))
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import apsw
 
 import caliber
+from support.tiers import tier
 
 T = TypeVar("T")
 
@@ -24,11 +25,18 @@ FOLDER = ROOT / "docs" / "evidence"
 
 def soaking() -> bool:
     """Return whether this run is ``make soak``."""
-    return bool(os.environ.get("CALIBER_SOAK"))
+    return tier() == "soak"
 
 
-def scale(small: int, full: int) -> int:
-    """Return the number for this run."""
+def proving() -> bool:
+    """Return whether this run is more than ``make test``."""
+    return tier() != "daily"
+
+
+def scale(small: int, full: int, *, daily: int | None = None) -> int:
+    """Return the number for this run: of ``make prove``, of ``make soak``, and of ``make test`` if that has its own."""
+    if daily is not None and tier() == "daily":
+        return daily
     return full if soaking() else small
 
 
@@ -38,7 +46,7 @@ def share(cases: Iterable[T], of: int) -> list[T]:
 
 
 def seed() -> int:
-    """Return the seed of this run; ``SEED=… make test`` runs it again."""
+    """Return the seed of this run; ``make test SEED=…`` runs it again."""
     return int(os.environ.get("CALIBER_SEED", "20260101"))
 
 

@@ -13,6 +13,8 @@ from support.waits import until
 from caliber.tenancy import pool as pools
 from caliber.tenancy.pool import CLOSINGS_A_TRIM, HandlePool
 
+pytestmark = pytest.mark.prove
+
 BLOCK = 2_000
 """Bytes of a block: Python takes what is smaller from arenas of its own."""
 

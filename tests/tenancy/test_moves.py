@@ -37,7 +37,7 @@ from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.tenancy.move import STEPS
 from caliber.testing import inspect
 
-pytestmark = pytest.mark.usefixtures("second_postgres")
+pytestmark = [pytest.mark.prove, pytest.mark.usefixtures("second_postgres")]
 ROUTES = [("first", "second"), ("files", "first"), ("second", "files")]
 """Between clusters, and between SQLite and PostgreSQL in both directions."""
 

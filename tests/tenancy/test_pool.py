@@ -38,6 +38,8 @@ from caliber.model.errors import (
 )
 from caliber.tenancy.pool import CLOSING_MOST, HandlePool
 
+pytestmark = pytest.mark.prove
+
 SOAK = bool(os.environ.get("CALIBER_SOAK"))
 
 

@@ -29,6 +29,8 @@ from caliber.localserver.server import LocalServer
 from caliber.model.errors import Conflict, Unavailable
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.prove
+
 
 @pytest.fixture(scope="module")
 def both(second_postgres: LocalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaliberConfig]:

@@ -1,7 +1,8 @@
-"""Databases that tests run on: which the seed draws, and what keeps all of them."""
+"""The tests that a run takes, those of its tier, and the databases that the seed draws for each."""
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -40,9 +41,7 @@ def more(filled):
 @pytest.mark.parametrize("value", range(40))
 def test_plain(value, backend):
     pass
-"""
 
-OTHERS = """
 @pytest.mark.databases("all")
 def test_all(backend):
     pass
@@ -67,24 +66,37 @@ def test_of_one(backend):
 @pytest.mark.parametrize("value", range(20))
 def test_of_a_module(value, module_backend):
     pass
+
+@pytest.mark.prove
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_dear(backend):
+    pass
+
+@pytest.mark.soak
+@pytest.mark.prove
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_long(backend):
+    pass
 """
 
 
-@pytest.fixture
-def collected(tmp_path: Path) -> Collected:
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     """Return a function that counts what pytest selects of planted modules, by test and database."""
-    (tmp_path / "storage").mkdir()
-    (tmp_path / "search").mkdir()
-    (tmp_path / "storage" / "test_planted.py").write_text(FIXTURES)
-    (tmp_path / "search" / "test_planted.py").write_text(FIXTURES + OTHERS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = databases\n")
+    root = tmp_path_factory.mktemp("planted")
+    for folder in ("storage", "search"):
+        (root / folder).mkdir()
+        (root / folder / "test_planted.py").write_text(FIXTURES)
+    (root / "pytest.ini").write_text("[pytest]\nmarkers =\n    databases\n    prove\n    soak\n")
 
-    def collected(path: str = "search", **environment: str) -> Counter[tuple[str, str]]:
+    @functools.cache
+    def collected(path: str = "search", *options: str, **environment: str) -> Counter[tuple[str, str]]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CALIBER_"))}
         environment = {"CALIBER_SEED": "5", **environment}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "support.drawn", "--collect-only", "-q", path],
-            cwd=tmp_path,
+            [sys.executable, "-m", "pytest", "-p", "support.tiers", "-p", "support.drawn", "--collect-only", "-q",
+             path, *options],
+            cwd=root,
             env={**kept, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -98,11 +110,14 @@ def collected(tmp_path: Path) -> Collected:
     return collected
 
 
-def test_every_seed_draws_and_over_seeds_each_test_meets_each_database(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("extreme", ["0", str(2**64)])
+def test_every_seed_draws_and_over_seeds_each_test_meets_each_database(
+    monkeypatch: pytest.MonkeyPatch, extreme: str
+) -> None:
     names = [f"tests/search/test_x.py::test_{at}" for at in range(200)]
     met: dict[str, set[str]] = {name: set() for name in names}
-    for at in range(40):
-        monkeypatch.setenv("CALIBER_SEED", str(at))
+    for seed in (*map(str, range(20)), extreme):
+        monkeypatch.setenv("CALIBER_SEED", seed)
         chosen = [drawn(name, NAMES) for name in names]
         assert chosen == [drawn(name, NAMES[::-1]) for name in names], "whatever the order"
         assert all("postgres" in each and len(each) == len(NAMES) - 1 for each in chosen)
@@ -133,8 +148,30 @@ def test_what_is_not_alike_is_not_drawn() -> None:
     assert len(drawn("a test", ("postgres", "sqlite"), one=True)) == 1
 
 
-def test_a_run_takes_one_of_those_that_are_alike(collected: Collected) -> None:
+def test_each_change_runs_a_test_on_one_database_and_leaves_out_what_is_dear(collected: Collected) -> None:
     found = collected()
+    each = Counter(test for test, _ in found.elements())
+    assert each == {
+        "test_plain": 40, "test_all": 1, "test_one": 40, "test_needing": 1, "test_of_a_fixture_that_needs": 1,
+        "test_of_one": 1, "test_of_a_module": 20,
+    }  # fmt: skip
+    assert all(found[("test_plain", name)] > 4 for name in NAMES)
+    assert 20 in {found[("test_of_a_module", name)] for name in NAMES}, "a module makes one store"
+    assert collected("search", CALIBER_SEED="6") != found
+
+
+@pytest.mark.prove
+def test_what_is_named_runs(collected: Collected) -> None:
+    found = collected("search/test_planted.py")
+    assert found[("test_dear", "postgres")] == 1
+    assert found[("test_long", "postgres")] == 0, "at full scale only"
+    for name in NAMES:
+        assert collected(f"search/test_planted.py::test_plain[{name}-7]") == Counter({("test_plain", name): 1})
+
+
+@pytest.mark.prove
+def test_a_night_takes_postgresql_and_one_of_those_that_are_alike(collected: Collected) -> None:
+    found = collected("search", "--tier", "prove")
     files, memories = found[("test_plain", "sqlite")], found[("test_plain", "sqlite-memory")]
     assert found[("test_plain", "postgres")] == files + memories == 40
     assert min(files, memories) > 8
@@ -148,13 +185,17 @@ def test_a_run_takes_one_of_those_that_are_alike(collected: Collected) -> None:
     assert found[("test_of_one", "sqlite-memory")] == 1
     assert found[("test_of_a_module", "postgres")] == 20
     assert sorted(found[("test_of_a_module", name)] for name in ALIKE) == [0, 20], "a module makes one store"
-    assert collected() == found
-    assert collected(CALIBER_SEED="6") != found
+    assert (found[("test_dear", "postgres")], found[("test_long", "postgres")]) == (1, 0)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("path", "environment"),
-    [("storage", {}), ("search", {"CALIBER_DATABASES": "all"}), ("search", {"CALIBER_SOAK": "1"})],
+    [
+        ("storage", {"CALIBER_TIER": "prove"}),
+        ("search", {"CALIBER_DATABASES": "all"}),
+        ("search", {"CALIBER_SOAK": "1"}),
+    ],
     ids=["folder", "variable", "soak"],
 )
 def test_all_of_them_are_taken(collected: Collected, path: str, environment: dict[str, str]) -> None:
@@ -163,8 +204,4 @@ def test_all_of_them_are_taken(collected: Collected, path: str, environment: dic
     if path == "search":
         assert [found[("test_one", name)] for name in NAMES] == [40, 40, 40]
         assert found[("test_needing", "postgres")] == 0, "it cannot pass there"
-
-
-@pytest.mark.parametrize("name", ALIKE)
-def test_a_test_named_with_its_database_runs(collected: Collected, name: str) -> None:
-    assert collected(f"search/test_planted.py::test_plain[{name}-7]") == Counter({("test_plain", name): 1})
+        assert found[("test_long", "postgres")] == ("CALIBER_SOAK" in environment)

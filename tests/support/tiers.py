@@ -1,0 +1,52 @@
+"""A pytest plugin of the three tiers of tests: what each change runs, what a night runs, what a week runs.
+
+``daily`` is ``make test``: what runs unless somebody asks for more. ``--tier prove`` adds the tests that carry the mark
+``prove``, on a module, a class or a test, and the databases that ``daily`` did not draw (``support.drawn``). ``soak``
+is ``make soak`` (CALIBER_SOAK=1): all of these at full scale, and the tests that carry the mark ``soak``. A file that
+is named as an argument is meant: it runs whole.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+TIERS = ("daily", "prove", "soak")
+_TIER = "CALIBER_TIER"
+
+
+def tier() -> str:
+    """Return the tier of this run, which its child processes inherit."""
+    return "soak" if os.environ.get("CALIBER_SOAK") else os.environ.get(_TIER, "daily")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS[:2], default=tier(), help="daily (the default), or prove: the rest too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[_TIER] = config.getoption("tier")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of later tiers, except of files that were named."""
+    later = TIERS[TIERS.index(tier()) + 1 :]
+    named = _named(config) if later else set()
+    left_out = {
+        item
+        for item in items
+        if any(item.get_closest_marker(mark) for mark in later)
+        and (item.path not in named or item.get_closest_marker("soak"))
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _named(config: pytest.Config) -> set[Path]:
+    paths = [argument.partition("::")[0] for argument in config.args]
+    places = (config.invocation_params.dir, config.rootpath)
+    return {file for path in paths for place in places if (file := (place / path).resolve()).is_file()}
