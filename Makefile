@@ -55,7 +55,7 @@ help:
 	@echo 'make fuzz         fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'
 	@echo 'make guard        instructions of the hot kernels against the committed counts; guard-update writes them'
 	@echo 'make lint         style, types, layers, C warnings, generated files'
-	@echo 'make bench        ratios against peers, goal beside figure'
+	@echo 'make bench        ratios against peers, goal beside figure; BENCH=--full for the large sizes'
 	@echo 'make wheel        build, repair and smoke-test a wheel in dist/'
 	@echo 'make gen          regenerate what headers, tables, knobs, the grammar and the handle determine'
 	@echo 'make clean        remove everything that was built'

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import peers, plot
+from harness import peers, plot, scale
 from harness.contest import ASIDE, CLOCKS, PEER, READ, WALL, Contender, Timing, measure
 from harness.report import Figure, Measurement, document, lines, measurement_of, table
 from pytest_benchmark.stats import Metadata
 
-ROUNDS, BUDGET_S = 15, 2.0
+ROUNDS, BUDGET_S = 9, 0.5
+FULL_ROUNDS, FULL_BUDGET_S = 15, 2.0
 QUICK_ROUNDS, QUICK_BUDGET_S = 3, 0.0
 _FIGURES = pytest.StashKey[list[Figure]]()
 
@@ -22,6 +23,7 @@ _FIGURES = pytest.StashKey[list[Figure]]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("caliber", "CALIBER's benchmarks")
     group.addoption("--quick", action="store_true", help="few rounds and tiny sizes: to see that it runs")
+    group.addoption("--full", action="store_true", help="large sizes and more rounds: half an hour")
     group.addoption("--without-peers", action="store_true", help="treat the packages compared with as not installed")
     group.addoption("--report", type=Path, metavar="FILE", help="write the run as JSON")
     group.addoption("--plot", type=Path, metavar="FILE", help="draw search time against rows as PNG")
@@ -29,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FIGURES] = []
+    if config.getoption("full"):
+        scale.use_full()  # before a benchmark is imported
     if config.getoption("without_peers"):
         peers.exclude()  # before a benchmark imports one
 
@@ -98,7 +102,8 @@ def contest(request: pytest.FixtureRequest, quick: bool) -> Callable[..., None]:
     where everybody computes in this process: time of a disk or of another process does not count there.
     """
     session = request.config._benchmarksession  # type: ignore[attr-defined]
-    rounds, budget_s = (QUICK_ROUNDS, QUICK_BUDGET_S) if quick else (ROUNDS, BUDGET_S)
+    usual = scale.usual((ROUNDS, BUDGET_S), full=(FULL_ROUNDS, FULL_BUDGET_S))
+    rounds, budget_s = (QUICK_ROUNDS, QUICK_BUDGET_S) if quick else usual
 
     def run(task: str, contenders: Sequence[Contender], clock: str = WALL, **sizes: int) -> None:
         if session.disabled:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.scale import usual
 
 import caliber
 from caliber.api.caliber import Caliber
@@ -21,7 +22,7 @@ from caliber.localserver.server import LocalServer
 DSN = "CALIBER_BENCH_AGENTS_DSN"
 AGENTS, QUICK_AGENTS = 1_000, 20
 BATCH, EACH = 100, "a call each"
-INTERVALS, QUICK_INTERVALS = 5, 1
+INTERVALS, QUICK_INTERVALS = usual(2, full=5), 1
 KNOBS = {"embedding_provider": None, "policies": [], "jobs.poll_ms": 0}
 AT_MOST = 2.0
 """Percent of a core."""

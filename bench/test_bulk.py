@@ -23,6 +23,7 @@ import pytest
 from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.peers import peer
 from harness.report import amount
+from harness.scale import usual
 from harness.stores import SERVER
 
 import caliber
@@ -45,7 +46,7 @@ TABLE = f"{SCHEMA}.embedding"
 COLUMNS = [column.name for column in EMBEDDING.columns]
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 DSN = "CALIBER_BENCH_BULK_DSN"
-ROWS, QUICK = 50_000, 500
+ROWS, QUICK = usual(20_000, full=50_000), 500
 
 asyncpg, asyncpg_vectors = peer("asyncpg"), peer("pgvector.asyncpg")
 psycopg_vectors = peer("pgvector.psycopg")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from harness.contest import ASIDE, CPU, OURS, Contender
 from harness.notes import ME, QUERY, TOPICS, sentence
+from harness.scale import usual
 
 import caliber
 from caliber.api.caliber import Caliber
@@ -30,9 +31,9 @@ from caliber.pcp.readings import Readings
 from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_GUARDS_DSN"
-SOURCES, RECORDS, NOTES, ROUNDS = 200, 10_000, 2_000, 60
+SOURCES, RECORDS, NOTES, ROUNDS = 200, usual(2_000, full=10_000), 2_000, usual(30, full=60)
 QUICK_SOURCES, QUICK_RECORDS, QUICK_NOTES, QUICK_ROUNDS = 20, 60, 40, 2
-SCOPES, BAD_TURNS, RUNS = 10, 20, 9
+SCOPES, BAD_TURNS, RUNS = 10, 20, usual(5, full=9)
 
 Figures = Callable[..., None]
 

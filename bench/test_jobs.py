@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 from harness import draining
+from harness.scale import usual
 
 import caliber
 from caliber.localserver.server import LocalServer
 
 DSN = "CALIBER_BENCH_JOBS_DSN"
-JOBS, QUICK_JOBS = 100_000, 300
-WAITING, QUICK_WAITING = 1_000_000, 300
+JOBS, QUICK_JOBS = usual(10_000, full=100_000), 300
+WAITING, QUICK_WAITING = usual(50_000, full=1_000_000), 300
 RUNNERS = 4
 OPENINGS = 9
 

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 from harness.mail import BATCH, KNOBS, RECEIVER, SENDER, TYPE, consumed, fill, mail, receiver
+from harness.scale import usual
 
 import caliber
 from caliber.localserver.server import LocalServer
@@ -26,8 +27,8 @@ from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_MESSAGES_DSN"
 SENDS, QUICK_SENDS = 100, 3
-IDLE_S, QUICK_IDLE_S = 5.0, 0.2
-MESSAGES, QUICK_MESSAGES = 20_000, 200
+IDLE_S, QUICK_IDLE_S = usual(2.0, full=5.0), 0.2
+MESSAGES, QUICK_MESSAGES = usual(5_000, full=20_000), 200
 CONSUMERS, QUICK_CONSUMERS = 8, 2
 IN_MEMORY = Path("/dev/shm")
 

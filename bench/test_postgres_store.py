@@ -21,6 +21,7 @@ import pytest
 from harness.bare import for_psycopg
 from harness.contest import OURS, PEER, Contender
 from harness.notes import ME, sentence, settled
+from harness.scale import usual
 from harness.writers import per_second
 
 import caliber
@@ -31,7 +32,7 @@ from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_STORE_DSN"
 WRITERS = 8
-SECONDS, QUICK_SECONDS = 2.0, 0.1
+SECONDS, QUICK_SECONDS = usual(1.0, full=2.0), 0.1
 WARM = 10
 DURABLE = "PostgreSQL, fsync and synchronous_commit on both sides"
 

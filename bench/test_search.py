@@ -20,12 +20,13 @@ from harness import stores
 from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, opened, settled
 from harness.report import amount
+from harness.scale import usual
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.localserver.server import LocalServer
 from caliber.testing import inspect
 
-SMALL, LARGE = 10_000, 100_000
+SMALL, LARGE = 10_000, usual(20_000, full=100_000)
 QUICK, QUICK_LARGE = 1_000, 1_200
 TEAM = "team 3"
 APPROXIMATE = ("SET hnsw.ef_search = 100", "SET hnsw.iterative_scan = strict_order")

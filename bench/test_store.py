@@ -24,6 +24,7 @@ import pytest
 from harness.contest import OURS, PEER, Contender
 from harness.notes import ARTIFACTS, ME, QUERY, QUICK_TASK, TURNS, Ours, opened, sentence, settled
 from harness.peers import peer
+from harness.scale import usual
 from harness.writers import per_second
 
 import caliber
@@ -35,9 +36,9 @@ from caliber.kernels import uuid7
 from caliber.testing import inspect
 
 NOTES, QUICK_NOTES = 10_000, 500
-SECONDS, QUICK_SECONDS = 2.0, 0.1  # that writers write
-COLD_RUNS, QUICK_COLD_RUNS = 6, 1
-WINDOWS, QUICK_WINDOWS = 10_000, 40
+SECONDS, QUICK_SECONDS = usual(1.0, full=2.0), 0.1  # that writers write
+COLD_RUNS, QUICK_COLD_RUNS = usual(4, full=6), 1
+WINDOWS, QUICK_WINDOWS = usual(500, full=10_000), 40
 
 
 def configuration(folder: Path, **overrides: Any) -> CaliberConfig:

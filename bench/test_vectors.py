@@ -19,6 +19,7 @@ from harness.contest import ASIDE, CPU, OURS, PEER, Contender, paths
 from harness.peers import peer
 from harness.reading import plain_reads, plain_reads_of
 from harness.report import amount
+from harness.scale import usual
 
 from caliber import kernels
 
@@ -35,12 +36,15 @@ NUMPY = f"NumPy {np.__version__}"
 # f32 sums of peers may swap neighbours whose exact scores are closer than their error.
 CLOSE = 2e-6
 
-GRID = [
+FULL_GRID = [
     (128, 1_000), (128, 10_000), (128, 100_000), (128, 1_000_000),
     (384, 1_000), (384, 10_000), (384, 100_000), (384, 1_000_000),
     (768, 1_000), (768, 10_000), (768, 100_000),
     (1536, 1_000), (1536, 10_000), (1536, 100_000),
 ]  # fmt: skip
+GRID = usual(
+    [(128, 10_000), (384, 1_000), (384, 10_000), (384, 100_000), (768, 10_000), (1536, 10_000)], full=FULL_GRID
+)
 GOALS = {(384, 10_000): 3.0, (384, 100_000): 3.0}
 QUICK = (384, 1_000)
 COPIES = 3.4  # of the rows, at most: ours with codes, unit rows, and faiss' copy of those

@@ -27,10 +27,11 @@ _FAILED, _NOTHING_CHOSEN = 1, 5  # exit codes of pytest
 @click.command()
 @click.option("--group", "groups", multiple=True, metavar="WORD", help="Only what has WORD in its name; repeatable.")
 @click.option("--quick", is_flag=True, help="Few rounds and small sizes: to see that it runs.")
+@click.option("--full", is_flag=True, help="Large sizes and more rounds: half an hour.")
 @click.option("--rows", is_flag=True, help="Also show every implementation that was timed.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw searches as PNG.")
 @with_settings
-def bench(settings: Settings, groups: tuple[str, ...], quick: bool, rows: bool, plot: Path | None) -> int:
+def bench(settings: Settings, groups: tuple[str, ...], quick: bool, full: bool, rows: bool, plot: Path | None) -> int:
     """Compare CALIBER with other libraries: goal beside figure.
 
     Works in a checkout, after `make bench` has installed what is compared. Answers are compared before anything is
@@ -40,7 +41,7 @@ def bench(settings: Settings, groups: tuple[str, ...], quick: bool, rows: bool, 
     files = chosen(folder, groups)
     with tempfile.TemporaryDirectory(prefix="caliber-bench-") as scratch:
         report = Path(scratch) / "report.json"
-        options = [*_options(groups, quick, rows, plot), f"--report={report}"]
+        options = [*_options(groups, quick, full, rows, plot), f"--report={report}"]
         code = _run(settings, folder, [*options, *map(str, files)])
         if code not in (DONE, _FAILED) or not report.exists():
             raise Problem(f"the benchmarks could not run (pytest ended with code {code})", "see its messages above")
@@ -87,9 +88,9 @@ def chosen(folder: Path, groups: tuple[str, ...]) -> list[Path]:
     return [path for path, file in names.items() if any(word in name for word in words for name in file)]
 
 
-def _options(groups: tuple[str, ...], quick: bool, rows: bool, plot: Path | None) -> list[str]:
+def _options(groups: tuple[str, ...], quick: bool, full: bool, rows: bool, plot: Path | None) -> list[str]:
     out = ["--benchmark-columns=median,iqr,rounds"] if rows else ["--benchmark-quiet"]
-    out += ["--quick"] if quick else []
+    out += ["--quick"] if quick else ["--full"] if full else []
     out += [] if plot is None else [f"--plot={plot.resolve()}"]
     return out + (["-k", " or ".join(groups)] if groups else [])
 
