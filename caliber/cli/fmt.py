@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import click
 from caliber.cli.failures import DONE, PROBLEM, Problem, UsageError
 from caliber.cli.settings import Settings, with_settings
 from caliber.config.parsing import MAX_BYTES
+from caliber.model.process.files import read_bytes
 
 
 @click.command()
@@ -58,8 +58,8 @@ def fmt(settings: Settings, files: tuple[Path, ...], check: bool) -> int:
 
 def _read(file: Path) -> str:
     try:
-        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        size = MAX_BYTES + 1
+        raw = sys.stdin.buffer.read(size) if str(file) == "-" else read_bytes(file, size)
         if len(raw) > MAX_BYTES:
             raise Problem(f"{file} is larger than {MAX_BYTES} bytes", "give parts of it files of their own: include")
         return raw.decode("utf-8-sig")

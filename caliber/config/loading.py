@@ -16,6 +16,7 @@ from caliber.config.secret import PREFIX
 from caliber.config.storage import MEMORY
 from caliber.config.tree import CaliberConfig, values_of
 from caliber.model.errors import InvalidConfigValue
+from caliber.model.process.files import read_bytes
 from caliber.model.process.interrupts import let_through
 
 PROGRAM_SUFFIX: Final = ".caliber"
@@ -79,8 +80,7 @@ def read_file(file: Path) -> str:
     try:
         reason = "is a pipe, not a file"  # opening it would wait for a writer
         if not file.is_fifo():
-            with file.open("rb") as stream:
-                raw = stream.read(MAX_BYTES + 1)
+            raw = read_bytes(file, MAX_BYTES + 1)
             if len(raw) <= MAX_BYTES:
                 return raw.decode("utf-8-sig")
             reason = f"is larger than {MAX_BYTES} bytes"

@@ -25,6 +25,7 @@ from typing import IO, Any, Final
 from caliber.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations, dumped
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.files import BESIDE, open_descriptor, open_file, sync
 from caliber.model.process.interrupts import let_through, managed, suppress
 from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
@@ -40,7 +41,6 @@ from caliber.storage.migrate.job_conversion import DROPPED, converted_to
 from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
 
 FORMAT: Final = "caliber-archive-1"
-_LOGS: Final = ("-wal", "-shm", "-journal")
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES_MAX: Final = 1 << 20
 _PIECE: Final = 1 << 20
@@ -125,7 +125,7 @@ def refuse_log_beside(path: Path) -> None:
     It exists while a process has the file open as a store, and after such a process was killed.
     """
     for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
-        for ending in _LOGS:
+        for ending in BESIDE:
             if os.path.lexists(f"{place}{ending}"):
                 beside = f"{place.name}{ending}"
                 reason = f"{beside} is beside it, of a store that is open, or was not closed; close it, or remove both"
@@ -138,7 +138,7 @@ def only_one(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     while True:
         try:
-            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            handle = open_descriptor(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
             let_through(error)
             reason = error.strerror or "the disk said no"
@@ -170,15 +170,10 @@ def unfinished_of(path: Path) -> Path:
 
 def finish(unfinished: Path, path: Path) -> None:
     """Give a file that is whole its name, and have both on disk."""
-    for place, what in ((unfinished, os.O_RDONLY), (None, 0)):
-        if place is None:
-            refuse_log_beside(path)  # another process may have opened it meanwhile
-            unfinished.replace(path)
-        handle = os.open(place or path.parent, what)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    sync(unfinished)
+    refuse_log_beside(path)  # another process may have opened it meanwhile
+    unfinished.replace(path)
+    sync(path.parent)
 
 
 def write_archive(
@@ -191,7 +186,7 @@ def write_archive(
     unfinished = unfinished_of(path)
     try:
         # Only the owner may read the memories, whatever the folder allows.
-        handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = open_descriptor(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         with os.fdopen(handle, "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
             relations = dump_relations(store.catalog)
             total = sum(store.count(relation) for relation in relations)
@@ -306,7 +301,7 @@ class Archive:
         try:
             if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
                 raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
-            self._file = path.open("rb")
+            self._file = open_file(path)
         except OSError as error:
             let_through(error)
             raise _unread(path, error) from error

@@ -21,6 +21,7 @@ from caliber.importing.errors import SourceError
 from caliber.importing.json_lines import json_object
 from caliber.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.model.errors import CaliberError
+from caliber.model.process.files import open_file
 from caliber.model.references import EntityRef
 from caliber.model.trajectory import ToolCall, Trajectory, TrajectoryStatus, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
@@ -77,7 +78,7 @@ def parse(path: Path, advance: Callable[[int], None]) -> Parsed:
     out = Parsed([], [], 0)
     loose = Conversation()
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             for number, raw in enumerate(_lines(stream), 1):
                 advance(len(raw))
                 out.lines = number

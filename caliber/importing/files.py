@@ -11,6 +11,7 @@ from typing import Final
 
 from caliber.importing.documents import as_text
 from caliber.importing.errors import SourceError
+from caliber.model.process.files import is_in_use, read_bytes
 
 MAX_BYTES: Final = 1_000_000
 _SKIPPED_FOLDERS: Final = frozenset(
@@ -133,14 +134,16 @@ def read_text(listing: Listing, name: str, max_bytes: int) -> str | None:
     file = listing.root / name
     try:
         about = file.lstat()
-        if not os.path.isfile(file) or file.is_symlink():  # noqa: PTH113  (quicker, and stat was made already)
+        if is_in_use(file):
+            reason = "of a store that is open"
+        elif not os.path.isfile(file) or file.is_symlink():  # noqa: PTH113  (quicker, and stat was made already)
             reason = "links and special files"
         elif about.st_size > max_bytes:
             reason = f"larger than {max_bytes:,} bytes"
         elif not about.st_size:
             reason = "empty"
         else:
-            text = as_text(file.read_bytes())
+            text = as_text(read_bytes(file))
             if text is not None and text.strip():
                 return text
             reason = "binary" if text is None else "empty"

@@ -21,6 +21,7 @@ from caliber.backends.sqlite.connecting.first_page import FileState
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
+from caliber.model.process.files import BESIDE, sync
 from caliber.model.process.interrupts import let_through
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
@@ -174,7 +175,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
             raise _exists_already(file)
     finally:
         connection.close()
-    sync_folder(file.parent)
+    sync(file.parent)
 
 
 def is_blank(file: Path, options: OpenOptions) -> bool:
@@ -196,7 +197,7 @@ def _holds_nothing(connection: SqliteConnection) -> bool:
 
 def clear_beside(file: Path) -> None:
     """Remove the log that a deleted file left behind: SQLite would take it for that of the next file."""
-    for ending in ("-journal", "-wal", "-shm"):
+    for ending in BESIDE:
         Path(f"{file}{ending}").unlink(missing_ok=True)
 
 
@@ -213,17 +214,7 @@ def take_place(made: Path, file: Path) -> None:
         made.rename(file)
     else:
         made.unlink()
-    sync_folder(file.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that created and removed files survive the loss of power."""
-    # A new file survives a crash only once its directory entry is on disk too.
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(file.parent)
 
 
 def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migration]:

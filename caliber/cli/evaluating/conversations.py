@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from caliber.model.process.files import read_bytes
 from caliber.model.references import EntityRef
 from caliber.model.trajectory import Scope
 
@@ -89,7 +90,7 @@ class Remembered:
 def load(file: Path) -> list[Conversation]:
     """Return the conversations in a file, with the questions that have evidence and an answer. Raises: BadData."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(read_bytes(file))
         if not isinstance(data, list):
             return [_conversation(data, file.stem)]
         if not data:

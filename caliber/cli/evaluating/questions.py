@@ -19,6 +19,7 @@ from caliber.cli.failures import UsageError
 from caliber.importing.json_lines import json_object
 from caliber.model.hints import did_you_mean
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.files import read_bytes
 
 KEYS: Final = ("query", "expected", "kinds", "filter", "as_of")
 MAX_BYTES: Final = 64 << 20
@@ -104,7 +105,7 @@ def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"{path} is larger than {MAX_BYTES >> 20} MB", "split it into several files")
-        return path.read_bytes()
+        return read_bytes(path)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file", "check the path") from None
     except IsADirectoryError:

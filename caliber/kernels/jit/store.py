@@ -25,6 +25,7 @@ from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from caliber.kernels.jit import loops
+from caliber.model.process.files import read_bytes
 from caliber.model.process.interrupts import let_through, suppress
 
 _DIGEST_BYTES: Final = 32
@@ -64,7 +65,7 @@ class CodeStore:
         if not self._usable:
             return None
         try:
-            raw = (self.folder / name).read_bytes()
+            raw = read_bytes(self.folder / name)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from caliber.kernels.tokens.classes import LONGEST_TOKEN
 from caliber.model.errors import ExtraNotInstalled
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.files import read_bytes, refuse_in_use
 from caliber.model.process.interrupts import let_through
 
 TIKTOKEN_FILES: Final = {
@@ -66,6 +67,8 @@ def open_tokenizer(path: Path) -> Any:
     Raises: ImportError without the package; the package's errors for an unusable file.
     """
     from tokenizers import Tokenizer
+
+    refuse_in_use(path)
 
     with _reading:
         tokenizer = Tokenizer.from_file(str(path))
@@ -155,7 +158,7 @@ def _tiktoken_has(name: str, environment: Mapping[str, str] = os.environ) -> boo
         folder = str(Path(tempfile.gettempdir(), "data-gym-cache"))
     key, digest = TIKTOKEN_FILES[name]
     try:
-        return bool(folder) and sha256(Path(folder, key).read_bytes()).hexdigest() == digest
+        return bool(folder) and sha256(read_bytes(Path(folder, key))).hexdigest() == digest
     except OSError as error:
         let_through(error)
         return False

@@ -25,6 +25,7 @@ from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.files import open_file
 
 MODEL: Final = "all-MiniLM-L6-v2-onnx-int8"
 DIMENSIONS: Final = 384
@@ -118,7 +119,7 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
 
     def _load(self) -> _Model:
         try:
-            with self.weights.open("rb") as file:
+            with open_file(self.weights) as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             tokenizer = open_tokenizer(self.vocabulary)
         except ImportError as error:  # installed, but not for this Python or platform

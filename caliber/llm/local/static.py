@@ -27,6 +27,7 @@ from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue
+from caliber.model.process.files import open_file
 
 MODEL = "wordllama-l2-supercat"
 WEIGHT_FILE = Path("weights", "l2_supercat_256.safetensors")
@@ -164,7 +165,7 @@ def _load(folder: Path) -> StaticModel:
 
 def _map_tensor(path: Path, name: str) -> NDArray[Any]:
     """Map one tensor of a safetensors file: header length in eight bytes, JSON header, raw little-endian data."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= _SAFETENSORS_HEADER_MAX:
             raise EmbeddingFailed(reason=f"{path.name} is not a safetensors file")

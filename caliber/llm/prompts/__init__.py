@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from caliber.model.errors import InvalidConfigValue
+from caliber.model.process.files import read_bytes
 from caliber.model.process.interrupts import let_through
 
 BUILTIN: Final = "builtin"
@@ -46,8 +47,7 @@ def prompts_id(prompts: Mapping[str, str]) -> str:
 def _read(path: Path, where: str) -> str:
     fault = ""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
+        raw = read_bytes(path, _MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except OSError as error:
         let_through(error)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.process.files import refuse_in_use
 from caliber.model.process.interrupts import let_through, managed, suppress
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -35,6 +36,7 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
         raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
     try:
+        refuse_in_use(path)
         file = parquet.ParquetFile(path)
     except OSError as error:
         let_through(error)
@@ -66,6 +68,7 @@ def write_parquet(path: Path, reader: Any, progress: Progress) -> int:
     rows = 0
     try:
         try:
+            refuse_in_use(path)
             with parquet.ParquetWriter(unfinished, reader.schema, compression="zstd") as writer:
                 for batch in reader:
                     writer.write_batch(batch)

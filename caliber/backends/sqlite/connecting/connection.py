@@ -14,6 +14,7 @@ from caliber.backends.sqlite.connecting.first_page import FileState, state_of, u
 from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
 from caliber.model.errors import CaliberError, SchemaMismatch
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.files import HeldFiles
 from caliber.model.process.interrupts import let_through, managed
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan
@@ -77,7 +78,7 @@ def _cause(error: Exception) -> Exception | None:
 class SqliteConnection(Calls):
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
-    __slots__ = ("_counter", "_options", "closed", "files", "raw")
+    __slots__ = ("_counter", "_held", "_options", "closed", "files", "raw")
 
     def __init__(
         self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False
@@ -89,6 +90,7 @@ class SqliteConnection(Calls):
         self.files: FileNames | None = None
         """The names of the store's files, if they are monitored."""
         self.raw: Any = None
+        self._held = None if options.in_memory else HeldFiles(options.path)
         with self.turn():
             self._open(memory_name, create=create, read_only=read_only)
 
@@ -243,6 +245,7 @@ class SqliteConnection(Calls):
                     stays = ctypes.c_int(1)
                     self.raw.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(stays))
                 self.raw.close(True)
+                self._held = None
         except apsw.ConnectionClosedError:
             return  # it was closed before, by a thread that was interrupted
         except apsw.Error as error:
@@ -257,3 +260,4 @@ class SqliteConnection(Calls):
         if not self.is_inherited:
             keep(self.raw)
             self.raw = Inherited()
+            self._held = None

@@ -3,9 +3,6 @@
 When a database is created, SQLite writes its first page as soon as the rollback journal, which records that the file
 was empty, is on the disk. A power cut may leave any part of that page. SQLite rolls it back when the file is opened
 next, with one exception: it takes a file of one byte for an empty one, removes the journal, and the byte stays.
-
-Files are read through SQLite's own VFS. Closing a file in Python would release every lock that connections of this
-process hold on it.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Final
 
 import apsw
 
+from caliber.backends.sqlite.connecting.raw_files import raw_file
 from caliber.model.process.interrupts import let_through
 
 _HEADER: Final = b"SQLite format 3\x00"
@@ -66,7 +64,7 @@ def undo_first_byte(path: str, vfs: str | None) -> None:
     """Empty an interrupted file of one byte. Its journal stays until the disk has this."""
     if Path(path).stat().st_size != 1:
         return
-    file = _open(path, vfs, apsw.SQLITE_OPEN_READWRITE)
+    file = raw_file(path, vfs, apsw.SQLITE_OPEN_READWRITE)
     try:
         file.xTruncate(0)
         file.xSync(apsw.SQLITE_SYNC_FULL)
@@ -76,12 +74,8 @@ def undo_first_byte(path: str, vfs: str | None) -> None:
 
 def _head_of(path: str, vfs: str | None, length: int) -> bytes:
     """Return the first bytes of a file. Of a file that is shorter, zeros at its end are left out."""
-    file = _open(path, vfs, apsw.SQLITE_OPEN_READONLY)
+    file = raw_file(path, vfs)
     try:
         return file.xRead(length, 0)
     finally:
         file.xClose()
-
-
-def _open(path: str, vfs: str | None, access: int) -> apsw.VFSFile:
-    return apsw.VFSFile(vfs or "", path, [apsw.SQLITE_OPEN_MAIN_DB | access, 0])

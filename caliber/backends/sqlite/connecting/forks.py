@@ -27,6 +27,7 @@ import apsw
 
 from caliber.kernels import files
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.process.files import HeldFiles
 from caliber.model.process.interrupts import managed
 from caliber.storage.waiting import Event
 
@@ -82,12 +83,14 @@ class Calls:
     def connected(self, path: Path, flags: int) -> Iterator[apsw.Connection]:
         """Lend a plain connection, to be used within turns. Raises: apsw.Error."""
         with self.turn():
+            held = HeldFiles(str(path))
             raw = apsw.Connection(str(path), flags=flags)
         try:
             yield raw
         finally:
             with self.turn():
                 raw.close()
+            del held
 
 
 class Forks:

@@ -13,9 +13,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
+import apsw
+
+from caliber.backends.sqlite.connecting import connection as connecting
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
-from caliber.backends.sqlite.schema import sync_folder
+from caliber.backends.sqlite.connecting.errors import translate
+from caliber.backends.sqlite.connecting.forks import Calls
+from caliber.backends.sqlite.connecting.raw_files import pieces_of
 from caliber.model.errors import StorageError, Unavailable
+from caliber.model.process.files import BESIDE, open_descriptor, sync
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.erasing import Place
@@ -85,10 +91,7 @@ class SqliteEraser:
                 yield Place(f"table {name}", "column", self._values(connection, name), apart=True)
             if self._options.in_memory:
                 yield Place("the database in memory", "file", iter([_image(connection)]))
-        if not self._options.in_memory:
-            for file in self._files():
-                if file.exists():
-                    yield Place(file.name, "file", _pieces(file))
+        yield from (place for place, there in self._read_files() if there)
 
     def _values(self, connection: SqliteConnection, table: str) -> Iterator[bytes]:
         for row in connection.each(f"SELECT * FROM {quote(table)}"):
@@ -118,16 +121,28 @@ class SqliteEraser:
         for file in self._files():
             if file.exists():
                 _overwrite(file)
-        sync_folder(self._files()[0].parent)
+        sync(self._files()[0].parent)
         return []
 
     def leftovers(self) -> Iterator[Place]:
+        yield from (place for place, _ in self._read_files())
+
+    def _read_files(self) -> Iterator[tuple[Place, bool]]:
+        """Yield the files that hold content, and whether each is there."""
         for file in () if self._options.in_memory else self._files():
-            yield Place(file.name, "file", _pieces(file) if file.exists() else iter(()))
+            if not file.name.endswith("-shm"):  # see ``raw_files``
+                there = file.exists()
+                yield Place(file.name, "file", self._pieces(file) if there else iter(())), there
+
+    def _pieces(self, file: Path) -> Iterator[bytes]:
+        try:
+            yield from pieces_of(str(file), connecting.VFS, Calls(self._options.fork_wait_ms))
+        except apsw.Error as error:
+            raise translate(error, self._options.shown) from error
 
     def _files(self) -> list[Path]:
         path = Path(self._options.shown.removeprefix("file:"))
-        return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
+        return [path.with_name(path.name + suffix) for suffix in ("", *BESIDE)]
 
     def out_of_reach(self) -> list[str]:
         if self._options.in_memory:
@@ -144,17 +159,11 @@ def _image(connection: SqliteConnection) -> bytes:
     return image
 
 
-def _pieces(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as handle:
-        while piece := handle.read(_PIECE_BYTES):
-            yield piece
-
-
 def _overwrite(file: Path) -> None:
     """Write zeros over a file, then remove it: no process opens it by its name meanwhile."""
     doomed = file.with_name(f"{file.name}.purged")
     file.rename(doomed)
-    with doomed.open("r+b") as handle:
+    with os.fdopen(open_descriptor(doomed, os.O_RDWR), "r+b") as handle:
         remaining = doomed.stat().st_size
         while remaining > 0:
             remaining -= handle.write(bytes(min(remaining, _PIECE_BYTES)))

@@ -18,6 +18,7 @@ from caliber.backends.sqlite.maintaining import views
 from caliber.backends.sqlite.schema import PLANS, check_allowed
 from caliber.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
 from caliber.model.errors import StorageError
+from caliber.model.process.files import open_descriptor, sync
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -133,7 +134,7 @@ class SqliteMaintenance:
             yield SqliteSnapshot(connection, self._options.shown)
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         with self._reading() as connection:
             # A transaction that has read keeps its boundary while pages are copied, whatever other processes write.
             whole = SqliteSnapshot(connection, self._options.shown)
@@ -216,11 +217,7 @@ def copy_pages(source: apsw.Connection, path: Path, progress: Progress, fork_wai
             # A single file needs no log beside it.
             with calls.turn():
                 target.execute("PRAGMA journal_mode = DELETE").fetchall()
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)
     except apsw.Error as error:
         raise translate(error, str(path)) from error
 

@@ -32,12 +32,12 @@ from caliber.backends.sqlite.schema import (
     exists,
     file_of,
     is_blank,
-    sync_folder,
     take_place,
 )
 from caliber.dump.archive import Archive, only_one
 from caliber.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
+from caliber.model.process.files import sync
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relations.events import ERASURE
@@ -140,7 +140,7 @@ def _put(beside: Path, target: Path, options: OpenOptions) -> None:
             clear_beside(target)
         if blank:
             beside.replace(target)
-            sync_folder(target.parent)
+            sync(target.parent)
         else:
             take_place(beside, target)
     except FileExistsError as error:
@@ -252,11 +252,7 @@ def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
             ):
                 with connection.turn():
                     connection.raw.execute(text, values).fetchall()
-    handle = os.open(made.path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(Path(made.path))
     return epoch
 
 

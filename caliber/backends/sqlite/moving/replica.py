@@ -18,10 +18,11 @@ from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.connecting.first_page import FileState
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.moving import fence as fences
-from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, sync_folder, take_place
+from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
+from caliber.model.process.files import sync
 from caliber.model.process.interrupts import managed
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
@@ -331,4 +332,4 @@ def _remove(file: Path) -> None:
     # The file first: its leftovers then belong to no file, and the next creation may find them.
     file.unlink(missing_ok=True)
     clear_beside(file)
-    sync_folder(file.parent)
+    sync(file.parent)

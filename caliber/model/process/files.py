@@ -1,0 +1,94 @@
+"""Files opened by path, except the files of a store that this process has open.
+
+A POSIX lock belongs to a process and a file: closing any descriptor of the file drops every lock that the process holds
+on it. SQLite protects an open database, and the index of its log, by such locks. Without them the next process that
+closes the database removes the log under the one that still writes to it, and acknowledged writes are lost.
+
+So only this module opens files by path. A backend reads the files of its open stores through the database's own library
+(``backends/sqlite/connecting/raw_files.py``). A test looks for other calls.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+BESIDE: Final = ("-wal", "-shm", "-journal")
+"""The endings of the files that SQLite keeps beside a database."""
+IN_USE: Final = "it belongs to a store that this process has open"
+
+Identity = tuple[int, int]
+
+
+class InUse(OSError):
+    """The file belongs to a store that this process has open."""
+
+
+def identity_of(path: str | os.PathLike[str]) -> Identity | None:
+    """Return the identity of a file, whatever its name; None without one, or without the right to look."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  (a Path would cost as much again)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+class HeldFiles:
+    """The files of one open database; they are held while this object lives."""
+
+    def __init__(self, path: str) -> None:
+        base = os.path.realpath(path)  # as SQLite resolves it: the log of a link is beside its target
+        self._first = identity_of(base)
+        self._names = (base, *(f"{base}{ending}" for ending in BESIDE))
+        _held[id(self)] = self
+
+    def have(self, wanted: Identity) -> bool:
+        """Return whether a file is one of these, also after the database was renamed."""
+        return wanted == self._first or any(identity_of(name) == wanted for name in self._names)
+
+
+_held: Final = weakref.WeakValueDictionary[int, HeldFiles]()
+
+
+def is_in_use(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file belongs to a store that this process has open, under whatever name."""
+    found = [held for ref in _held.valuerefs() if (held := ref()) is not None]
+    wanted = identity_of(path) if found else None
+    return wanted is not None and any(held.have(wanted) for held in found)
+
+
+def refuse_in_use(path: str | os.PathLike[str]) -> None:
+    """Refuse a file that a library is about to read, write or replace by its path. Raises: InUse."""
+    if is_in_use(path):
+        raise InUse(errno.EBUSY, f"{IN_USE}; close the store, or name another file", str(path))
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a file for reading. Raises: OSError, and InUse among them."""
+    refuse_in_use(path)
+    return path.open("rb")
+
+
+def read_bytes(path: Path, most: int = -1) -> bytes:
+    """Return the content of a file, or the first bytes of it. Raises: as ``open_file``."""
+    with open_file(path) as file:
+        return file.read(most)
+
+
+def open_descriptor(path: Path, flags: int) -> int:
+    """Return a descriptor of a file; one that is created is for its owner alone. Raises: as ``open_file``."""
+    refuse_in_use(path)
+    return os.open(path, flags, 0o600)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk. Raises: as ``open_file``."""
+    handle = open_descriptor(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
