@@ -18,23 +18,29 @@ from support.evidence import record, scale, seed, soaking
 
 SECONDS = float(os.environ.get("CALIBER_MACHINE_SECONDS", scale(60, 7_200)))
 ROUND_S = scale(8, 15)
+GIVEN_UP_AFTER = 3
+"""So many rounds with faults show enough."""
 NO_LIMIT = pytest.mark.timeout(0 if soaking() else SECONDS * 3 + 300)
 
 
-def play(folder: Path, number: int, *, seconds: float, processes: int, postgres: bool = False) -> Round:
-    """Play one round; return it without faults, or raise AssertionError and keep its folder."""
+def play(folder: Path, number: int, *, seconds: float, processes: int, postgres: bool = False) -> tuple[Round, str]:
+    """Play one round; return it with its faults, for which its folder is kept, or ''."""
     print(f"round {number}", flush=True)
     schema = f"machine_{number}" if postgres else None
     made = Round(folder / f"round-{number}", number, seconds=seconds, processes=processes, schema=schema)
     faults = [*made.play(), *made.judged()]
     faults = faults or made.discard()
-    assert not faults, f"round {number}, kept in {made.folder}:\n" + "\n".join(faults[:20])
-    shutil.rmtree(made.folder)
-    return made
+    if not faults:
+        shutil.rmtree(made.folder)
+        return made, ""
+    told = f"round {number}, kept in {made.folder}:\n" + "\n".join(faults[:20])
+    print(told, flush=True)
+    return made, told
 
 
 def test_two_processes_on_one_file(tmp_path: Path) -> None:
-    made = play(tmp_path, seed(), seconds=2, processes=2)
+    made, faults = play(tmp_path, seed(), seconds=1, processes=2)
+    assert not faults, faults
     assert made.history, "nobody called"
 
 
@@ -47,13 +53,18 @@ def test_several_processes_lose_nothing(name: str, tmp_path: Path, request: pyte
     began, number = time.monotonic(), seed()
     calls: Counter[tuple[str, str]] = Counter()
     figures: Counter[str] = Counter()
-    while time.monotonic() - began < SECONDS:
+    failed: list[str] = []
+    while time.monotonic() - began < SECONDS and len(failed) < GIVEN_UP_AFTER:
         processes = 2 + number % 3
         left = SECONDS - (time.monotonic() - began)
-        made = play(tmp_path, number, seconds=min(ROUND_S, left), processes=processes, postgres=name == "postgres")
+        made, faults = play(
+            tmp_path, number, seconds=min(ROUND_S, left), processes=processes, postgres=name == "postgres"
+        )
+        failed += [faults] if faults else []
         calls.update((op.name, op.outcome) for op in made.history)
         figures.update(made.figures)
         number += 1
+    assert not failed, "\n\n".join(failed)
     worked = sum(count for (_, outcome), count in calls.items() if outcome == "ok")
     assert worked > SECONDS, "hardly any call worked"
     record(
@@ -80,4 +91,5 @@ def test_a_descriptor_closed_in_forget_is_found(tmp_path: Path) -> None:
         made = Round(tmp_path / f"round-{number}", number, seconds=8, processes=3, planted=True)
         faults = [*made.play(), *made.judged()]
         number += 1
-    assert faults, "the planted fault was not found"
+    signs = ("file gone", "file replaced", "corrupt", "damaged", "lost", "code -7")  # -7: SIGBUS, of a file cut short
+    assert any(sign in fault for sign in signs for fault in faults), faults

@@ -252,6 +252,11 @@ class Judge:
             return True
         if error == "Unavailable":
             return reason in BUSY or (reason == "closed" and self._closed_meanwhile(op))
+        if error == "ConstraintViolation" and op.name in ("append", "artifact"):  # the scope was closed meanwhile
+            task = op.given["task"]
+            return any(
+                each.name == "recover" and each.given["task"] == task and not op.before(each) for each in self._ops
+            )
         return error == "NotFound" and any(not op.before(each) for each in self._covering(op.given))
 
     def _closed_meanwhile(self, op: Op) -> bool:

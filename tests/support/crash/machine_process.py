@@ -25,7 +25,7 @@ from support.configs import config
 
 import caliber
 from caliber.erasure.service import Forgetting
-from caliber.model.errors import CaliberError, Conflict
+from caliber.model.errors import CaliberError, Conflict, NotFound
 
 KNOBS: Final = {"storage__wal_autocheckpoint_pages": 60, "resident__feed_poll_ms": 20, "token_budget": 900}
 STATEMENTS: Final = ("I live in Graz.", "I like green tea.", "I work as a nurse.", "My name is Ada.", "How are you?")
@@ -79,8 +79,11 @@ class Worker(Client):
 
     process: Process
     tasks: list[Task]
+    drawn: Task | None = None
 
     def refusal(self, error: CaliberError) -> Any:
+        if isinstance(error, NotFound) and self.drawn in self.tasks:
+            self.tasks.remove(self.drawn)
         reason = str(error.context.get("reason"))
         return {
             "error": type(error).__name__, "reason": reason, "retryable": error.retryable, "message": str(error)[:300],
@@ -99,7 +102,8 @@ class Worker(Client):
 
     def task(self) -> Task | None:
         """Return a task that this worker knows."""
-        return self.rng.choice(self.tasks) if self.tasks else None
+        self.drawn = self.rng.choice(self.tasks) if self.tasks else None
+        return self.drawn
 
     def know(self, task: str, person: str) -> None:
         """Remember a task."""
