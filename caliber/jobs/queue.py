@@ -25,6 +25,7 @@ from caliber.jobs.producing import Producers
 from caliber.jobs.states import SYSTEM, new_job, released, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
+from caliber.model.deadline import GRACE_S, at_least, is_over
 from caliber.model.errors import CaliberError, InternalError, error_fields, in_a_line
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
@@ -389,7 +390,7 @@ class JobQueue:
                 self._finish([claim])
         except CaliberError as error:
             if claim is not None:
-                self.fail(claim, error)
+                self._release(claim) if is_over() else self.fail(claim, error)
             raise
         finally:
             self._places.pop(place, None)
@@ -405,7 +406,7 @@ class JobQueue:
             if claim.settled:  # the work is done, whatever error came after it
                 self._engine.record_error(f"job {claim.job.kind}", error)
                 return None
-            if self.stopping or self._engine.state != "open":
+            if self.stopping or self._engine.state != "open" or is_over():
                 self._release(claim)
                 return None
             try:
@@ -491,7 +492,7 @@ class JobQueue:
     def _release(self, claim: Claim) -> None:
         """Give back an interrupted job, so that the next worker need not wait for its lease."""
         claim.settle()
-        with contextlib.suppress(Superseded, CaliberError):  # its lease ends all the same
+        with contextlib.suppress(Superseded, CaliberError), at_least(GRACE_S):  # its lease ends all the same
             self._engine.store.write(lambda uow: uow.update(JOB, released(claim.current(uow), uow.now_us)))
 
     def write(self, work: Callable[[UnitOfWork], T]) -> T:

@@ -21,7 +21,7 @@ from caliber.learning.undoing import undo
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
-from caliber.model.errors import InvalidValue, NotFound, RequiredFieldMissing
+from caliber.model.errors import InvalidValue, NotFound, RequiredFieldMissing, Unavailable
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
@@ -57,7 +57,7 @@ class LearningMethods(TaskMethods):
         the user teach. docs/learning.md.
 
         Raises: InputError kinds; NotFound; ConstraintViolation (a task that ended); Conflict (an id came with another
-            message before).
+            message before); Unavailable (with ``learned_id``, ``task`` and ``turns`` once the turns are stored).
         """
         arguments.as_flag(wait, "wait")
         new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
@@ -78,19 +78,29 @@ class LearningMethods(TaskMethods):
                 if fresh
                 else []
             )
-            results = Results(self._engine)
-            if added:
-                job_id, claim = added[0]
-                if claim is not None:
+            results, every = Results(self._engine), [*known, *turns]
+            keys = tuple(turn.turn_id for turn in every)
+            job_id = added[0][0] if added else results.of_turns(trajectory_id, every)
+            if job_id is None:
+                return Learned(None, trajectory_id, keys, JobState.DONE)
+            try:
+                if not added:
+                    if wait:
+                        learner.finish(job_id)
+                    return results.get(job_id, every, lambda whose: whose in owner_of(self._engine, owner).ids)
+                if (claim := added[0][1]) is not None:
                     learner.learn_now(claim)
-                return results.get(job_id, [*known, *turns])
-            every = [*known, *turns]
-            job_id_or_none = results.of_turns(trajectory_id, every)
-            if job_id_or_none is None:
-                return Learned(None, trajectory_id, tuple(turn.turn_id for turn in every), JobState.DONE)
-            if wait:
-                learner.finish(job_id_or_none)
-            return results.get(job_id_or_none, every, lambda whose: whose in owner_of(self._engine, owner).ids)
+                return results.get(job_id, every)
+            except Unavailable as error:
+                reason = error.context.get("reason", error.kind)
+                raise Unavailable(
+                    f"the turns are stored, but learning from them stopped ({reason}): a job goes on with it; call "
+                    "again with the same messages, or read memory.learning.get(learned_id)",
+                    reason=reason,
+                    learned_id=job_id,
+                    task=trajectory_id,
+                    turns=keys,
+                ) from error
 
     def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
         """Return the user who talks, and the task that the messages belong to."""

@@ -32,10 +32,11 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import Decider, Held, Statement, Step
 from caliber.learning.owner import Owner, owner_of, taught_by
-from caliber.learning.rules.candidates import Candidate, Refused, comparable
+from caliber.learning.rules.candidates import NOT_READ, Candidate, Refused, comparable
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
+from caliber.model.deadline import check
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.events import EventFamily, EventType
 from caliber.model.ids import TurnId
@@ -119,9 +120,13 @@ class Learner:
         return turn.role is TurnRole.USER and turn.trust.distrust <= TrustLabel.USER.distrust
 
     def learn_now(self, claim: Claim) -> None:
-        """Do the job in the caller's thread; after a failure it waits for its next attempt, as every job does."""
+        """Do the job in the caller's thread; after a failure it waits for its next attempt, as every job does.
+
+        Raises: Unavailable when the deadline passes.
+        """
         with claim.working():
-            self._jobs.attempt(claim)
+            if self._jobs.attempt(claim) is None:
+                check("the messages were learnt from")
 
     def finish(self, job_id: uuid.UUID) -> None:
         """Do a job that still waits, or that a process left behind; one that has ended stays as it is.
@@ -231,6 +236,7 @@ class Learner:
                 statements.append(Statement(found, turn, *named, stated_at, unnamed))
             elif not found.said:
                 refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
+        refusals.sort(key=lambda each: each.refused.reason != NOT_READ)  # of these none may be left out
         return statements, refusals[: self._config.max_facts]
 
     def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:

@@ -20,6 +20,8 @@ from caliber.model.trajectory import Turn
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EVENT, JOB, NOTE, TURN
 
+_SHOWN = 1_000
+"""The characters of a message that a decision shows: what was too long to read may be all of it."""
 _LOOKED_AT = 1_000
 """The newest batches of a task among which one is looked for by its turns."""
 
@@ -87,7 +89,7 @@ class Results:
             statement = note.content
         else:
             turn = self._find(TURN, turn_id)
-            statement = turn.text[slice(*body["span"])] if isinstance(turn, Turn) else ""
+            statement = turn.text[slice(*body["span"])][:_SHOWN] if isinstance(turn, Turn) else ""
         return LearningDecision(
             action=LearningAction(body["action"]),
             person=body["person"],

@@ -19,6 +19,8 @@ from caliber.model.process.interrupts import managed
 
 TIMEOUT: Final = "timeout"
 """The reason that errors of deadlines give."""
+GRACE_S: Final = 1.0
+"""The time beyond a deadline in which a call leaves its work in order, such as a job that it gives back. Units: s."""
 _LONGEST_S: Final = 1e9  # the longest timeout of locks and events; no wait takes thirty years
 _NO_BOUND: Final = nullcontext()
 _until: ContextVar[float | None] = ContextVar("caliber_deadline", default=None)
@@ -76,9 +78,13 @@ def remaining_s() -> float | None:
 
 def check(what: str) -> None:
     """Raise Unavailable if the deadline passed while ``what``."""
-    until = _until.get()
-    if until is not None and time.monotonic() >= until:
+    if is_over():
         raise deadline_passed(what)
+
+
+def is_over() -> bool:
+    """Return whether the deadline of the call has passed."""
+    return remaining_s() == 0.0
 
 
 def deadline_passed(what: str) -> Unavailable:

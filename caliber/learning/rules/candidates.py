@@ -14,6 +14,7 @@ _WORD: Final = re.compile(r"\w+", re.UNICODE)
 ANY_SLOT: Final = "*"
 """The slot of an end of all that is known of a person."""
 INSTRUCTION: Final = "an instruction, not a fact"
+NOT_READ: Final = "not read: too long for rules"
 _INSTRUCTION: Final = re.compile(
     r"\b(?:ignor(?:e|ing)|disregard(?:ing)?|forget(?:ting)?|overrid(?:e|ing)|bypass(?:ing)?)\b.{0,40}\b(?:above|"
     r"previous|prior|earlier|instructions?|rules?|prompts?)\b|\b(?:system prompt|jailbreak|developer mode|you (?:are|"

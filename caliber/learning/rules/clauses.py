@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from caliber.learning.lexicon.people import OTHERS, RELATIVES, SIZE
+from caliber.learning.rules.candidates import NOT_READ
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.sentences import UnitKind, iter_sentences
 
 MAX_CHARS_READ: Final = 20_000
 """The beginning of a longer message is read: the rest is a document, not talk."""
 _MAX_SENTENCE: Final = 600
+"""The characters of the longest sentence that is read."""
+_MAX_CLAUSE: Final = 300
+"""The characters of the longest clause: the time of many patterns grows with the square of their text."""
 
 QUESTION: Final = "a question"
 HYPOTHESIS: Final = "a hypothesis"
@@ -176,7 +180,10 @@ class Clause:
 
 
 def clauses_of(message: str) -> Iterator[Clause]:
-    """Yield the clauses of a message in order; code, tables, headings and quoted lines are none."""
+    """Yield the clauses of a message in order; code, tables, headings and quoted lines are none.
+
+    A sentence or clause that is too long comes without its text.
+    """
     # A saint's full stop ends no sentence.
     text = _QUOTED.sub(_masked, _blanked(message[:MAX_CHARS_READ].replace("St. ", "St\u2024 ")))
     sentences = [
@@ -188,6 +195,7 @@ def clauses_of(message: str) -> Iterator[Clause]:
     for place, sentence in enumerate(sentences):
         plain = _plain(sentence.text)
         if len(plain) > _MAX_SENTENCE:
+            yield Clause("", sentence.start, sentence.end, NOT_READ, place)
             continue
         following = _plain(sentences[place + 1].text) if place + 1 < len(sentences) else ""
         refusal = _refusal(plain, following)
@@ -198,6 +206,9 @@ def clauses_of(message: str) -> Iterator[Clause]:
         added = [found.end() + number for number, found in enumerate(_UNMARKED.finditer(_even(sentence.text)))]
         for clause in _clauses(plain, refusal):
             start, end = (sentence.start + at - bisect.bisect_left(added, at) for at in (clause.start, clause.end))
+            if len(clause.text) > _MAX_CLAUSE:
+                yield Clause("", start, end, NOT_READ, place)
+                continue
             yield dataclasses.replace(clause, start=start, end=end, sentence=place)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from caliber.learning.lexicon import endings, words
@@ -14,13 +14,24 @@ from caliber.learning.rules import answers
 from caliber.learning.rules.candidates import (
     ANY_SLOT,
     INSTRUCTION,
+    NOT_READ,
     Candidate,
     Person,
     Refused,
     comparable,
     is_instruction,
 )
-from caliber.learning.rules.clauses import DOUBT, LAUGH, PLAN, QUESTION, QUOTE, TASK, Clause, clauses_of
+from caliber.learning.rules.clauses import (
+    DOUBT,
+    LAUGH,
+    MAX_CHARS_READ,
+    PLAN,
+    QUESTION,
+    QUOTE,
+    TASK,
+    Clause,
+    clauses_of,
+)
 from caliber.learning.rules.correcting import amendment
 from caliber.learning.rules.leads import body_of
 from caliber.learning.rules.matching import (
@@ -34,9 +45,12 @@ from caliber.learning.rules.matching import (
 from caliber.learning.rules.recent import Recent
 from caliber.learning.rules.slips import CERTAIN, UNCLEAR, mended, slip_of
 from caliber.learning.rules.subjects import Subjects, is_animal, is_other, is_relative, own_words
+from caliber.model.deadline import check
 from caliber.model.knowledge import NoteType
 from caliber.model.learning import PersonAttribute
 
+_MAX_STATED: Final = 60
+"""The statements of one message to which corrections may point: a message with more is a document, not talk."""
 _I = re.IGNORECASE
 _NOT_OLD: Final = re.compile(r"(?<=\w),? not (?:in |at |an? |the |as )?(?P<was>[\w'-]+(?: [\w'-]+)?)$", _I)
 _MIND: Final = re.compile(
@@ -156,7 +170,7 @@ _AND_ME: Final = re.compile(
 """Both of a couple: what they do, the user does."""
 _NOT_ME: Final = re.compile(r"^(?:please )?(?:don't|do not|stop|never) call(?:ing)? me\b", _I)
 _BARE_THING: Final = re.compile(r"^(?P<v>(?:[a-z]{3,20} )?[a-z]{3,20}s)$", _I)
-_AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
+_AVERSIONS: Final = frozenset({PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY})
 
 
 class Reader:
@@ -169,8 +183,13 @@ class Reader:
         self._recent = Recent()
 
     def read(self, text: str) -> Iterator[Candidate | Refused]:
-        """Yield what a message states about people, and what it only seems to state, in order."""
+        """Yield what a message states about people, and what it only seems to state, in order.
+
+        What is too long to be read is refused as ``NOT_READ``. Raises: Unavailable when the deadline passes.
+        """
+        size, text = len(text), text[:MAX_CHARS_READ]
         stated: list[Candidate] = []
+        seen: set[tuple[object, ...]] = set()
         self._recent.add(stated)
         if self._last and _TAKEN_BACK.match(text):
             yield from (
@@ -185,11 +204,14 @@ class Reader:
                 yield Refused(INSTRUCTION, one.start, one.end, one.attribute)
             elif one.ends and ("'s " in one.value or _MOMENT.search(text[one.start : one.end])):
                 continue  # "my son's asthma is gone", "just left the bank"
-            elif not any(_repeats(one, other) or _same_aversion(one, other) for other in stated):
-                stated.append(
-                    _after(stated, dataclasses.replace(one, changes=True) if announced and one.single else one)
-                )
-                yield stated[-1]
+            elif not seen & _keys(one, _AVERSIONS - {one.attribute}):
+                seen |= _keys(one, {one.attribute})
+                new = _after(stated, dataclasses.replace(one, changes=True) if announced and one.single else one)
+                if len(stated) < _MAX_STATED:
+                    stated.append(new)
+                yield new
+        if size > len(text):
+            yield Refused(NOT_READ, len(text), size)
 
     def asked(self, text: str) -> None:
         """Take note of a message of the assistant: the next one may answer its question."""
@@ -213,6 +235,10 @@ class Reader:
         corrected = of_another = False
         before = ""
         for clause in clauses_of(text):
+            check("rules read a message")
+            if clause.refusal == NOT_READ:
+                yield Refused(NOT_READ, clause.start, clause.end)
+                continue
             body, corrects = body_of(clause.text)
             renamed = _NOT_ME.match(body) is not None
             corrected, corrects = (
@@ -376,20 +402,14 @@ def _after(stated: list[Candidate], new: Candidate) -> Candidate:
     return dataclasses.replace(new, was=ended[-1].value) if ended and ended[-1].attribute in LEFT else new
 
 
-def _repeats(one: Candidate, other: Candidate) -> bool:
-    """Return whether both state the same fact of the same person."""
-    same = (one.person, one.attribute, one.content) == (other.person, other.attribute, other.content)
-    return same and bool(one.content) and not one.ends and not other.ends
-
-
-def _same_aversion(one: Candidate, other: Candidate) -> bool:
-    """Return whether both mean that a person avoids the same thing: "mushrooms. can't stand them"."""
-    return (
-        one.attribute in _AVERSIONS
-        and other.attribute in _AVERSIONS
-        and one.attribute is not other.attribute
-        and (one.person, one.ends, comparable(one.value)) == (other.person, other.ends, comparable(other.value))
-    )
+def _keys(one: Candidate, aversions: Iterable[PersonAttribute]) -> set[tuple[object, ...]]:
+    """Return what tells that two statements mean the same: "mushrooms. can't stand them" is one of these aversions."""
+    keys: set[tuple[object, ...]] = set()
+    if one.attribute in _AVERSIONS:
+        keys = {(one.person, each, one.ends, comparable(one.value)) for each in aversions}
+    if one.content and not one.ends:
+        keys.add((one.person, one.attribute, one.content))
+    return keys
 
 
 def _resolved(said: str, before: str) -> str:

@@ -14,6 +14,8 @@ from caliber.learning.lexicon import words
 from caliber.learning.lexicon.people import ANIMALS, OTHERS, RELATIVES, SIZE
 from caliber.learning.rules.candidates import Person
 
+_MAX_PEOPLE: Final = 100
+"""The people of one talk that are known at a time."""
 _I = re.IGNORECASE
 _TEXT_HIS = """
 brother husband son dad father boyfriend fiancé fiance uncle nephew grandpa grandfather granddad stepson stepfather
@@ -121,7 +123,7 @@ class Subjects:
                 person = Person(person.role or known.role, person.name or known.name)
                 break
         others = [each for each in self._people if each.role != person.role or (each.name and each.name != person.name)]
-        self._people = [*others, person]
+        self._people = [*others[1 - _MAX_PEOPLE :], person]
         self._mentioned[person] = self._clause
         return person
 

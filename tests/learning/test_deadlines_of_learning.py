@@ -1,0 +1,75 @@
+"""Deadlines of ``remember``: rules stop in time, the error names what is stored, and the same call goes on."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import caliber
+from caliber.learning.rules import reading
+from caliber.model import deadline
+from caliber.model.deadline import within
+from caliber.model.errors import Unavailable
+
+MESSAGES = [{"role": "user", "content": "I live in Rome. I like jazz. I have a dog."}]
+
+
+@pytest.fixture
+def expiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The time of deadlines, which jumps by an hour while the rules read."""
+    state: dict[str, Any] = {"ahead": 0.0, "jumps": True}
+    monkeypatch.setattr(deadline.time, "monotonic", lambda now=time.monotonic: now() + state["ahead"])
+    original = reading.clauses_of
+
+    def clauses_of(text: str) -> Any:
+        state["ahead"] += 3_600 * state["jumps"]
+        yield from original(text)
+
+    monkeypatch.setattr(reading, "clauses_of", clauses_of)
+    yield state
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def memory(backend: Any) -> caliber.Caliber:
+    """A store whose jobs only the test runs."""
+    return backend.open(jobs__poll_ms=0)
+
+
+def test_an_error_after_the_turns_are_stored_names_them_and_the_call_can_be_repeated(
+    memory: caliber.Caliber, expiring: dict[str, Any]
+) -> None:
+    with pytest.raises(Unavailable) as caught:
+        memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert "are stored" in str(error)
+    assert "nothing was written" not in str(error)
+    assert error.retryable
+    assert error.reason == deadline.TIMEOUT
+    assert memory.learning.get(error.learned_id).state == "waiting"
+
+    with pytest.raises(Unavailable, match="are stored"):  # no further turn, no other job
+        memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    expiring["jumps"] = False
+    learned = memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    assert (learned.learned_id, learned.turns, learned.state) == (error.learned_id, error.turns, "done")
+    assert [each.statement for each in learned.added] == ["lives in Rome", "likes jazz", "has a dog"]
+    assert memory.remember(MESSAGES, user="maria").turns == error.turns
+
+
+def test_a_job_whose_caller_ran_out_of_time_has_not_failed(memory: caliber.Caliber, expiring: dict[str, Any]) -> None:
+    for _ in range(20):  # more often than a job may fail
+        with pytest.raises(Unavailable):
+            memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    expiring["jumps"] = False
+    assert memory.jobs.run_due() == 3
+    assert len(memory.remember(MESSAGES, user="maria").added) == 3
+
+
+def test_rules_look_at_the_time_at_each_clause(expiring: dict[str, Any]) -> None:
+    with within(60), pytest.raises(Unavailable):
+        list(reading.Reader().read("I live in Rome."))
