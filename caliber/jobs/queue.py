@@ -26,7 +26,7 @@ from caliber.jobs.states import SYSTEM, new_job, released, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
 from caliber.model.deadline import GRACE_S, at_least, is_over
-from caliber.model.errors import CaliberError, InternalError, error_fields, in_a_line
+from caliber.model.errors import CaliberError, Conflict, InternalError, StorageError, error_fields, in_a_line
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job, JobOutcome
@@ -439,12 +439,14 @@ class JobQueue:
     def fail(self, claim: Claim, error: Exception) -> None:
         """Note that a job failed: it waits for its next attempt, or is ended as failed.
 
+        A lost race never ends a job at once. A store that fails one job stops no other of its kind, as a provider does.
+
         Raises: StorageError kinds.
         """
         reason = in_a_line(error)
         handler = self._handlers[claim.job.kind]
         again, outage = handler.recurrence, handler.outlasts is not None and handler.outlasts(error)
-        hopeless = isinstance(error, CaliberError) and not error.retryable
+        hopeless = isinstance(error, CaliberError) and not (error.retryable or isinstance(error, Conflict))
 
         def work(uow: UnitOfWork) -> None:
             try:
@@ -459,7 +461,13 @@ class JobQueue:
             elif last:
                 self._give_up(uow, job, reason)
             else:
-                if not outage or self._outages.met(job.kind, reason, uow.now_us):  # an outage is reported once
+                if not outage:
+                    is_news = True
+                elif isinstance(error, StorageError):
+                    is_news = job.error != reason
+                else:
+                    is_news = self._outages.met(job.kind, reason, uow.now_us)
+                if is_news:  # an outage is reported once
                     self._log(uow, job, error_fields(error)["error"], reason)
                 uow.update(JOB, self.postponed(uow, job, reason))
 

@@ -50,7 +50,7 @@ from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derived_value
-from caliber.storage.waiting import apart
+from caliber.storage.waiting import DeadlineLock, apart
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ _CONTEXT: Final = 8
 """The turns before those of a batch that say whom a pronoun stands for."""
 _CONTEXT_BYTES: Final = 4_000
 """The bytes of the user's earlier turns that are read again with each batch: a long one is a document, not talk."""
+_LOCKS: Final = 64
+"""Locks that users share: threads that learn about one user do so one after the other."""
 TOO_MANY: Final = "more facts than one call may teach"
 
 
@@ -89,6 +91,7 @@ class Learner:
         self._jobs = engine.part(JobQueue)
         self._embeddings = engine.part(Embeddings)
         self._config = engine.config.learning
+        self._locks = [DeadlineLock("other messages of the user were learnt from") for _ in range(_LOCKS)]
         self._jobs.register(Handler(KIND, self.run, outlasts=is_outage))
 
     # --- enqueueing ------------------------------------------------------------------------------
@@ -142,22 +145,23 @@ class Learner:
     def run(self, claim: Claim) -> int:
         """Learn from the turns of a job, in the transaction that ends it; return the number of decisions.
 
-        Raises: Superseded; LlmError kinds; Conflict where others correct the same facts all the time.
+        Raises: Superseded; LlmError kinds; Conflict where other processes correct the same facts all the time.
         """
-        for _ in range(self._engine.config.storage.serialization_retries):
-            try:
-                return self._run(claim)
-            except Conflict:
-                continue
-        return self._run(claim)
-
-    def _run(self, claim: Claim) -> int:
-        erased = erasures(self._engine)
-        payload = claim.job.payload
-        user = taught_by(payload)
+        user = taught_by(claim.job.payload)
         if user is None:
             self._engine.write(claim.ack)
             return 0
+        with self._locks[user.id.int % _LOCKS]:
+            for _ in range(self._engine.config.storage.serialization_retries):
+                try:
+                    return self._run(claim, user)
+                except Conflict:
+                    continue
+            return self._run(claim, user)
+
+    def _run(self, claim: Claim, user: EntityRef) -> int:
+        erased = erasures(self._engine)
+        payload = claim.job.payload
         owner = owner_of(self._engine, current(self._engine, user))
         turns = self._turns(uuid.UUID(each) for each in payload["turns"])
         turns = [turn for turn in turns if self._may_teach(owner, turn.trajectory_id)]

@@ -13,7 +13,7 @@ from caliber.learning.owner import taught_by
 from caliber.model.errors import NotFound
 from caliber.model.events import Event, EventType
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
-from caliber.model.jobs import Job, JobState
+from caliber.model.jobs import Job, JobOutcome, JobState
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.learning import Learned, LearningAction, LearningDecision, PersonAttribute
 from caliber.model.trajectory import Turn
@@ -66,7 +66,7 @@ class Results:
         return Learned(learned_id, task, keys, state, decisions, undone)
 
     def of_turns(self, trajectory_id: TrajectoryId, turns: Sequence[Turn]) -> uuid.UUID | None:
-        """Return the newest batch of a task that has one of these turns, done or not."""
+        """Return the newest batch of a task that has one of these turns: one that waits or failed, else one done."""
         keys = {str(turn.turn_id) for turn in turns}
         store = self._engine.store
         jobs, events = store.plans[JOB.name], store.plans[EVENT.name]
@@ -74,8 +74,9 @@ class Results:
             waiting = session.run(jobs.lists["list_by_trajectory"], (trajectory_id.bytes,))
             path = events.lists["list_by_trajectory_and_type"]
             done = session.run(path, (trajectory_id.bytes, EventType.LEARN.value, _LOOKED_AT))
-        open_jobs: list[Job] = [jobs.codec.decode(row) for row in reversed(waiting)]
-        found = next((job.job_id for job in open_jobs if job.kind == KIND and keys & set(job.payload["turns"])), None)
+            failed = session.run(store.statements["job.list_ended"], (JobOutcome.FAILED.value, KIND, _LOOKED_AT))
+        unlearnt: list[Job] = [jobs.codec.decode(row) for row in (*reversed(waiting), *failed)]
+        found = next((job.job_id for job in unlearnt if job.kind == KIND and keys & set(job.payload["turns"])), None)
         if found is not None:
             return found
         batches: list[Event] = [events.codec.decode(row) for row in done]

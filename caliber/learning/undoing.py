@@ -156,6 +156,7 @@ class _Undoing:
         if decision["action"] == LearningAction.NOTHING:
             return
         key = uuid.UUID(decision.get("replaces", decision["note_id"]))
+        uow.lock(NOTE, key.bytes)  # nobody corrects it between the look for corrections and the undoing
         try:
             note: Note = uow.get(NOTE, key.bytes)
         except NotFound:

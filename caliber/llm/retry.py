@@ -20,7 +20,7 @@ from caliber.llm.protocols import (
     SummarizationProvider,
 )
 from caliber.model.deadline import remaining_s
-from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, DimensionMismatch, LlmError
+from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, Conflict, DimensionMismatch, LlmError
 from caliber.model.providers import (
     ConsolidationDecision,
     ConsolidationMember,
@@ -55,9 +55,9 @@ class RetrySettings(Protocol):
 
 
 def is_outage(error: Exception) -> bool:
-    """Return whether no text is at fault for a failure: the work waits until the provider, or its key, is mended."""
+    """Return whether no text is at fault for a failure: the provider or its key, the store, or who wrote first."""
     if isinstance(error, CaliberError):
-        return error.retryable or isinstance(error, AuthenticationFailed | ConfigError | DimensionMismatch)
+        return error.retryable or isinstance(error, AuthenticationFailed | ConfigError | Conflict | DimensionMismatch)
     return True
 
 

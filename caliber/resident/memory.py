@@ -12,17 +12,14 @@ Source: design, section 5.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
-from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.process.interrupts import let_through
 from caliber.model.windows import Position
@@ -38,10 +35,11 @@ from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.session import GRACE_S, StatementSession
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
+from caliber.storage.waiting import DeadlineLock
 from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.write.feed import ChangeBatch
@@ -55,30 +53,6 @@ _ORDER = (Mirror.SPACES, Mirror.ROWS, Mirror.VECTORS)
 
 
 _HELD = nullcontext()
-
-
-class _Lock(_thread.RLock):  # type: ignore[misc]
-    """Waited for within the deadline of the call: its holder may be reading from a silent server. Never taken twice.
-
-    Handlers of signals run between steps of Python alone. The lock is taken by the last step before the block, and is
-    given back by C code: no step of Python lies between the block and that.
-    """
-
-    def __enter__(self) -> bool:  # type: ignore[override]
-        remaining = remaining_s()
-        patience = -1 if remaining is None else min(remaining + GRACE_S, threading.TIMEOUT_MAX)
-        try:
-            return self.acquire(timeout=patience) or _refuse()
-        except BaseException:  # interrupted before it was taken, or just after
-            try:
-                self.release()
-            except RuntimeError as error:
-                let_through(error)
-            raise
-
-
-def _refuse() -> NoReturn:
-    raise deadline_passed("another thread was reading what others wrote")
 
 
 class ResidentMemory:
@@ -98,7 +72,7 @@ class ResidentMemory:
         """``session`` is the one to load from; None means another one of the store."""
         self._store = store
         self._evaluator = evaluator
-        self._lock = _Lock()
+        self._lock = DeadlineLock("another thread was reading what others wrote")
         self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         if relations is None:
             relations = store.catalog.mirrored

@@ -15,13 +15,41 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
+from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import Unavailable
 from caliber.model.process.interrupts import let_through, managed, may_be_interrupted
+from caliber.storage.compile.session import GRACE_S
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class DeadlineLock(_thread.RLock):  # type: ignore[misc]
+    """A lock that is waited for within the deadline of the call, in which ``holder`` names its owner. Not reentrant.
+
+    Handlers of signals run between steps of Python alone. The lock is taken by the last step before the block, and is
+    given back by C code: no step of Python lies between the block and that.
+    """
+
+    def __init__(self, holder: str) -> None:
+        self._holder = holder
+
+    def __enter__(self) -> bool:  # type: ignore[override]
+        remaining = remaining_s()
+        patience = -1 if remaining is None else min(remaining + GRACE_S, threading.TIMEOUT_MAX)
+        try:
+            return self.acquire(timeout=patience) or self._refuse()
+        except BaseException:  # interrupted before it was taken, or just after
+            try:
+                self.release()
+            except RuntimeError as error:
+                let_through(error)
+            raise
+
+    def _refuse(self) -> NoReturn:
+        raise deadline_passed(self._holder)
 
 
 @managed

@@ -13,7 +13,15 @@ from psycopg import errors
 from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGresult
 
-from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
+from caliber.model.errors import (
+    CaliberError,
+    Conflict,
+    InvalidStateTransition,
+    SchemaMismatch,
+    StorageError,
+    TransactionFailed,
+    Unavailable,
+)
 from caliber.storage.maintain.moved import MOVED, MOVING
 
 _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
@@ -191,9 +199,9 @@ def _state_of(text: str) -> str:
 
 
 def may_pass(error: CaliberError) -> bool:
-    """Return whether the same work may succeed if it is done again: it lost a race, or its connection."""
-    if isinstance(error, Conflict) and error.retryable:
-        return True
+    """Return whether the same work may end otherwise if it is done again: it lost a race, or its connection."""
+    if isinstance(error, Conflict | InvalidStateTransition):
+        return True  # it may have read one row before another's commit, and one after it
     if isinstance(error, Unavailable) and error.context.get("reason") == "connection lost":
         return True  # before its COMMIT: nothing stands
     state = getattr(error.__cause__, "sqlstate", None)
@@ -201,7 +209,9 @@ def may_pass(error: CaliberError) -> bool:
 
 
 def is_tried_once(error: CaliberError) -> bool:
-    """Return whether one retry is enough: an existing key, or a server that closes every connection."""
+    """Return whether one retry is enough: a state or key of another, or a server that closes every connection."""
+    if isinstance(error, Conflict | InvalidStateTransition) and not error.retryable:
+        return True
     return isinstance(error, Unavailable) or getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
 
 
