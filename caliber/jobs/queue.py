@@ -437,12 +437,7 @@ class JobQueue:
         self._engine.write(work)
 
     def fail(self, claim: Claim, error: Exception) -> None:
-        """Note that a job failed: it waits for its next attempt, or is ended as failed.
-
-        A lost race never ends a job at once. A store that fails one job stops no other of its kind, as a provider does.
-
-        Raises: StorageError kinds.
-        """
+        """Let a job that failed wait for its next attempt, or end it as failed. Raises: StorageError kinds."""
         reason = in_a_line(error)
         handler = self._handlers[claim.job.kind]
         again, outage = handler.recurrence, handler.outlasts is not None and handler.outlasts(error)
@@ -461,13 +456,10 @@ class JobQueue:
             elif last:
                 self._give_up(uow, job, reason)
             else:
-                if not outage:
-                    is_news = True
-                elif isinstance(error, StorageError):
-                    is_news = job.error != reason
-                else:
+                is_news = job.error != reason  # of an outage; the store's stops no other job of the kind
+                if outage and not isinstance(error, StorageError):
                     is_news = self._outages.met(job.kind, reason, uow.now_us)
-                if is_news:  # an outage is reported once
+                if is_news or not outage:
                     self._log(uow, job, error_fields(error)["error"], reason)
                 uow.update(JOB, self.postponed(uow, job, reason))
 

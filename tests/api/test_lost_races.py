@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.databases import Backend
 from support.agents.teams import NOTE, Team
+from support.databases import Backend
 
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection
