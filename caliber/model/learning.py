@@ -86,8 +86,7 @@ class LearningDecision:
 class Learned:
     """The turns and decisions of a call of ``remember``; ``state`` is ``waiting`` while it is learnt behind the call.
 
-    ``failed`` is learning that was given up: ``memory.jobs.retry(learned_id)`` lets an admin try it again.
-    ``learned_id`` is None for messages that teach nothing: none is new, or none is the user's.
+    ``learned_id`` is None where no message is new and the user's. An admin's ``jobs.retry`` takes that of a ``failed`` one.
     """
 
     learned_id: uuid.UUID | None
