@@ -86,7 +86,7 @@ class LearningDecision:
 class Learned:
     """The turns and decisions of a call of ``remember``; ``state`` is ``waiting`` while it is learnt behind the call.
 
-    ``learned_id`` is None where no message is new and the user's. An admin's ``jobs.retry`` takes that of a ``failed`` one.
+    ``learned_id`` is None where no message is new and the user's; an admin's ``jobs.retry`` takes that of a failed one.
     """
 
     learned_id: uuid.UUID | None
