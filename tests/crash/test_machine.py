@@ -17,7 +17,7 @@ from support.crash.machine import Round
 from support.evidence import record, scale, seed, soaking
 
 SECONDS = float(os.environ.get("CALIBER_MACHINE_SECONDS", scale(60, 7_200)))
-ROUND_S = scale(8, 15)
+ROUND_S = scale(8, 30)
 GIVEN_UP_AFTER = 3
 """So many rounds with faults show enough."""
 NO_LIMIT = pytest.mark.timeout(0 if soaking() else SECONDS * 3 + 300)

@@ -195,7 +195,7 @@ class Round:
         try:
             with caliber.open(self.settings) as memory:
                 faults = [f"verify: {line}" for line in memory.admin.verify()]
-                faults += [f"check: {line}" for line in memory.admin.check()]
+                faults += [f"check: {finding}" for finding in memory.admin.check() if not finding.harmless]
                 memory.admin.resume_forgetting()
                 left = [each for each in memory.storage.erasures.all() if each.finished_at is None]
                 faults += [f"erasure {each.erasure_id} is unfinished" for each in left]

@@ -323,11 +323,14 @@ def run(worker: Worker, *arguments: Any) -> str | None:
 
 
 def verify(worker: Worker) -> None:
+    def found() -> set[str]:
+        return {str(finding) for finding in worker.memory.admin.check() if not finding.harmless}
+
     def call() -> list[str]:
-        found = set(map(str, worker.memory.admin.check()))
+        findings = found()
         for _ in range(5):  # others write meanwhile: what differs must differ each time
-            found &= set(map(str, worker.memory.admin.check())) if found else found
-        return sorted(found)
+            findings &= found() if findings else findings
+        return sorted(findings)
 
     worker.do("verify", call)
 
@@ -354,7 +357,7 @@ OPERATIONS: Final[dict[str, tuple[int, Callable[[Worker], None]]]] = {
     "count": (20, count),
     "start": (8, start),
     "look": (8, look),
-    "forget": (4, forget),
+    "forget": (3, forget),
     "purge": (2, purge),
     "checkpoint": (6, checkpoint),
     "recover": (3, recover),
