@@ -48,7 +48,7 @@ class KindLimits:
 
     def now(self, identities: RelationSnapshot, agents: RelationSnapshot) -> Rights | None:
         """Return the rights that the agent has by its names and its rows in the registry of now."""
-        ids, names = names_of_reader(identities, self._principal, None)
+        ids, names, _ = names_of_reader(identities, self._principal, None)
         rows = [agents.packed(number) for key in sorted(ids) if (number := agents.find(key)) >= 0]
         made_of = (ids, names, tuple(row[_ACCESS] for row in rows))
         known = self._known

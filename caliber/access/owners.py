@@ -18,6 +18,7 @@ from caliber.config.access.rights import AccessConfig
 from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
 from caliber.model.errors import PermissionDenied
 from caliber.model.identities import Identity
+from caliber.model.knowledge import NOBODY
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory
 from caliber.model.trust import TrustLabel, least_trusted
@@ -58,6 +59,8 @@ class Sight:
     """The ids of the tasks, sessions and records that others let this reader see."""
     rights: Rights | None = None
     """The rights of an agent by kind of record; None for every right."""
+    used_by: tuple[bytes, ...] = (NOBODY.bytes,)
+    """The ids under which uses are counted that this reader may know of: those of the user acted for, else its own."""
 
     def is_on(self, readers: Collection[str]) -> bool:
         """Return whether a list of readers lets this reader see a record."""
@@ -74,8 +77,11 @@ def private_to(entity: EntityRef) -> str:
 
 def names_of_reader(
     identities: RelationSnapshot, principal: Principal, user: EntityRef | str | None
-) -> tuple[frozenset[bytes], frozenset[str]]:
-    """Return the ids and names of a principal, and of the ``user`` that it acts for, by reference or name."""
+) -> tuple[frozenset[bytes], frozenset[str], tuple[bytes, ...]]:
+    """Return the ids and names of a principal, and of the ``user`` that it acts for, by reference or name.
+
+    The last are the ids of the user alone, or else of the principal: the present one, and those merged into it.
+    """
     names = set() if principal.is_admin else {principal.label}
     if principal.role is not None:
         names.add(principal.role.value)
@@ -85,17 +91,17 @@ def names_of_reader(
     kind = OWN_KIND.get(principal.kind)
     if kind is not None and not principal.is_admin:
         entities.append(entity_named(identities, kind, principal.id))
-    ids = set()
+    ids = []
     for entity in entities:
-        ids.add(entity.id.bytes)
+        ids.append([entity.id.bytes])
         names.add(private_to(entity))
         for known in _having(identities, "entity_id", entity.id.bytes):
             if known.namespace == MERGED:
-                ids.add(uuid.UUID(known.name).bytes)
+                ids[-1].append(uuid.UUID(known.name).bytes)
                 names.add(f"{entity.entity_type}:{known.name}")
             elif not known.namespace and known.entity == entity:
                 names.add(f"{_PRINCIPALS[EntityType(entity.entity_type)].value}:{known.name}")
-    return frozenset(ids), frozenset(names)
+    return frozenset().union(*ids), frozenset(names), tuple(ids[0]) if ids else (NOBODY.bytes,)
 
 
 def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:

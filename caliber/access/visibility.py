@@ -154,7 +154,7 @@ class Readers:
             or seen.tasks not in (-1, owners.read)
             or (seen.until_us < NEVER and owners.now_us() >= seen.until_us)
         ):
-            ids, names = names_of_reader(identities, self._principal, self._user)
+            ids, names, used_by = names_of_reader(identities, self._principal, self._user)
             granted, read = NOTHING, owners.read
             if ids and grants.length:
                 sessions, only_writable = relations[SESSION.name], self._writing is self
@@ -164,10 +164,15 @@ class Readers:
             sight = seen.sight
             rights = None if self._kinds is None or agents is None else self._kinds.now(identities, agents)
             if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):
-                sight = Sight(ids, names, self._principal.serves, granted.keys, rights)
+                sight = Sight(ids, names, self._principal.serves, granted.keys, rights, used_by)
             seen = _Seen(identities, agents, grants, read if granted.keys else -1, granted.until_us, sight)
             self._seen = seen
         return seen.sight
+
+    @property
+    def used_by(self) -> tuple[bytes, ...]:
+        """The ids whose uses of records may show in an answer: a use counts for its own reader alone."""
+        return self.sight().used_by
 
     def writing(self) -> Readers:
         """Return the readers of what the principal may write to, as far as grants limit that."""
@@ -334,10 +339,12 @@ class Readers:
     def stated(self, lists: Sequence[str]) -> str:
         """Return the parameter of a search in the database, as JSON.
 
-        ``lists`` are the lists of readers that let the principal see a record, of the stored ones; ``ids`` the
+        ``lists`` are the lists of readers that let the principal see a record, of the stored ones; ``used_by`` the
+        ids whose uses count; ``ids`` the
         entities whose tasks it may see: without it, all; ``granted`` the tasks and records that it was granted.
         """
         found: dict[str, Any] = {"lists": [json.loads(text) for text in lists if self._listed(text)]}
+        found["used_by"] = [key.hex().upper() for key in self.used_by]
         if not self.everything:
             sight = self.sight()
             found["ids"] = sorted(key.hex().upper() for key in sight.ids)

@@ -91,6 +91,7 @@ def plan_rules(
             config_hash=config.hash.hex(),
             principal=who.label,
             masks=readers.masks(snapshot),
+            used_by=readers.used_by,
             query=query_source.text,
             query_embedding=query_source.vector,
             vector_expected=query_source.origin == "caller",

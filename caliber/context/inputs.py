@@ -16,6 +16,7 @@ from caliber.config import CaliberConfig
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
+from caliber.model.knowledge import NOBODY
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
@@ -52,6 +53,7 @@ class Masked:
     """The masks that an assembly is given, as a search asks for them."""
 
     masks: Mapping[str, Allowed]
+    used_by: tuple[bytes, ...]
 
     def over(self, rows: RelationSnapshot) -> Allowed | None:
         """Return the mask over a relation, or None when everything may be seen."""
@@ -95,8 +97,10 @@ class AssemblyInputs:
     """Inputs that the caller could not supply."""
     once: tuple[OneShot, ...] = ()
     """Rules for this window alone."""
+    used_by: tuple[bytes, ...] = (NOBODY.bytes,)
+    """The ids whose uses of records count."""
 
     @property
     def readers(self) -> Masked:
         """The records that the principal may see."""
-        return Masked(self.masks)
+        return Masked(self.masks, self.used_by)

@@ -192,6 +192,7 @@ class Reader:
                 config_hash=engine.config.hash.hex(),
                 principal=self._label,
                 masks=readers.masks(snapshot),
+                used_by=readers.used_by,
                 query=query.text,
                 query_embedding=query.vector,
                 without_vector=without_vector,
@@ -250,7 +251,8 @@ class Reader:
             engine.behind.put((self._pending, None, claim))
         at_us = to_us(window.assembled_at)
         if config.write_behind.usage_enabled:
-            engine.behind.put((self._shared.usage, None, (functools.partial(_owners_used, window), at_us)))
+            by = self._readers.acting_for(trajectory_id).used_by[0]
+            engine.behind.put((self._shared.usage, None, (functools.partial(_owners_used, window), by, erased, at_us)))
         about = (EntityType.CONTEXT_WINDOW, window.window_id)
         event = functools.partial(
             engine.event,

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from caliber.model.ids import EdgeId, NoteId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
@@ -79,15 +80,28 @@ class Note:
         return self.archived_at is None and self.superseded_by is None
 
 
+NOBODY: Final = uuid.UUID(int=0)
+"""Stands for the reader of a use by the application without a user, by an administrator, or by the system."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Hot counters of a record, written behind (O-10)."""
+    """Hot counters of a record for one reader, written behind (O-10).
+
+    ``used_by`` is the user that the record was read for, else the agent that read it, else ``NOBODY``. The key
+    ``usage_id`` follows: it is both ids, bit by bit, so that the keys of many records are one operation.
+    """
 
     owner_type: EntityType | str
     owner_id: uuid.UUID
     access_count: int
     last_accessed_at: datetime
+    used_by: uuid.UUID = NOBODY
+    usage_id: uuid.UUID = NOBODY
     version: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "usage_id", uuid.UUID(int=self.owner_id.int ^ self.used_by.int))
 
 
 @dataclass(frozen=True, slots=True)

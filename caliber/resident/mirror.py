@@ -394,16 +394,22 @@ class RelationSnapshot:
 
     def find_all(self, keys: Sequence[bytes]) -> list[int]:
         """Return the row number of each key at this boundary, or -1; at once, of a relation whose keys are ids."""
-        index = self.generation.index
-        if not self.length or not isinstance(index, KeyTable):
+        if not self.length or not isinstance(self.generation.index, KeyTable):
             return [self.find(key) for key in keys]
         pairs = np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64)
-        numbers = index.get_all(pairs)
+        found: list[int] = self.find_ids(pairs).tolist()
+        return found
+
+    def find_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the row number of each id at this boundary, or -1. Shapes: ids ``[n, 2]``, as of ``ties``."""
+        index = self.generation.index
+        if not self.length or not isinstance(index, KeyTable):
+            return np.full(len(ids), -1, np.int64)
+        numbers = index.get_all(ids).astype(np.int64)
         for place in np.flatnonzero(numbers >= self.length).tolist():
             numbers[place] = self.current(int(numbers[place]))
         numbers[~self.live_mask[numbers]] = -1
-        found: list[int] = numbers.tolist()
-        return found
+        return numbers
 
     def current(self, number: int) -> int:
         """Return the row that stood for row ``number``'s key at this boundary, or -1."""

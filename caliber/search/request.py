@@ -14,7 +14,6 @@ from caliber.access.visibility import Readers
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
-from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import Texts, held_texts
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.predicate import Predicate
@@ -22,13 +21,14 @@ from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.where import Where
 from caliber.search.query import Query
 from caliber.search.stats import StoredStats
+from caliber.search.usage import Uses
 
 
 class HitOrder(Protocol):
     """Re-ranks the hits of a search; ``search.ranking.roles.RoleScoring`` does."""
 
-    def ordered(self, found: Sequence[Found], usage: RelationSnapshot, at_us: int) -> list[Found]:
-        """Return the best hits in their order, by the usage counts at a boundary, and an instant."""
+    def ordered(self, found: Sequence[Found], uses: Uses, at_us: int) -> list[Found]:
+        """Return the best hits in their order, by the uses that the reader may know of, and an instant."""
         ...
 
 
@@ -57,6 +57,11 @@ class Request:
     """Whether only records above the relevance floor are found."""
     by_role: HitOrder | None = None
     """Re-ranks the hits."""
+
+    @property
+    def uses(self) -> Uses:
+        """The uses that the reader may know of."""
+        return Uses(self.snapshot["usage"], self.readers.used_by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class Searcher:
         if not request.text.strip():
             recent = recent_rows(searched, request, self._settings)
             if by_role is not None:
-                recent = by_role.ordered(recent, request.snapshot["usage"], request.as_of_us)
+                recent = by_role.ordered(recent, request.uses, request.as_of_us)
             return Outcome(recent, None, {}, None)
         query = self._understood(searched, request)
         if not searched:
@@ -134,7 +134,7 @@ class Searcher:
         for kind, row, score in _filled_up(searched, scored, request.limit - len(best)):
             found.append(Found(searched[kind].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
         if by_role is not None:
-            found = by_role.ordered(found, request.snapshot["usage"], request.as_of_us)
+            found = by_role.ordered(found, request.uses, request.as_of_us)
         named = tuple(" ".join(name) for name in scored.names)
         traversed = edge_ids(request.snapshot, edges) if edges else ()
         below = None if found else scored.floored.below

@@ -52,6 +52,7 @@ from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.roles import RoleScoring, used
 from caliber.search.request import Asked, Outcome, Request
+from caliber.search.usage import Uses
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import wrong_hash
 
@@ -223,7 +224,7 @@ class Searching:
         owners = snapshot[kind]
         visibility = self._shared.searcher.visibility(owners, self.readers, now, now)
         rows = np.flatnonzero(visibility.meeting(owners, where, engine.memory.texts))
-        _, times = used(owners, rows, snapshot["usage"])
+        _, times = used(owners, rows, Uses(snapshot["usage"], self.readers.used_by))
         high, low = owners.ties()[rows].T
         best = rows[np.lexsort((low, high, -times))[:count]]
         return [engine.memory.entity(owners, row) for row in best.tolist()]
@@ -244,7 +245,9 @@ class Searching:
         check("memory was searched")
         hits = self._hits(outcome)
         if outcome.traversed and engine.config.write_behind.usage_enabled:
-            engine.behind.put(*self._shared.usage.of(EntityType.EDGE.value, outcome.traversed, asked.now_us))
+            by, erased = asked.readers.used_by[0], engine.memory.erasures
+            used = self._shared.usage.of(EntityType.EDGE.value, outcome.traversed, by, erased, asked.now_us)
+            engine.behind.put(*used)
         status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
         embedder = self._embeddings.embedder
         pending = 0 if embedder is None else embedder.waiting()
@@ -373,8 +376,8 @@ class Searching:
         if kind is not None:
             now = engine.clock.now_us()
             if engine.config.write_behind.usage_enabled:
-                used = (relation.relation.name, record_id, 1, now)
-                engine.behind.put((self._shared.usage, record_id, used))
+                by = self.readers.used_by[0]
+                engine.behind.put(*self._shared.usage.of(relation.relation.name, (record_id,), by, erased, now))
             about = (EntityType(relation.relation.name), record_id)
             build = functools.partial(engine.event, kind, principal=self._label, subject=about, at_us=now)
             engine.publish_later(build, erased)

@@ -142,8 +142,8 @@ _TEXTS: Final = {
     ),
     "event.drop_trace": "DELETE FROM {event} WHERE trajectory_id = $1 AND family = 'trace'",
     "usage.bump": (
-        "INSERT INTO {usage} AS known (owner_type, owner_id, access_count, last_accessed_at, version)"
-        " VALUES ($1, $2, $3, $4, 1) ON CONFLICT (owner_id) DO UPDATE"
+        "INSERT INTO {usage} AS known (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at,"
+        " version) VALUES ($1, $2, $3, $4, $5, $6, 1) ON CONFLICT (usage_id) DO UPDATE"
         " SET access_count = known.access_count + excluded.access_count,"
         " last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at),"
         " version = known.version + 1 RETURNING {usage_row}"

@@ -126,8 +126,9 @@ _TEXTS = {
     ),
     "event.drop_trace": "DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace'",
     "usage.bump": (
-        "INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, 1)"
-        " ON CONFLICT (owner_id) DO UPDATE SET access_count = access_count + excluded.access_count,"
+        "INSERT INTO usage (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1) ON CONFLICT (usage_id) DO UPDATE"
+        " SET access_count = access_count + excluded.access_count,"
         " last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1"
         f" RETURNING {ROW['usage']}"
     ),

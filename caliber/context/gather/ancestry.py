@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from caliber.model.pcp import PruneStrategy
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.snapshot import ResidentSnapshot
+from caliber.search.usage import Uses
 
 
 def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> tuple[list[bytes], bytes | None]:
@@ -37,7 +37,7 @@ def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> 
 
 
 def keep_of_ancestors(
-    snapshot: ResidentSnapshot,
+    uses: Uses,
     owners: RelationSnapshot,
     rows: NDArray[np.int64],
     relevance: NDArray[np.float32],
@@ -58,7 +58,7 @@ def keep_of_ancestors(
     by_use: NDArray[np.int64] = np.zeros(len(rows), np.int64)
     by_score: NDArray[np.int64] = np.zeros(len(rows), np.int64)
     if strategy is not PruneStrategy.RELEVANCE:
-        by_use[np.lexsort((*last, -_last_used(snapshot, owners, rows)))] = np.arange(len(rows))
+        by_use[np.lexsort((*last, -np.maximum(created, uses.of(owners, rows)[1])))] = np.arange(len(rows))
     if strategy is not PruneStrategy.LRU:
         by_score[np.lexsort((*last, -relevance))] = np.arange(len(rows))
     if strategy is PruneStrategy.LRU:
@@ -66,18 +66,3 @@ def keep_of_ancestors(
     if strategy is PruneStrategy.RELEVANCE:
         return np.argsort(by_score)[:room]
     return np.lexsort((*last, (by_use + 1) * (by_score + 1)))[:room]
-
-
-def _last_used(snapshot: ResidentSnapshot, owners: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return when each row was last used, or was made if it never was."""
-    used = owners.column(owners.relation.age)[rows].copy()
-    usage = snapshot["usage"]
-    if not usage.count():
-        return used
-    keys = owners.ties().take(rows, axis=0).astype(">u8").tobytes()
-    at = usage.column("last_accessed_at")
-    for place in range(len(rows)):
-        found = usage.find(keys[16 * place : 16 * place + 16])
-        if found >= 0:
-            used[place] = max(int(used[place]), int(at[found]))
-    return used

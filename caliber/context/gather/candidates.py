@@ -63,6 +63,7 @@ from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.request import Pool
+from caliber.search.usage import Uses
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -294,7 +295,8 @@ def kept_of_ancestors(
         return np.arange(len(rows))
     owners, strategy = inputs.snapshot[plan.records[source].name], plan.config.pcp.context_dag.prune_strategy
     depth = np.repeat(np.arange(len(above)), [len(part) for part in above])
-    chosen = keep_of_ancestors(inputs.snapshot, owners, rows, relevance, depth, room, strategy)
+    uses = Uses(inputs.snapshot["usage"], inputs.used_by)
+    chosen = keep_of_ancestors(uses, owners, rows, relevance, depth, room, strategy)
     worst = float(relevance[chosen].min()) if len(chosen) else None
     cut_offs.append(CutOff(source_type_of(source), f"ancestors:{strategy.value}", room, worst, len(rows)))
     return chosen

@@ -113,6 +113,7 @@ class WindowRows:
         self._key = asked.trajectory_id.bytes
         self._turn = store.plans[TURNS].codec
         self.space: EmbeddingSpace | None = asked.search.space
+        self.used_by = asked.search.readers.used_by
         self._scope: uuid.UUID | None = None
         self.query = asked.query or NO_QUERY
         self.totals: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from caliber.model.context import SectionType, SourceType
 from caliber.model.declared import MemoryCategory
 from caliber.model.events import EventType
-from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
+from caliber.model.knowledge import NOBODY, Edge, EdgeRelation, Note, NoteType, Usage
 from caliber.model.learning import PersonAttribute, PersonFact
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
@@ -171,7 +171,7 @@ USAGE = Relation(
     plural="usages",
     entity=Usage,
     code=11,
-    comment="Hot counters, written behind: a crash may lose the last buffered counts and nothing else.",
+    comment="Hot counters for each reader, written behind: a crash may lose the last buffered counts and nothing else.",
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -180,14 +180,17 @@ USAGE = Relation(
     links=None,  # a counter of another record
     trust=None,  # numbers
     exported=Exported.RECORDS,
-    key=("owner_id",),
+    key=("usage_id",),
     columns=(
+        uuid_("usage_id", initial=Like("owner_id")),
         enum("owner_type", EntityType, open=True),
         uuid_("owner_id"),
+        uuid_("used_by", initial=f'"{NOBODY}"'),
         integer("access_count", check=(0, None), residence=_COLUMN),
         stamped("last_accessed_at", residence=_COLUMN),
         version(),
     ),
+    paths=(AccessPath("list_by_owner", ("owner_id",), ("used_by",)),),
 )
 
 EDGE = Relation(

@@ -41,6 +41,11 @@ class Seen(Protocol):
         """Return the mask, or None when everything may be seen."""
         ...
 
+    @property
+    def used_by(self) -> Sequence[bytes]:
+        """The ids whose uses of records may show in an answer."""
+        ...
+
 
 class Found(NamedTuple):
     """One hit before its text is read."""

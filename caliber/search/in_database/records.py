@@ -21,6 +21,7 @@ from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relations import MIRRORED
 from caliber.schema.traits import Enters, Mirror
 from caliber.search.in_database.stored import StoredSearch
+from caliber.search.usage import keys_of
 from caliber.storage.compile.codec import Codec, Row, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
@@ -31,11 +32,16 @@ _EMPTY = tuple(relation.name for relation in MIRRORED if relation.mirror is Mirr
 
 
 class Ranked(Protocol):
-    """The records of a snapshot that are to be ranked: in which space, and the keys of turns that searches found."""
+    """The records of a snapshot that are to be ranked: in which space, for whom, and the turns that searches found."""
 
     @property
     def space(self) -> EmbeddingSpace | None:
         """The space that is searched."""
+        ...
+
+    @property
+    def used_by(self) -> Sequence[bytes]:
+        """The ids whose uses of records count."""
         ...
 
     @property
@@ -112,7 +118,10 @@ class StoredRecords:
             kinds = [relation.name for relation in texts_of(self._store.catalog) if relation.neighbours is None]
             keys = [*(row[1] for kind in kinds for row in rows.get(kind, ())), *ranked.found_turns]
             packed = dump_json([key.hex().upper() for key in dict.fromkeys(keys)])
-            rows["usage"] = session.run(statements["search.usage_of"], (packed,))
+            uses = keys_of(dict.fromkeys(keys), ranked.used_by)
+            rows["usage"] = session.run(
+                statements["search.usage_of"], (dump_json([key.hex().upper() for key in uses]),)
+            )
             rows["edge"] = session.run(statements["search.edges_of"], (packed,))
             if space is not None:
                 found = session.run(statements["search.vectors_of"], (space.space_id.bytes, packed))

@@ -35,6 +35,7 @@ from caliber.search.query import Query
 from caliber.search.request import Asked, Outcome, Request
 from caliber.search.searcher import Searcher
 from caliber.search.stats import KindStats, StoredStats
+from caliber.search.usage import keys_of
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.filters import parameters
 from caliber.storage.compile.session import StatementSession
@@ -267,7 +268,9 @@ class StoredSearch:
         keys = [row[1] for kind in self.kinds for row in rows.get(kind, ())]
         packed = dump_json([key.hex().upper() for key in keys])
         if stats is None or asked.by_role is not None:
-            rows = {**rows, "usage": visibility.ask("search.usage_of", packed)}
+            uses = keys_of(keys, asked.readers.used_by)
+            found = visibility.ask("search.usage_of", dump_json([key.hex().upper() for key in uses]))
+            rows = {**rows, "usage": found}
         relations = {name: self._mirrors.mirror(name, rows.get(name, ())) for name in self.blank}
         spaces: dict[uuid.UUID, EmbeddingSpace] = {} if asked.space is None else {asked.space.space_id: asked.space}
         vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}

@@ -14,6 +14,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.search.filtering.filters import Found
 from caliber.search.ranking import fusion
 from caliber.search.ranking.legs import Floats, Ints
+from caliber.search.usage import Uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,18 @@ class RoleScoring:
         """The most hits that are scored."""
         return max(self.limit, self.settings.candidates)
 
-    def _parts(self, owners: RelationSnapshot, rows: Ints, usage: RelationSnapshot, at_us: int) -> dict[str, Floats]:
-        counts, times = used(owners, rows, usage)
+    def _parts(self, owners: RelationSnapshot, rows: Ints, uses: Uses, at_us: int) -> dict[str, Floats]:
+        counts, times = used(owners, rows, uses)
         importance = fusion.importance_scores(owners, self.neutral_importance, rows)
         codes = [owners.enum_code(self.column, each) for each in self.types]
         interests = np.isin(owners.column(self.column)[rows], codes)
         return weighted_parts(self.settings, self.role, importance, counts, times, interests, at_us)
 
-    def ordered(self, found: Sequence[Found], usage: RelationSnapshot, at_us: int) -> list[Found]:
+    def ordered(self, found: Sequence[Found], uses: Uses, at_us: int) -> list[Found]:
         """Return the best hits of one kind by the role's score; ties in their order before."""
         if not found:
             return []
-        parts = self._parts(found[0].relation, np.array([hit.row for hit in found], np.int64), usage, at_us)
+        parts = self._parts(found[0].relation, np.array([hit.row for hit in found], np.int64), uses, at_us)
         scores = sum(parts.values(), np.zeros(len(found)))
         order = np.argsort(-scores, kind="stable")[: self.limit].tolist()
         return [
@@ -78,13 +79,7 @@ def weighted_parts(
     }
 
 
-def used(owners: RelationSnapshot, rows: Ints, usage: RelationSnapshot) -> tuple[Ints, Ints]:
+def used(owners: RelationSnapshot, rows: Ints, uses: Uses) -> tuple[Ints, Ints]:
     """Return how often each record was used, and when it was used last, or else entered."""
-    counts, times = np.zeros(len(rows), np.int64), owners.column(owners.relation.dates.entered)[rows].astype(np.int64)
-    keys = owners.ties()[rows].astype(">u8").tobytes()
-    for at in range(len(rows)):
-        number = usage.find(keys[16 * at : 16 * at + 16])
-        if number >= 0:
-            counts[at] = usage.column("access_count")[number]
-            times[at] = usage.column("last_accessed_at")[number]
-    return counts, times
+    counts, last = uses.of(owners, rows)
+    return counts, np.where(counts > 0, last, owners.column(owners.relation.dates.entered)[rows])

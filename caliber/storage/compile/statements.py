@@ -60,7 +60,7 @@ IRREGULAR: dict[str, Irregular] = {
     "embedding.drop_some": Irregular(("space_id", "limit")),
     "embedding.of_space": Irregular(("space_id",), results=("owner_type", "vectors", "records")),
     "embedding.spaceless": Irregular(("after", "limit"), results=("ordinal",)),
-    "usage.bump": Irregular(("owner_type", "owner_id", "count", "now"), rows_of="usage"),
+    "usage.bump": Irregular(("usage_id", "owner_type", "owner_id", "used_by", "count", "now"), rows_of="usage"),
     "job.next": Irregular(("kinds", "ahead"), results=("kind", "available_at", "is_ahead")),
     "job.claim": Irregular(("kind", "now", "until", "claimant", "limit"), rows_of="job"),
     "job.claim_one": Irregular(("job_id", "now", "until", "claimant"), rows_of="job"),

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from caliber.model.access import AgentRole
 from caliber.model.declared import Trigger
+from caliber.model.references import EntityType
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -15,6 +16,7 @@ from caliber.schema.relation import (
     enum,
     instant,
     integer,
+    stamped,
     text,
     uuid_,
     version,
@@ -51,6 +53,25 @@ POLICY_RUN = Relation(
     **_BARE,
 )
 """Up to schema 3: progress of schedules."""
+
+USAGE = Relation(
+    name="usage",
+    plural="usages",
+    code=11,
+    comment="Hot counters, written behind: a crash may lose the last buffered counts and nothing else.",
+    ordinal=True,
+    versioned=True,
+    key=("owner_id",),
+    columns=(
+        enum("owner_type", EntityType, open=True),
+        uuid_("owner_id"),
+        integer("access_count", check=(0, None)),
+        stamped("last_accessed_at"),
+        version(),
+    ),
+    **_BARE,
+)
+"""Up to schema 8: uses by all readers as one; the new counts begin anew."""
 
 PENDING_TRIGGER = Relation(
     name="pending_trigger",

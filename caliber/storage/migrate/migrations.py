@@ -26,7 +26,7 @@ from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
 from caliber.storage.compile.plan import Dialect, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
+from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN, USAGE
 from caliber.storage.migrate.schema_changes import (
     AddColumn,
     AddEnumMember,
@@ -42,7 +42,7 @@ from caliber.storage.migrate.schema_changes import (
     statements_between,
 )
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
@@ -173,6 +173,13 @@ MIGRATIONS: dict[int, MigrationStep] = {
             *(AddColumn("conflict", name) for name in _CONFLICT_COLUMNS.split()),
             AddEnumMember(ConflictWinner.MERGED),
         ),
+    ),
+    # A process of schema 8 would count the uses of all readers as one.
+    9: MigrationStep(
+        "uses counted for each reader",
+        min_reader_version=9,
+        min_writer_version=9,
+        changes=(DropRelation(USAGE), AddRelation("usage")),
     ),
 }
 

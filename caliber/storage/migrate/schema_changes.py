@@ -218,8 +218,10 @@ def statements_between(before: Relation | None, after: Relation, dialect: Dialec
     new = create_statements(after, dialect)
     if before is None:
         return new
-    old = create_statements(before, dialect)
     table = dialect.table(after.name)
+    if before.key != after.key:  # dropped, and made anew without its rows
+        return (f"DROP TABLE {table}", *new)
+    old = create_statements(before, dialect)
     # The statements after CREATE TABLE are mostly indexes, one statement each.
     dropped = indexes_made_by(line for line in old[1:] if line not in new[1:])
     statements = [f"DROP INDEX {dialect.table(name)}" for name in dropped]

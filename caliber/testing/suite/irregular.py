@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from caliber.model.knowledge import NOBODY, Usage
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -297,13 +298,17 @@ def test_cached_vectors_of_a_model_go_in_batches(contract_dataset: Filled) -> No
 
 def test_usage_is_counted_and_its_newest_instant_kept(contract_dataset: Filled) -> None:
     def work(uow: UnitOfWork) -> None:
-        def bump(owner: uuid.UUID, count: int, now: int) -> Any:
-            return codec_of(USAGE).decode(uow.change(USAGE, "usage.bump", "note", owner.bytes, count, now)[0])
+        def bump(owner: uuid.UUID, count: int, now: int, by: uuid.UUID = NOBODY) -> Any:
+            use = Usage(EntityType.NOTE, owner, count, from_us(now), by)
+            keys = use.usage_id.bytes, "note", owner.bytes, by.bytes
+            return codec_of(USAGE).decode(uow.change(USAGE, "usage.bump", *keys, count, now)[0])
 
         known = bump(uid(41), 3, 40)
         assert (known.access_count, known.last_accessed_at, known.version) == (8, from_us(50), 2)
         new = bump(uid(42), 2, 60)
         assert (new.access_count, new.last_accessed_at, new.version) == (2, from_us(60), 1)
+        other = bump(uid(41), 1, 70, uid(7))  # of another reader
+        assert (other.access_count, other.owner_id, other.used_by) == (1, uid(41), uid(7))
 
     undone(contract_dataset.store, work)
 

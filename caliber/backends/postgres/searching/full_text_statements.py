@@ -94,7 +94,12 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     records, embedding, usage = dialect.table(kind), dialect.table("embedding"), dialect.table("usage")
     words, entries = dialect.table(text_table(relation)), dialect.table(f"{text_table(relation)}_entry")
     importance = f"coalesce(o.{relation.importance}, $5::float8)" if relation.importance else "$5::float8"
-    last_used = f"greatest({happened(relation)}, u.last_accessed_at)"
+
+    def used_at(seen: str) -> str:
+        ids = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'used_by') AS ids (id)"
+        return f"(SELECT max(u.last_accessed_at) FROM {usage} AS u WHERE u.owner_id = o.{key} AND u.used_by IN ({ids}))"
+
+    last_used = f"greatest({happened(relation)}, {used_at('$2')})"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
     sight, first_sight = in_sight(relation, dialect), in_sight(relation, dialect, "$1", "$2")
     meets = functools.partial(filter_condition, relation, dialect)
@@ -105,9 +110,8 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
     used = {
         f"search.used_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN {usage} AS u ON u.owner_id = o.{key}"
-            f" WHERE {first_sight} AND {meets(4)}"
-            f" ORDER BY coalesce(u.last_accessed_at, o.{quote(relation.dates.entered)}) DESC, o.{key} LIMIT $3::bigint"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {first_sight} AND {meets(4)}"
+            f" ORDER BY coalesce({used_at('$1')}, o.{quote(relation.dates.entered)}) DESC, o.{key} LIMIT $3::bigint"
         )
     }
     return {
@@ -141,8 +145,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             " SELECT term FROM found WHERE term IS NOT NULL LIMIT $4::bigint"
         ),
         f"search.recent_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN {usage} AS u ON u.owner_id = o.{key}"
-            f" WHERE {sight} AND {meets(7)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {meets(7)}"
             f" ORDER BY 0.5::float8 / (1.0::float8 + {age_us} / $4::float8) + 0.05::float8 * {importance} DESC,"
             " o.ordinal DESC LIMIT $6::bigint"
         ),
@@ -218,7 +221,7 @@ def _across(texts: tuple[Relation, ...], dialect: PostgresDialect) -> dict[str, 
         ),
         "search.usage_of": (
             f"SELECT {_row(BY_NAME['usage'], 'u')} FROM {dialect.table('usage')} AS u"
-            f" WHERE u.owner_id IN ({_IDS.format('$1')}) ORDER BY u.ordinal"
+            f" WHERE u.usage_id IN ({_IDS.format('$1')}) ORDER BY u.ordinal"
         ),
         "search.edges_of": (
             f"SELECT {_row(BY_NAME['edge'], 'l')} FROM {edge} AS l WHERE l.removed_at IS NULL"

@@ -80,6 +80,7 @@ def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
     importance = f"coalesce(o.{relation.importance}, ?5)" if relation.importance else "?5"
+    used_at = f"(SELECT max(u.last_accessed_at) FROM usage AS u WHERE u.owner_id = o.{key} AND u.used_by IN ({{}}))"
     sight, first_sight, time = _in_sight(relation), _in_sight(relation, "?1", "?2"), happened(relation)
     meets = functools.partial(filter_condition, relation, DIALECT)
     row = quote_all(codec_of(relation).names)
@@ -88,9 +89,9 @@ def _of(relation: Relation) -> dict[str, str]:
     }
     used = {
         f"search.used_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
-            f" WHERE {first_sight} AND {meets(4)}"
-            f" ORDER BY coalesce(u.last_accessed_at, o.{quote(relation.dates.entered)}) DESC, o.{key} LIMIT ?3"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {first_sight} AND {meets(4)} ORDER BY coalesce("
+            f"{used_at.format(_IDS_AT.format('?1', '$.used_by'))}, o.{quote(relation.dates.entered)})"
+            f" DESC, o.{key} LIMIT ?3"
         )
     }
     return {
@@ -118,9 +119,8 @@ def _of(relation: Relation) -> dict[str, str]:
             f"SELECT term FROM {words}_words WHERE term >= max(?1, ?2) AND term > ?2 AND term < ?3 LIMIT ?4"
         ),
         f"search.recent_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
-            f" WHERE {sight} AND {meets(7)}"
-            f" ORDER BY 0.5 / (1.0 + max(?1 - max({time}, coalesce(u.last_accessed_at, {time})), 0)"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {meets(7)} ORDER BY 0.5 / (1.0 + max(?1 -"
+            f" max({time}, coalesce({used_at.format(_IDS_AT.format('?2', '$.used_by'))}, {time})), 0)"
             f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
         ),
         f"search.newest_{kind}": (
@@ -171,7 +171,7 @@ _TEXTS = {
         f"SELECT {ROW['embedding']} FROM embedding WHERE space_id = ?1 AND owner_id IN ({_IDS.format('?2')})"
         " ORDER BY ordinal"
     ),
-    "search.usage_of": f"SELECT {ROW['usage']} FROM usage WHERE owner_id IN ({_IDS.format('?1')}) ORDER BY ordinal",
+    "search.usage_of": f"SELECT {ROW['usage']} FROM usage WHERE usage_id IN ({_IDS.format('?1')}) ORDER BY ordinal",
     "search.edges_of": (
         f"SELECT {ROW['edge']} FROM edge WHERE removed_at IS NULL AND source_id IN ({_IDS.format('?1')})"
         f" UNION SELECT {ROW['edge']} FROM edge WHERE removed_at IS NULL AND target_id IN ({_IDS.format('?1')})"
