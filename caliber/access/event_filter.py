@@ -8,12 +8,15 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable
+from typing import Final
 
 from caliber.access.visibility import Readers
 from caliber.model.access import Principal
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
+
+_RETRIEVED: Final = frozenset(relation.retrieved for relation in BY_NAME.values() if relation.retrieved is not None)
 
 
 def event_filter(
@@ -29,6 +32,8 @@ def event_filter(
 
     def filtered(event: Event) -> Event | None:
         if event.family is EventFamily.AUDIT:
+            return None
+        if event.event_type in _RETRIEVED and event.principal != label:
             return None
         if event.trajectory_id is not None and not readers.sees_task(event.trajectory_id.bytes):
             return None

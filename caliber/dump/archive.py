@@ -38,7 +38,7 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import UNREADABLE
 from caliber.storage.maintain.maintenance import StoreSnapshot
 from caliber.storage.migrate.job_conversion import DROPPED, converted_to
-from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
+from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline, relations_at
 
 FORMAT: Final = "caliber-archive-1"
 _MANIFEST: Final = "manifest.json"
@@ -400,8 +400,16 @@ class Archive:
                 done += read
                 progress("checking the archive", done, total)
 
+    @functools.cached_property
+    def _keys(self) -> dict[str, tuple[str, ...]]:
+        return {each.name: each.key for each in relations_at(self.manifest.schema_version)}
+
     def member(self, relation: Relation) -> Member | None:
-        """Return the archive's entry of a relation; None for one that did not exist when it was made."""
+        """Return the archive's entry of a relation; None for one that did not exist, or had another key, when it was
+        made.
+        """
+        if self._keys.get(relation.name, relation.key) != relation.key:
+            return None
         return next((each for each in self.manifest.relations if each.relation == relation.name), None)
 
     def columns_of(self, relation: Relation) -> tuple[Column, ...]:

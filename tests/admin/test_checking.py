@@ -82,7 +82,7 @@ FAULTS = {
     "a space": ("DELETE FROM {embedding_space}", {("embedding", "embedding"): 10}),
     "an end of an edge": (
         "DELETE FROM {note} WHERE note_id = (SELECT target_id FROM {edge})",
-        {("orphan", "edge"): 1, ("orphan", "usage"): 1},
+        {("orphan", "edge"): 1, ("orphan", "usage"): 2},  # uses by the administrator, and by the agent
     ),
     "an index": ('DROP INDEX {prefix}"ix_note_find_by_entity"', {("schema", ""): 1}),
     "a number of rows": ("{forget_numbers}", {("counter", "turn"): 1}),

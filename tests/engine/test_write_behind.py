@@ -15,6 +15,7 @@ from caliber.engine.background import PeriodicTask
 from caliber.engine.write_behind import WriteBehind
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.events import EventType
+from caliber.model.knowledge import NOBODY
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect, replaced
 
@@ -39,7 +40,7 @@ def test_an_entry_that_cannot_be_written_stops_nothing(memory: Any, start: Any) 
     engine = inspect(memory).engine
     usage, windows = engine.part(SearchEngine).usage, engine.part(WindowLog)
     behind.put((engine.log, None, engine.event(EventType.NOTIFY, payload={"text": LONE})))
-    behind.put(*usage.of(LONE, [uuid.uuid4()], 0))
+    behind.put(*usage.of(LONE, [uuid.uuid4()], NOBODY.bytes, 0, 0))
 
     def unmakeable() -> Any:
         raise UnicodeEncodeError("utf-8", LONE, 3, 4, "no text")
@@ -215,7 +216,7 @@ def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way
         return [("note", note)]
 
     for owners in (breaks, lambda: [("note", note)]):
-        behind.put((inspect(memory).part(SearchEngine).usage, None, (owners, 1)))
+        behind.put((inspect(memory).part(SearchEngine).usage, None, (owners, NOBODY.bytes, 0, 1)))
     with pytest.raises(Unavailable, match="write-behind failed"):
         behind.flush()
     fails.clear()

@@ -1414,9 +1414,9 @@ SELECT first_turn, last_turn, cardinality(source_turns) FROM "tenant_a"."turn_su
 SELECT nextval('"tenant_a"."turn_summary_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- usage.bump
---   takes: owner_type, owner_id, count, now
---   gives: ordinal, owner_type, owner_id, access_count, last_accessed_at, version
-INSERT INTO "tenant_a"."usage" AS known (owner_type, owner_id, access_count, last_accessed_at, version) VALUES ($1, $2, $3, $4, 1) ON CONFLICT (owner_id) DO UPDATE SET access_count = known.access_count + excluded.access_count, last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at), version = known.version + 1 RETURNING "ordinal", "owner_type", "owner_id", "access_count", "last_accessed_at", "version";
+--   takes: usage_id, owner_type, owner_id, used_by, count, now
+--   gives: ordinal, usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version
+INSERT INTO "tenant_a"."usage" AS known (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version) VALUES ($1, $2, $3, $4, $5, $6, 1) ON CONFLICT (usage_id) DO UPDATE SET access_count = known.access_count + excluded.access_count, last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at), version = known.version + 1 RETURNING "ordinal", "usage_id", "owner_type", "owner_id", "used_by", "access_count", "last_accessed_at", "version";
 
 -- usage.reserve
 --   takes: count

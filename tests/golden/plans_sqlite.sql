@@ -1134,9 +1134,9 @@ SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", 
 SELECT first_turn, last_turn, length(source_turns) / 16 FROM turn_summary WHERE scope_id = ?1 ORDER BY first_turn;
 
 -- usage.bump
---   takes: owner_type, owner_id, count, now
---   gives: ordinal, owner_type, owner_id, access_count, last_accessed_at, version
-INSERT INTO usage (owner_type, owner_id, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, 1) ON CONFLICT (owner_id) DO UPDATE SET access_count = access_count + excluded.access_count, last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1 RETURNING "ordinal", "owner_type", "owner_id", "access_count", "last_accessed_at", "version";
+--   takes: usage_id, owner_type, owner_id, used_by, count, now
+--   gives: ordinal, usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version
+INSERT INTO usage (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1) ON CONFLICT (usage_id) DO UPDATE SET access_count = access_count + excluded.access_count, last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1 RETURNING "ordinal", "usage_id", "owner_type", "owner_id", "used_by", "access_count", "last_accessed_at", "version";
 
 -- window.prune
 --   takes: now, older_than

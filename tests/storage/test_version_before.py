@@ -60,7 +60,15 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
         with inspect(memory).store.read() as session:
             rows = {name: session.run(plans.count, ())[0][0] for name, plans in tables.items()}
         for name, count in EXPECTED["rows"].items():
-            if name not in ("change", "schema_migration", "event", "config_document", "pending_trigger", "policy_run"):
+            if name not in (
+                "change",
+                "schema_migration",
+                "event",
+                "config_document",
+                "pending_trigger",
+                "policy_run",
+                "usage",
+            ):
                 assert rows[name] == count, name
         if not restored:
             with inspect(memory).store.read() as session:

@@ -593,12 +593,12 @@ def compare(one: Question, whole: World, other: World) -> None:
         raise Leak(one.what, one.by.label, sorted(each.label for each in one.viewers), got, expected)
 
 
-def opener(backend: Backend, another: Callable[[str], Backend], mode: str) -> Callable[[], World]:
+def opener(backend: Backend, another: Callable[[str], Backend], mode: str, **knobs: Any) -> Callable[[], World]:
     """Return a function that opens stores of one kind of database, each its own."""
 
     def opened() -> World:
         clock, made = SetClock(), another(backend.name)
-        settings = made.config(search__mode=mode, **KNOBS, principal=SHIPPED.model_dump(mode="json"))
+        settings = made.config(search__mode=mode, **KNOBS | knobs, principal=SHIPPED.model_dump(mode="json"))
         memory = made.open(settings, clock=clock)
         return World(memory.acting_as(Principal.admin()), clock, handles={APPLICATION: memory})
 
