@@ -84,7 +84,11 @@ class Readers:
         self.everything = principal.is_admin and user is None
         self.serves_tasks = principal.serves and user is None
         """True where a call about a task may name any task: it acts for the task's user then."""
-        self._kinds = _limits(owners, principal) if principal.kind is PrincipalKind.AGENT else None
+        self._kinds: KindLimits | None = None
+        if principal.kind is PrincipalKind.AGENT:
+            from caliber.access.kinds import KindLimits  # most processes act for no agent
+
+            self._kinds = KindLimits.of(owners, principal)
         self.limited = self._kinds is not None
         """True where rights by kind may hide values of a record."""
         self._writing: Readers | None = self if only_writable else None
@@ -339,12 +343,11 @@ class Readers:
     def stated(self, lists: Sequence[str]) -> str:
         """Return the parameter of a search in the database, as JSON.
 
-        ``lists`` are the lists of readers that let the principal see a record, of the stored ones; ``used_by`` the
-        ids whose uses count; ``ids`` the
-        entities whose tasks it may see: without it, all; ``granted`` the tasks and records that it was granted.
+        ``lists`` are the stored lists of readers that let the principal see a record; ``ids`` the entities whose tasks
+        it may see: without it, all; ``granted`` the tasks and records that it was granted; ``used_by`` as above.
         """
-        found: dict[str, Any] = {"lists": [json.loads(text) for text in lists if self._listed(text)]}
-        found["used_by"] = [key.hex().upper() for key in self.used_by]
+        listed = [json.loads(text) for text in lists if self._listed(text)]
+        found: dict[str, Any] = {"lists": listed, "used_by": [key.hex().upper() for key in self.used_by]}
         if not self.everything:
             sight = self.sight()
             found["ids"] = sorted(key.hex().upper() for key in sight.ids)
@@ -445,12 +448,6 @@ class Readers:
     def _listed(self, names: Any) -> bool:
         """Return whether a list of readers as it is stored, JSON or None, lets the principal see a record."""
         return self.everything or self.judge_list(self.sight(), names)
-
-
-def _limits(owners: TaskOwners, principal: Principal) -> KindLimits | None:
-    from caliber.access.kinds import KindLimits  # most processes act for no agent
-
-    return KindLimits.of(owners, principal)
 
 
 def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:

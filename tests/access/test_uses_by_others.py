@@ -12,9 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.databases import Backend
-from support.evidence import seed
-from support.privacy import (
+from support.access.privacy import (
     AGENTS,
     APPLICATION,
     USERS,
@@ -31,6 +29,8 @@ from support.privacy import (
     question,
     steps,
 )
+from support.databases import Backend
+from support.evidence import scale, seed
 
 from caliber.access import event_filter
 from caliber.access.visibility import Readers
@@ -115,13 +115,21 @@ def check_alone(open_store: Callable[[], World], rng: random.Random, rounds: int
             world.handles[APPLICATION].close()
 
 
-@MODES
 @pytest.mark.databases("one")
-def test_what_others_do_shows_in_no_answer(backend: Backend, another: Any, mode: str) -> None:
-    check_alone(opener(backend, another, mode, **COUNTED), random.Random(seed()), 12)
+def test_what_others_do_shows_in_no_answer(backend: Backend, another: Any) -> None:
+    check_alone(opener(backend, another, "resident", **COUNTED), random.Random(seed()), 8)
 
 
 @MODES
+@pytest.mark.prove
+@pytest.mark.databases("all")
+def test_whatever_others_do_shows_in_no_answer(backend: Backend, another: Any, mode: str) -> None:
+    rounds = 150 if mode == "resident" else 40
+    check_alone(opener(backend, another, mode, **COUNTED), random.Random(seed()), scale(rounds, 10 * rounds))
+
+
+@MODES
+@pytest.mark.prove
 @pytest.mark.databases("one")
 def test_uses_that_count_for_everybody_are_found(
     backend: Backend, another: Any, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +139,7 @@ def test_uses_that_count_for_everybody_are_found(
         check_alone(opener(backend, another, mode, **COUNTED), random.Random(seed()), 40)
 
 
+@pytest.mark.prove
 @pytest.mark.databases("one")
 def test_events_of_what_others_read_are_found(backend: Backend, another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_filter, "_RETRIEVED", frozenset())
