@@ -173,10 +173,7 @@ class Readers:
             self._seen = seen
         return seen.sight
 
-    @property
-    def used_by(self) -> tuple[bytes, ...]:
-        """The ids whose uses of records may show in an answer: a use counts for its own reader alone."""
-        return self.sight().used_by
+    used_by = property(lambda self: self.sight().used_by, doc="The ids whose uses of records may show in an answer.")
 
     def writing(self) -> Readers:
         """Return the readers of what the principal may write to, as far as grants limit that."""
@@ -343,8 +340,8 @@ class Readers:
     def stated(self, lists: Sequence[str]) -> str:
         """Return the parameter of a search in the database, as JSON.
 
-        ``lists`` are the stored lists of readers that let the principal see a record; ``ids`` the entities whose tasks
-        it may see: without it, all; ``granted`` the tasks and records that it was granted; ``used_by`` as above.
+        ``lists`` are the stored lists of readers that let it see a record; ``ids`` the entities whose tasks it may see:
+        without it, all; ``granted`` the tasks and records that it was granted.
         """
         listed = [json.loads(text) for text in lists if self._listed(text)]
         found: dict[str, Any] = {"lists": listed, "used_by": [key.hex().upper() for key in self.used_by]}

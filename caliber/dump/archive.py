@@ -30,7 +30,7 @@ from caliber.model.process.interrupts import let_through, managed, suppress
 from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
-from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations import MEMORY_TYPE, RELATIONS
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.bulk.arrow import batch_from_rows
 from caliber.storage.bulk.parquet import parquet_batches, parquet_names, parquet_writer
@@ -401,14 +401,16 @@ class Archive:
                 progress("checking the archive", done, total)
 
     @functools.cached_property
-    def _keys(self) -> dict[str, tuple[str, ...]]:
-        return {each.name: each.key for each in relations_at(self.manifest.schema_version)}
+    def _remade(self) -> set[str]:
+        """The relations that had another key when the archive was made: their rows are not restored."""
+        then = {each.name: each.key for each in relations_at(self.manifest.schema_version)}
+        return {each.name for each in RELATIONS if then.get(each.name, each.key) != each.key}
 
     def member(self, relation: Relation) -> Member | None:
         """Return the archive's entry of a relation; None for one that did not exist, or had another key, when it was
         made.
         """
-        if self._keys.get(relation.name, relation.key) != relation.key:
+        if relation.name in self._remade:
             return None
         return next((each for each in self.manifest.relations if each.relation == relation.name), None)
 

@@ -89,9 +89,9 @@ def whole(text: str, world: World) -> str:
     return plain({name: getattr(found, name) for name in found.__dataclass_fields__ if name != "position"})
 
 
-def check_alone(open_store: Callable[[], World], rng: random.Random, rounds: int) -> None:
+def check_alone(open_store: Callable[[], World], rng: random.Random, rounds: int, each: int = 12) -> None:
     """Compare reads of ``ME`` in a store that others use with those where nobody else does anything."""
-    done = Done(steps(rng, USERS[:3], 12))
+    done = Done(steps(rng, USERS[:3], each))
     busy, quiet = fill(open_store(), done.plan, None), fill(open_store(), done.plan, frozenset((ME,)))
     for text in [words(rng) for _ in range(4)]:
         for world in (busy, quiet):
@@ -117,7 +117,7 @@ def check_alone(open_store: Callable[[], World], rng: random.Random, rounds: int
 
 @pytest.mark.databases("one")
 def test_what_others_do_shows_in_no_answer(backend: Backend, another: Any) -> None:
-    check_alone(opener(backend, another, "resident", **COUNTED), random.Random(seed()), 8)
+    check_alone(opener(backend, another, "resident", **COUNTED), random.Random(seed()), 6, 3)
 
 
 @MODES
