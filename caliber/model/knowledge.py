@@ -6,12 +6,13 @@ import uuid
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 from caliber.model.ids import EdgeId, NoteId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
+
+NOBODY = uuid.UUID(int=0)  # the application without a user, an administrator, the system
 
 
 class NoteType(StrEnum):
@@ -31,8 +32,7 @@ class NoteType(StrEnum):
     BUG = "bug"
     TEST = "test"
     IMPLEMENTATION = "implementation"
-    UNTYPED = "untyped"
-    """A note that its author gave no type."""
+    UNTYPED = "untyped"  # its author gave it no type
 
 
 class EdgeRelation(StrEnum):
@@ -80,17 +80,9 @@ class Note:
         return self.archived_at is None and self.superseded_by is None
 
 
-NOBODY: Final = uuid.UUID(int=0)
-"""Stands for the reader of a use by the application without a user, by an administrator, or by the system."""
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Hot counters of a record for one reader, written behind (O-10).
-
-    ``used_by`` is the user that the record was read for, else the agent that read it, else ``NOBODY``. The key
-    ``usage_id`` follows: it is both ids, bit by bit, so that the keys of many records are one operation.
-    """
+    """Hot counters of a record, written behind (O-10), for the user it was read for, else the agent, else NOBODY."""
 
     owner_type: EntityType | str
     owner_id: uuid.UUID
@@ -100,7 +92,7 @@ class Usage:
     usage_id: uuid.UUID = NOBODY
     version: int = 1
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # both ids, bit by bit: one operation for the keys of many
         object.__setattr__(self, "usage_id", uuid.UUID(int=self.owner_id.int ^ self.used_by.int))
 
 
