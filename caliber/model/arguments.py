@@ -41,10 +41,7 @@ def exact(value: str) -> str:
 
 
 def as_uuid(value: Any, field: str) -> uuid.UUID:
-    """Return an id given as a UUID or as its text.
-
-    Raises: InvalidValue, DTypeError.
-    """
+    """Return an id given as a UUID or as its text. Raises: InvalidValue, DTypeError."""
     if isinstance(value, uuid.UUID):
         return value if type(value) is uuid.UUID else uuid.UUID(int=value.int)
     if isinstance(value, str):
@@ -58,10 +55,7 @@ def as_uuid(value: Any, field: str) -> uuid.UUID:
 
 
 def as_enum(value: Any, members: type[E], field: str) -> E:
-    """Return a member given as itself or as its text.
-
-    Raises: InvalidValue, naming the members.
-    """
+    """Return a member given as itself or as its text. Raises: InvalidValue, naming the members."""
     if isinstance(value, str):  # an enumeration would quote anything else in its refusal
         with suppress(ValueError):
             return members(value if isinstance(value, members) else exact(value))
@@ -124,10 +118,7 @@ def as_names(values: Any, field: str) -> tuple[str, ...]:
 
 
 def as_uuids(values: Any, field: str) -> tuple[uuid.UUID, ...]:
-    """Return a sequence of ids.
-
-    Raises: InvalidValue, DTypeError.
-    """
+    """Return a sequence of ids. Raises: InvalidValue, DTypeError."""
     return tuple(as_uuid(value, field) for value in as_items(values, field, "a sequence of ids"))
 
 
