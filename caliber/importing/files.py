@@ -14,6 +14,7 @@ from caliber.importing.errors import SourceError
 from caliber.model.process.files import is_in_use, read_bytes
 
 MAX_BYTES: Final = 1_000_000
+IN_USE: Final = "of a store that this process has open"
 _SKIPPED_FOLDERS: Final = frozenset(
     ("__pycache__", "build", "dist", "env", "node_modules", "site-packages", "target", "vendor", "venv", "virtualenv",
      "bower_components", "coverage", "htmlcov", "CVS", "_build", "out")
@@ -135,7 +136,7 @@ def read_text(listing: Listing, name: str, max_bytes: int) -> str | None:
     try:
         about = file.lstat()
         if is_in_use(file):
-            reason = "of a store that is open"
+            reason = IN_USE
         elif not os.path.isfile(file) or file.is_symlink():  # noqa: PTH113  (quicker, and stat was made already)
             reason = "links and special files"
         elif about.st_size > max_bytes:

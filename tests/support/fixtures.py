@@ -19,6 +19,24 @@ if TYPE_CHECKING:
     from support.databases import Agent, Backend, PostgresBackend
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _watched() -> None:
+    from support.storage import locks_held
+
+    locks_held.watch()
+
+
+@pytest.fixture(autouse=True)
+def _open_stores_keep_their_locks() -> Iterator[None]:
+    """Fail a test in which the package opened a file of an open store: closing it drops the store's locks."""
+    from support.storage.locks_held import dangerous
+
+    yield
+    found = dangerous[:]
+    dangerous.clear()
+    assert not found, found
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The DSN of the suite's server: the one that CALIBER_TEST_DSN names, or a private one for this run."""

@@ -144,7 +144,7 @@ class CodeOf:
 
 def _surroundings() -> str:
     """Return a name for all that compiled code depends on."""
-    source = Path(loops.__file__).read_bytes()
+    source = read_bytes(Path(loops.__file__))
     versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version)
     processor = cpu_target.target_context.codegen().magic_tuple()
     return hashlib.sha256(repr((source, versions, processor)).encode()).hexdigest()[:32]

@@ -41,9 +41,13 @@ class HeldFiles:
     """The files of one open database; they are held while this object lives."""
 
     def __init__(self, path: str) -> None:
-        base = os.path.realpath(path)  # as SQLite resolves it: the log of a link is beside its target
-        self._first = identity_of(base)
-        self._names = (base, *(f"{base}{ending}" for ending in BESIDE))
+        self._base = os.path.realpath(path)  # as SQLite resolves it: the log of a symbolic link is beside its target
+        self._first = identity_of(self._base)
+        self._names = (self._base, *(f"{self._base}{ending}" for ending in BESIDE))
+        self.has_other_name = any(
+            each._base != self._base and self._first is not None and each.have(self._first) for each in _all_held()
+        )
+        """Whether the process has the file open under another name, where SQLite would look for another log."""
         _held[id(self)] = self
 
     def have(self, wanted: Identity) -> bool:
@@ -56,9 +60,13 @@ _held: Final = weakref.WeakValueDictionary[int, HeldFiles]()
 
 def is_in_use(path: str | os.PathLike[str]) -> bool:
     """Return whether a file belongs to a store that this process has open, under whatever name."""
-    found = [held for ref in _held.valuerefs() if (held := ref()) is not None]
+    found = _all_held()
     wanted = identity_of(path) if found else None
     return wanted is not None and any(held.have(wanted) for held in found)
+
+
+def _all_held() -> list[HeldFiles]:
+    return [held for ref in _held.valuerefs() if (held := ref()) is not None]
 
 
 def refuse_in_use(path: str | os.PathLike[str]) -> None:

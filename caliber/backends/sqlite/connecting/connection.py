@@ -12,7 +12,7 @@ from caliber.backends.sqlite.connecting.errors import FAILURES, NO_STORE, transl
 from caliber.backends.sqlite.connecting.file_names import FileNames
 from caliber.backends.sqlite.connecting.first_page import FileState, state_of, undo_first_byte
 from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
-from caliber.model.errors import CaliberError, SchemaMismatch
+from caliber.model.errors import CaliberError, SchemaMismatch, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import HeldFiles
 from caliber.model.process.interrupts import let_through, managed
@@ -104,7 +104,8 @@ class SqliteConnection(Calls):
             flags |= apsw.SQLITE_OPEN_URI  # only for names of our own: a path is taken as it is
         try:
             vfs = None if options.in_memory else VFS
-            if not options.in_memory:
+            if self._held is not None:
+                self._require_one_name(self._held)
                 self._require_database(path, create)
             self.raw = apsw.Connection(path, flags=flags, vfs=vfs, statementcachesize=options.statement_cache)
             self.raw.set_busy_timeout(options.busy_timeout_ms)
@@ -125,6 +126,16 @@ class SqliteConnection(Calls):
             if self.raw is not None:
                 self.raw.close(True)
             raise translate(error, options.shown) from error
+
+    def _require_one_name(self, held: HeldFiles) -> None:
+        """Refuse a second name of an open file: SQLite would keep a log under each. Raises: Unavailable."""
+        if held.has_other_name:
+            raise Unavailable(
+                f"{self._options.shown} is unavailable (open under another name): this process has the same file open"
+                " under another name, a hard link, or its name before it was moved; use one name for it",
+                reason="open under another name",
+                retryable=False,
+            )
 
     def _require_database(self, path: str, create: bool) -> None:
         """Refuse a file of something else before SQLite sees it, which may change it: to roll back, or if it is tiny.
