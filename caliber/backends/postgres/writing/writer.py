@@ -449,12 +449,14 @@ class PostgresWriter(GroupWriter):
         )
 
     def _publish(self, ticket: Ticket, sequence: int, xid: int, changes: list[RowChange]) -> None:
-        if self.follower is None or not sequence:
+        if self.follower is None:
             return
         try:
             if not self._order.wait(ticket, earliest(None)):
                 # A COMMIT that was sent before ours is not answered: ours stands, and memory reads it with all else.
                 raise deadline_passed("memory waited for a commit that was sent before")
+            if not sequence:
+                return  # nothing of ours; and memory has what it saw of other threads' commits
             self._feed.claim(sequence, xid)
             self.follower.committed(sequence, changes)
         except BaseException as error:
