@@ -88,7 +88,8 @@ def test_a_descriptor_closed_in_forget_is_found(tmp_path: Path) -> None:
     began, number = time.monotonic(), seed()
     faults: list[str] = []
     while not faults and time.monotonic() - began < 60:
-        made = Round(tmp_path / f"round-{number}", number, seconds=8, processes=3, planted=True)
+        folder = tmp_path / f"round-{number}"
+        made = Round(folder, number, seconds=8, processes=3, often=("forget", "close"), planted=True)
         faults = [*made.play(), *made.judged()]
         number += 1
     signs = ("file gone", "file replaced", "corrupt", "damaged", "lost", "code -7")  # -7: SIGBUS, of a file cut short

@@ -98,9 +98,9 @@ class Round:
 
     def __init__(
         self, folder: Path, seed: int, *, seconds: float, processes: int = 2, schema: str | None = None,
-        planted: bool = False,
+        often: tuple[str, ...] = (), planted: bool = False,
     ) -> None:  # fmt: skip
-        self.folder, self.seconds, self.seed, self.planted = folder, seconds, seed, planted
+        self.folder, self.seconds, self.seed, self.often, self.planted = folder, seconds, seed, often, planted
         self.chance = random.Random(f"machine {seed}")
         for name in ("store", "logs", "elsewhere"):
             (folder / name).mkdir(parents=True)
@@ -133,7 +133,7 @@ class Round:
         environment = {DSN: os.environ[DSN]} if self.schema else {}
         order = Order(
             self.path, knobs, environment, self.folder, self.world, f"p{number}",
-            self.chance.choice((1, 2)), f"{self.seed} {number}", self.planted,
+            self.chance.choice((1, 2)), f"{self.seed} {number}", self.often, self.planted,
         )  # fmt: skip
         return Running(order)
 
@@ -257,7 +257,10 @@ class Judge:
             return any(
                 each.name == "recover" and each.given["task"] == task and not op.before(each) for each in self._ops
             )
-        return error == "NotFound" and any(not op.before(each) for each in self._covering(op.given))
+        person = op.given.get("person")  # a call that failed does not name its task
+        return error == "NotFound" and any(
+            not op.before(each) for each in self._erasing if each.given["person"] == person
+        )
 
     def _closed_meanwhile(self, op: Op) -> bool:
         own = op.client.partition("/")[0] + "/"

@@ -48,6 +48,8 @@ class Order(NamedTuple):
     name: str
     threads: int
     seed: str
+    often: tuple[str, ...]
+    """Calls that come up much more often than in ``OPERATIONS``."""
     planted: bool
 
 
@@ -92,8 +94,7 @@ class Worker(Client):
     def step(self) -> None:
         """Make one random call, once no other thread is opening the store again."""
         self.process.is_open.wait()
-        names = list(OPERATIONS)
-        name = self.rng.choices(names, [OPERATIONS[each][0] for each in names])[0]
+        name = self.rng.choices(list(OPERATIONS), self.process.weights)[0]
         OPERATIONS[name][1](self)
 
     def person(self) -> str:
@@ -389,6 +390,12 @@ class Process:
         self.settings = settings_of(order.path, order.knobs)
         self.memory = caliber.open(self.settings)
         self.workers: list[Worker] = []
+        # Processes differ: one forgets all the time, another does nothing but write.
+        moods = random.Random(order.seed).choices((0.2, 1, 1, 1, 5), k=len(OPERATIONS))
+        self.weights = [
+            weight * (20 if name in order.often else mood)
+            for mood, (name, (weight, _)) in zip(moods, OPERATIONS.items(), strict=True)
+        ]
         self.reopening = threading.Lock()
         self.is_open = threading.Event()
         self.is_open.set()
