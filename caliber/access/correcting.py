@@ -82,15 +82,16 @@ class RecordCorrections(ABC, Generic[R]):
         self._corrections = Corrections(engine, principal, user, rights=rights)
 
     @classmethod
-    def checked(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the validated fields that a caller gave; the value ``...`` means not given.
+    def checked(cls, fields: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+        """Return the validated fields that a caller gave; ``...`` means not given, and None in a ``whole`` record.
 
         Raises: InputError kinds.
         """
         out = {}
-        for name, value in fields.items():
-            if value is ...:
+        for name, stated in fields.items():
+            if stated is ... and not whole:
                 continue
+            value = None if stated is ... else stated
             if value is None and name in cls.required:
                 raise RequiredFieldMissing(field=name)
             out[name] = None if value is None else (cls.required.get(name) or cls.optional[name])(value, name)

@@ -65,6 +65,7 @@ from caliber.config.storage import (
 )
 from caliber.config.tenancy import TenancyConfig
 from caliber.config.trust import TrustConfig
+from caliber.model import arguments
 from caliber.model.errors import ConfigError, MultipleErrors
 from caliber.model.storage import ValidationMode
 
@@ -195,8 +196,7 @@ class CaliberConfig(Section):
         """
         if not isinstance(data, Mapping):
             raise MultipleErrors(errors=[faults.wrong("configuration", data, "must be a table of knobs")])
-        unusable = [key for key in data if not isinstance(key, str)]
-        if unusable:
+        if unusable := [key for key in data if not isinstance(key, str)]:
             raise MultipleErrors(
                 errors=[faults.wrong("configuration", key, "names of knobs are text") for key in unusable]
             )
@@ -250,15 +250,15 @@ class CaliberConfig(Section):
     def with_storage(self, storage: AnyStorage) -> Self:
         """Return a copy with another store, and without tenancy: the configuration of one tenant.
 
-        It shares every other section, and only the rules about the store are checked again. Raises: MultipleErrors.
+        It shares the other sections; only rules about the store are checked again. Raises: MultipleErrors, DTypeError.
         """
+        arguments.check_type(storage, Section, "storage")
         texts = {**self._section_texts(), "storage": _text(plain(storage))}
         texts.pop("tenancy", None)
         made = super().model_copy()
         made.__dict__.update(storage=storage, tenancy=None)
         made._hash, made._texts = None, texts
-        found = checks.run_valid(made, about="storage")
-        if found:
+        if found := checks.run_valid(made, about="storage"):
             raise MultipleErrors(errors=found)
         return made
 

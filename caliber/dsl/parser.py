@@ -19,6 +19,7 @@ from caliber.dsl import ast, tables
 from caliber.dsl.scan import FAULTS_MAX, HEADS, KINDS, MAX_CHARS, Scanned, entries, heads, scan
 from caliber.dsl.scan import Token as Piece
 from caliber.dsl.source import Source, Span
+from caliber.model.arguments import check_type
 from caliber.model.errors import InvalidConfigValue, MultipleErrors, ProgramFault
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -96,7 +97,8 @@ def read_condition(source: Source) -> ast.Value:
 
 
 def check_text(text: object, name: str) -> None:
-    """Refuse an object that is no text, too long, or with invalid characters. Raises: MultipleErrors."""
+    """Refuse an object that is no text, too long, or with invalid characters. Raises: MultipleErrors, DTypeError."""
+    check_type(name, str, "name")
     if not isinstance(text, str):
         reason = f"expected text, got {type(text).__name__}"
     elif len(text) > MAX_CHARS:

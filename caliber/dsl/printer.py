@@ -13,6 +13,7 @@ from caliber.dsl import ast
 from caliber.dsl.parser import Parsed, read
 from caliber.dsl.scan import Token
 from caliber.dsl.source import Source, Span
+from caliber.model.arguments import check_type
 from caliber.model.errors import MultipleErrors
 
 LINE_CHARS: Final = 100
@@ -32,7 +33,8 @@ def format_text(text: str, *, name: str = "<text>") -> str:
 
 
 def render(program: ast.Program) -> str:
-    """Return a program that was not read from a text, in the same layout."""
+    """Return a program that was not read from a text, in the same layout. Raises: DTypeError."""
+    check_type(program, ast.Program, "program")
     return _Printer(Parsed(program, Source("", "<program>"), (), ())).run()
 
 

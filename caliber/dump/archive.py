@@ -262,8 +262,8 @@ def _check_types(*entries: Manifest | Member) -> None:
 class _Slice(io.RawIOBase):
     """A stretch of a file as a file."""
 
-    def __init__(self, handle: int, start: int, size: int) -> None:
-        self._handle, self._start, self._size, self._at = handle, start, size, 0
+    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+        self._file, self._start, self._size, self._at = file, start, size, 0
 
     def readable(self) -> bool:
         return True
@@ -282,7 +282,7 @@ class _Slice(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         length = max(0, min(len(view), self._size - self._at))
-        got = os.pread(self._handle, length, self._start + self._at)
+        got = _pread(self._file, length, self._start + self._at)
         view[: len(got)] = got
         self._at += len(got)
         return len(got)
@@ -291,6 +291,14 @@ class _Slice(io.RawIOBase):
 def _unread(path: Path, error: OSError) -> Unavailable:
     reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
     return Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False)
+
+
+def _pread(file: IO[bytes], size: int, start: int) -> bytes:
+    try:
+        return os.pread(file.fileno(), size, start)
+    except OSError as error:
+        let_through(error)
+        raise _unread(Path(file.name), error) from error
 
 
 class Archive:
@@ -382,14 +390,15 @@ class Archive:
         )
 
     def _open(self, member: Member) -> _Slice:
-        info = self._places[member.file]
-        if info.header_offset > self.path.stat().st_size:
+        start = self._places[member.file].header_offset
+        # A damaged directory may have members begin before the file, or far behind it.
+        if not 0 <= start <= os.fstat(self._file.fileno()).st_size:
             raise self._damaged(member.relation)
-        head = os.pread(self._file.fileno(), _LOCAL_HEADER.size, max(0, info.header_offset))
+        head = _pread(self._file, _LOCAL_HEADER.size, start)
         if len(head) < _LOCAL_HEADER.size:
             raise self._damaged(member.relation)
         name, extra = _LOCAL_HEADER.unpack(head)
-        return _Slice(self._file.fileno(), info.header_offset + 30 + name + extra, member.bytes)
+        return _Slice(self._file, start + _LOCAL_HEADER.size + name + extra, member.bytes)
 
     def check(self, progress: Progress) -> None:
         """Raise StorageError unless every byte is as it was written."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from caliber import model
 from caliber.erasure.notations import Reading, readings
+from caliber.model import arguments
 from caliber.model.errors import AmbiguousSubject, DTypeError, RequiredFieldMissing
 from caliber.model.references import EntityRef
 
@@ -307,10 +308,11 @@ def _encodable(text: str, encoding: str) -> bool:
     return True
 
 
-def _checked(text: object) -> str:
+def _checked(stated: object) -> str:
     """Return a text that is specific enough to search for."""
-    if not isinstance(text, str):
-        raise DTypeError(field="texts", expected="str", got=type(text).__name__)
+    text = arguments.as_text(stated, "texts", allow_empty=True)
+    if len(text) > _TEXTS_MAX:
+        raise AmbiguousSubject(reason=f"a text of more than {_TEXTS_MAX} characters is no name")
     # A combining mark at the beginning would belong to the character before the name.
     while text and (text[0].isspace() or unicodedata.combining(text[0])):
         text = text[1:]
@@ -323,8 +325,6 @@ def _checked(text: object) -> str:
         raise AmbiguousSubject(
             reason=f"a number of fewer than {_LEAST_DIGITS} digits matches too much; give more digits"
         )
-    if len(text) > _TEXTS_MAX:
-        raise AmbiguousSubject(reason=f"a text of more than {_TEXTS_MAX} characters is no name")
     if plain in _OWN_WORDS or plain in folded(MARK):
         raise AmbiguousSubject(reason="a text is a reserved word of the store, in the records of everybody")
     return text.strip()

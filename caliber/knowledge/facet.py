@@ -106,7 +106,8 @@ class NoteMethods:
                 "tags": tags,
                 "visible_to": readers if visible_to is None else visible_to,
                 "trust": engine.config.trust.notes if trust is None else trust,
-            }
+            },
+            whole=True,
         )
         new = NewNote(
             **values,

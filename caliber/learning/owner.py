@@ -12,7 +12,9 @@ from caliber.engine.engine import Engine
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.identities import Identity
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.learning import LearningAction, PersonAttribute
 from caliber.model.references import EntityRef, EntityType
+from caliber.storage.compile.damage import UNREADABLE, damaged
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -53,12 +55,41 @@ def owner_in(uow: UnitOfWork, entity: EntityRef) -> Owner:
 
 
 def taught_by(payload: Mapping[str, Any]) -> EntityRef | None:
-    """Return the user whose messages taught a batch; None for one who was forgotten."""
-    kind, key = payload["owner"]
+    """Return the user whose messages taught a batch; None for one who was forgotten.
+
+    Raises: StorageError for the payload of no batch, or of a damaged one.
+    """
     try:
-        return EntityRef(EntityType(kind), uuid.UUID(key))
-    except ValueError:
-        return None
+        kind, key = payload["owner"]
+        try:
+            user = EntityRef(EntityType(kind), uuid.UUID(key))
+        except ValueError:
+            return None
+        for turn in payload["turns"]:
+            uuid.UUID(turn)
+        for each in payload.get("decisions", ()):
+            _check_decision(each)
+    except UNREADABLE as error:
+        raise damaged("a stored batch of learnt facts is damaged") from error
+    return user
+
+
+def _check_decision(body: Mapping[str, Any]) -> None:
+    """Raise an error of UNREADABLE for a decision that lacks a part, or has another value in its place."""
+    PersonAttribute(body["attribute"])
+    for name in ("turn_id", "note_id", "replaces"):
+        if name in body or name == "turn_id":
+            uuid.UUID(body[name])
+    if LearningAction(body["action"]) is not LearningAction.NOTHING:
+        uuid.UUID(body["note_id"])
+    if "was" in body:
+        PersonAttribute(body["was"][0])
+    start, end = body["span"]
+    if (
+        not all(isinstance(text, str) for text in (body["person"], body["reason"], body.get("value", "")))
+        or start > end
+    ):
+        raise ValueError("parts of other types")
 
 
 def _owner(entity: EntityRef, identities: list[Identity]) -> Owner:

@@ -59,8 +59,8 @@ class Results:
             assert job is not None
             payload, task, state = job.payload, job.trajectory_id, job.state
         assert task is not None
-        keys = tuple(turn.turn_id for turn in turns) or tuple(TurnId(uuid.UUID(each)) for each in payload["turns"])
         owner = taught_by(payload)
+        keys = tuple(turn.turn_id for turn in turns) or tuple(TurnId(uuid.UUID(each)) for each in payload["turns"])
         decided = payload.get("decisions", ()) if owner is not None and reads(owner.id) else ()
         decisions = tuple(self._decision(each) for each in decided)
         return Learned(learned_id, task, keys, state, decisions, undone)

@@ -98,7 +98,7 @@ class RolledBack:
         decisions = [
             decision
             for event in self._events(uow, trajectory_id, EventType.LEARN)
-            for decision in event.payload["decisions"]
+            for decision in event.payload.get("decisions", ())
         ]
         named = (decision.get(name) for decision in decisions for name in ("note_id", "replaces"))
         return {uuid.UUID(key).bytes for key in named if key is not None}
@@ -109,13 +109,13 @@ class RolledBack:
         """Return the batches learnt from some turns of a task that stand, or were undone; the newest first."""
         if not turns:
             return []
-        taken = {event.payload["undone"] for event in self._events(uow, trajectory_id, EventType.LEARN_UNDO)}
+        taken = {event.payload.get("undone") for event in self._events(uow, trajectory_id, EventType.LEARN_UNDO)}
         return [
             event
             for event in self._events(uow, trajectory_id, EventType.LEARN)
             if (str(event.event_id) in taken) is undone
-            and not turns.isdisjoint(event.payload["turns"])
             and taught_by(event.payload) is not None
+            and not turns.isdisjoint(event.payload["turns"])
         ]
 
     def _events(self, uow: UnitOfWork, trajectory_id: uuid.UUID, kind: EventType) -> Iterator[Event]:

@@ -40,6 +40,12 @@ def exact(value: str) -> str:
     return value if type(value) is str else str.__str__(value)
 
 
+def check_type(value: Any, kind: type, field: str) -> None:
+    """Raise DTypeError unless a value is of a type."""
+    if not isinstance(value, kind):
+        raise DTypeError(field=field, expected=kind.__name__, got=type(value).__name__)
+
+
 def as_uuid(value: Any, field: str) -> uuid.UUID:
     """Return an id given as a UUID or as its text. Raises: InvalidValue, DTypeError."""
     if isinstance(value, uuid.UUID):
@@ -113,8 +119,7 @@ def as_name(value: Any, field: str) -> str | None:
 
 def as_names(values: Any, field: str) -> tuple[str, ...]:
     """Return a sequence of short texts."""
-    items = as_items(values, field, "a sequence of str")
-    return tuple(as_text(value, field, limit=MAX_NAME_CHARS) for value in items)
+    return tuple(as_text(each, field, limit=MAX_NAME_CHARS) for each in as_items(values, field, "a sequence of str"))
 
 
 def as_uuids(values: Any, field: str) -> tuple[uuid.UUID, ...]:
@@ -199,8 +204,7 @@ def as_token(value: Any, field: str) -> LockToken | None:
     """
     if value is None:
         return None
-    if not isinstance(value, LockToken):
-        raise DTypeError(field=field, expected="LockToken", got=type(value).__name__)
+    check_type(value, LockToken, field)
     return LockToken(
         as_text(value.resource, f"{field}.resource", limit=MAX_NAME_CHARS), as_whole(value.token, f"{field}.token")
     )
@@ -301,8 +305,7 @@ def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:
             if not isinstance(function, Mapping) or "id" not in value:
                 raise InvalidValue(field=field, reason="expected id and function: {name, arguments}")
             value = ToolCall(value["id"], function.get("name", ""), function.get("arguments", ""))
-        if not isinstance(value, ToolCall):
-            raise DTypeError(field=field, expected="ToolCall", got=type(value).__name__)
+        check_type(value, ToolCall, field)
         out.append(
             ToolCall(
                 as_text(value.id, f"{field}.id", limit=MAX_NAME_CHARS),
@@ -330,8 +333,7 @@ def as_principal(value: Any) -> Principal:
 
     Raises: DTypeError, InvalidValue.
     """
-    if not isinstance(value, Principal):
-        raise DTypeError(field="principal", expected="Principal", got=type(value).__name__)
+    check_type(value, Principal, "principal")
     kind = as_enum(value.kind, PrincipalKind, "principal.kind")
     role = None if value.role is None else as_enum(value.role, AgentRole, "principal.role")
     name = EntityRef.plain_name(as_text(value.id, "principal.id", limit=MAX_NAME_CHARS))

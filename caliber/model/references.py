@@ -53,7 +53,7 @@ def kind_named(name: str) -> EntityType | str:
     return _KINDS.get(name, name)
 
 
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSEEN: Final = re.compile(
     "[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\\s]+"
@@ -84,19 +84,13 @@ class EntityRef:
     def user(cls, name: str) -> EntityRef:
         """Return the user of a name: the same reference in every program. ``maria`` and ``Maria`` are two users.
 
-        The id is the UUID version 5 of the name, in Unicode form NFC and without white space around it, in the
-        namespace 6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42.
-
-        Raises: as ``named``.
+        Raises: as ``named``, which says what the id is.
         """
         return cls.named(EntityType.USER, name)
 
     @classmethod
     def agent(cls, name: str) -> EntityRef:
-        """Return the agent of a name: the same reference in every program.
-
-        Raises: as ``named``.
-        """
+        """Return the agent of a name: the same reference in every program. Raises: as ``named``."""
         return cls.named(EntityType.AGENT, name)
 
     @classmethod
@@ -106,23 +100,27 @@ class EntityRef:
         The id is the UUID version 5 of the name, in Unicode form NFC and without white space around it, in the UUID
         namespace of its kind (``NAMESPACES``), or in that of the version 5 of ``namespace`` in it.
 
-        Raises: DTypeError; InvalidValue for an empty name.
+        Raises: DTypeError; InvalidValue for an empty name, and a kind that has no names.
         """
+        if type(kind) not in (EntityType, str) or kind not in NAMESPACES:
+            raise InvalidValue(field="kind", reason=f"must be one of {', '.join(NAMESPACES)}")
+        if type(namespace) is not str or namespace:
+            cls.plain_name(namespace, "namespace")
         base = NAMESPACES[kind]
         return cls(kind, uuid.uuid5(uuid.uuid5(base, namespace) if namespace else base, cls.plain_name(name)))
 
     @staticmethod
-    def plain_name(name: str) -> str:
+    def plain_name(name: str, field: str = "name") -> str:
         """Return a name as names are compared: in Unicode form NFC, without white space around it.
 
-        Raises: DTypeError; InvalidValue for an empty or invisible name, or one with control characters, also those
-            that turn the direction of a text: it would read as another name.
+        Raises: DTypeError; InvalidValue for an empty or invisible name, or one with control characters, lone
+            surrogates, or characters that turn the direction of a text: it would read as another name.
         """
         if not isinstance(name, str):
-            raise DTypeError(field="name", expected="str", got=type(name).__name__)
+            raise DTypeError(field=field, expected="str", got=type(name).__name__)
         plain = unicodedata.normalize("NFC", name).strip()
         if not plain or is_invisible(plain):
-            raise InvalidValue(field="name", reason="must not be empty, or of invisible characters alone")
+            raise InvalidValue(field=field, reason="must not be empty, or of invisible characters alone")
         if not plain.isprintable() and (sign := _CONTROL.search(plain)) is not None:
-            raise InvalidValue(field="name", reason=f"must not have a control character, such as U+{ord(sign[0]):04X}")
+            raise InvalidValue(field=field, reason=f"must not have a control character, such as U+{ord(sign[0]):04X}")
         return plain

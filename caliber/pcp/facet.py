@@ -175,7 +175,7 @@ class Pcp:
         kept: Keep | None = None
         if keep is not None:
             try:
-                kept = "both" if keep == "both" else arguments.as_uuid(keep, "keep")
+                kept = "both" if isinstance(keep, str) and keep == "both" else arguments.as_uuid(keep, "keep")
             except InputError:
                 raise InvalidValue(field="keep", reason='must be the id of a side, or "both"') from None
         by = None if strategy is None else arguments.as_enum(strategy, ConflictResolution, "strategy")

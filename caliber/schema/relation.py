@@ -453,6 +453,13 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as it is. Raises: TypeError for other JSON."""
+    if type(value) is not dict:
+        raise TypeError("no JSON object")
+    return value
+
+
 def json_(
     name: str,
     encode: Callable[[Any], Any] = _unchanged,

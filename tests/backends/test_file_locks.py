@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.api import hostile
-from support.api.public_calls import World
+from support.api.doors import Doors, fill
 from support.configs import config
+from support.memories import FACT
 from support.storage.locks_held import AT_REST, LOCKS, dangerous, locks_held
 from support.tenancy.tenancies import tenancy_config
 
@@ -40,24 +40,10 @@ def _losses(calls: dict[str, Callable[[], Any]], *stores: Path) -> list[str]:
     return []
 
 
-def _called(call: hostile.Call) -> Callable[[], Any]:
-    def run() -> None:
-        given = {name: made() if callable(made) else made for name, made in call.sound.items()}
-        before = [given.pop("*")] if "*" in given else []
-        for parameter in call.parameters:
-            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in given:
-                before.append(given.pop(parameter.name))
-        found = call.function(*before, **given)
-        if hasattr(found, "send"):
-            list(found)
-
-    return run
-
-
 def test_no_public_call_loses_a_lock(tmp_path: Path) -> None:
-    world = World(tmp_path, "a.db")
-    with caliber.open(config(str(tmp_path / "b.db")), create=True), world.memory:
-        calls = {call.name: _called(call) for call in world.calls()}
+    first, second = (config(str(tmp_path / name), memories=[FACT]) for name in ("a.db", "b.db"))
+    with caliber.open(second, create=True), caliber.open(first, create=True) as memory:
+        calls = {call.name: call.made for call in Doors(memory, fill(memory), tmp_path).calls()}
         assert _losses(calls, tmp_path / "a.db", tmp_path / "b.db") == []
         assert len(calls) > 150
 

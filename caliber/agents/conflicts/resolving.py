@@ -312,7 +312,8 @@ class AgentConflicts:
             who is neither their agent nor, once one was escalated, who decides; Conflict.
         """
         key = arguments.as_uuid(conflict, "conflict")
-        kept = None if keep is None else "both" if keep == "both" else arguments.as_uuid(keep, "keep")
+        stated = keep is None or (isinstance(keep, str) and keep == "both")
+        kept = keep if stated else arguments.as_uuid(keep, "keep")
         by = None if strategy is None else arguments.as_enum(strategy, ConflictResolution, "strategy")
         why = None if reason is None else arguments.as_text(reason, "reason", limit=arguments.MAX_NAME_CHARS)
         names = self._engine.store.catalog.by_name

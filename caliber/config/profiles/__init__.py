@@ -20,6 +20,7 @@ from caliber.config.profiles.agents import (
 )
 from caliber.config.profiles.fitting import changed_values, values
 from caliber.config.tree import CaliberConfig
+from caliber.model.arguments import as_path, as_text, check_type
 
 DEVIATIONS: Final = {
     "agents.registration": "Agents that never were registered take locks today; an upgrade must not refuse them.",
@@ -47,12 +48,11 @@ def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
     With ``**{"storage.adapter": "postgres"}`` the path is ``env:NAME`` of a variable that holds a DSN.
 
     Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. A section
-    given as a mapping changes the knobs it names, as in a file with ``base``: ``aio={"workers": 2}``. The knobs that
-    must agree with a changed one (K-006, vector dimensions, blocks of turns) follow it unless they are changed too.
-    With the extra ``embed`` texts are embedded on this machine; without it there is no embedding provider and all but
-    relevance by vector works.
+    given as a mapping changes the knobs it names: ``aio={"workers": 2}``. Knobs that must agree with a changed one
+    (K-006, vector dimensions, blocks of turns) follow it unless changed too. Without the extra ``embed`` there is no
+    provider of embeddings, and all but relevance by vector works.
 
-    Raises: MultipleErrors.
+    Raises: MultipleErrors; DTypeError, InvalidValue for a path that is none.
     """
     return _made("reference", path, overrides)
 
@@ -90,17 +90,14 @@ PROFILES: Final = {
 
 
 def reasons(profile: str, config: CaliberConfig) -> dict[str, str]:
-    """Return, by path, why a profile gave a configuration's knobs the values they have; the reference has no reasons.
-
-    A knob that was changed since has none.
-    """
-    if profile not in AGENT_PROFILES:
-        return {}
-    changes = AGENT_PROFILES[profile].changes
+    """Return, by path, why a profile gave knobs their values; the reference and a knob that was changed have none."""
+    check_type(config, CaliberConfig, "config")
+    known = AGENT_PROFILES.get(as_text(profile, "profile"))
+    changes = {} if known is None else known.changes
     values = changed_values(changes, config.token_budget, vectors=config.embedding_provider is not None)
     data = config.to_mapping()
     return {path: changes[path].why for path, value in values.items() if value_at(data, path) == value}
 
 
 def _made(profile: str, path: str | os.PathLike[str], overrides: dict[str, Any]) -> CaliberConfig:
-    return CaliberConfig.from_mapping(values(profile, os.fspath(path), overrides))
+    return CaliberConfig.from_mapping(values(profile, str(as_path(path, "path")), overrides))

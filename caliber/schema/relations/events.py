@@ -9,6 +9,7 @@ from caliber.schema.erase import Erase, Redaction, Stub
 from caliber.schema.relation import (
     AccessPath,
     Relation,
+    as_object,
     enum,
     instant,
     integer,
@@ -57,7 +58,7 @@ EVENT = Relation(
         enum("subject_type", EntityType, nullable=True, open=True),
         uuid_("subject_id", nullable=True),
         text("principal", nullable=True, redact=Redaction.PRINCIPALS),
-        json_("payload", redact=Redaction.ENTRIES),
+        json_("payload", decode=as_object, redact=Redaction.ENTRIES),
         integer("duration_ms", nullable=True, check=(0, None)),
     ),
     paths=(
@@ -107,7 +108,7 @@ ERASURE = Relation(
     columns=(
         uuid_("erasure_id"),
         enum("kind", ErasureKind),
-        json_("counts"),
+        json_("counts", decode=as_object),
         instant("begun_at"),
         instant("finished_at", nullable=True),
         uuid_array("unread", nullable=True, comment="records that it left, and people should read"),

@@ -10,7 +10,7 @@ import functools
 import json
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from caliber.model.errors import StorageError
 from caliber.model.lazy_dataclass import dataclass
@@ -21,6 +21,13 @@ from caliber.storage.compile.decoding import DECODING, decode_expression, raw_de
 
 Row = tuple[Any, ...]
 
+_AS_STORED: Final = {
+    ColumnType.TEXT: "is str",
+    ColumnType.INT: "is int",
+    ColumnType.FLOAT: "in (float, int)",
+    ColumnType.BYTES: "is bytes",
+}
+"""What a value is that an entity has as the driver gives it; decoding finds any other type by itself."""
 
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
@@ -103,6 +110,20 @@ def decoder_of(column: Column) -> Callable[[Any], Any] | None:
     return read
 
 
+def _checks(relation: Relation, first: int) -> str:
+    """Return the condition that values which are decoded as they are have the types of their columns."""
+    checked = [(f"r[{at}]", each) for at, each in enumerate(relation.columns, start=first) if each.type in _AS_STORED]
+    return (
+        " and ".join(
+            f"({value} is None or type({value}) {_AS_STORED[each.type]})"
+            if each.nullable or each.declared
+            else f"type({value}) {_AS_STORED[each.type]}"
+            for value, each in checked
+        )
+        or "True"
+    )
+
+
 def _damage(relation: Relation, row: Row, failed: Exception) -> Exception:
     """Return an error that names the damaged column of a row; for a sound row the error unchanged, our bug."""
     found: StorageError | None = damaged_row(relation, row)
@@ -148,7 +169,9 @@ def codec_of(relation: Relation) -> Codec:
     arguments += [f"{name}={expression}" for name, expression in decoded.items()]
     # Entering a try costs nothing; only a row that fails is examined column by column.
     decode_source = (
-        f"def decode(r):\n    try:\n        return _cls({', '.join(arguments)})\n"
+        f"def decode(r):\n    try:\n        if {_checks(relation, first)}:\n"
+        f"            return _cls({', '.join(arguments)})\n"
+        "        failed = TypeError('a value of another type')\n"
         "    except _UNREADABLE as error:\n        failed = error\n    raise _damage(r, failed) from None\n"
     )
     scope["_UNREADABLE"] = UNREADABLE

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
-import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import apsw
 import psycopg
-from support.configs import USER, config
+from support.api.doors import fill
+from support.configs import config
 from support.memories import FACT
 
 import caliber
 from caliber.config import CaliberConfig
-from caliber.model.ids import EdgeId
-from caliber.model.knowledge import Edge, EdgeRelation, Usage
-from caliber.model.references import EntityRef, EntityType
 
 OPTIONS: Final[dict[str, Any]] = {
     "memories": [FACT],
@@ -32,45 +29,13 @@ def settings(path: Path) -> CaliberConfig:
     return config(str(path), **OPTIONS)
 
 
-def filled(path: Path) -> uuid.UUID:
-    """Make a store with rows in nearly every relation; return the id of a recorded window."""
+def filled(path: Path) -> SimpleNamespace:
+    """Make a store with rows in nearly every relation; return them, as ``doors.fill`` does."""
     caliber.create(settings(path))
     with caliber.open(settings(path)) as memory:
-        session = memory.start_session(initiator=USER)
-        task = memory.start_trajectory("find the fault", initiator=USER, session=session.session_id, tags=["a", "b"])
-        scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
-        call = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
-        memory.append_turn(scope.scope_id, role="user", content="where is the fault in the cellar?", name="ada")
-        memory.append_turn(scope.scope_id, role="assistant", content="", tool_calls=[call])
-        memory.append_turn(scope.scope_id, role="tool", content=b"raw \xff", tool_call_id="1")
-        memory.create_artifact(
-            scope.scope_id, artifact_type="fact", content="the fault is old", extraction_method="explicit",
-            confidence=0.5, ttl="1h",
-        )  # fmt: skip
-        made = [
-            memory.add_note(
-                entity="fault", entity_type="thing", note_type="fact", content=f"fault number {at}", confidence=0.5,
-                importance=5, tags=["t"], visible_to=["executor"], source_trajectory_ids=[task.trajectory_id],
-            )
-            for at in range(2)
-        ]  # fmt: skip
-        memory.storage.notes.update(made[0].note_id, content="fault number nought")
-        ends = [EntityRef(EntityType.NOTE, note.note_id) for note in made]
-        now = datetime.now(UTC)
-        memory.storage.edges.insert(Edge(EdgeId(uuid.uuid4()), ends[0], ends[1], EdgeRelation.SUPPORTS, 0.5, 0.5, now))
-        memory.storage.usages.insert(Usage(EntityType.NOTE, made[1].note_id, 1, now))
-        memory.records("fact").insert(
-            subject="fault", content="a fault by nature", kind="claim", score=0.5, count=3, certain=True, seen_at=now,
-            about={"a": [1]}, owner=uuid.uuid4(), trajectory=task.trajectory_id,
-        )  # fmt: skip
-        memory.agents.locks.acquire("cellar", holder="me")
-        window = memory.assemble_context(task.trajectory_id, query="fault")
-        memory.close_scope(scope.scope_id)
-        memory.open_scope(task.trajectory_id)
-        memory.flush()
+        ids = fill(memory)
     _run(path, ["PRAGMA wal_checkpoint(TRUNCATE)", "PRAGMA journal_mode = DELETE"])
-    return window.window_id
+    return ids
 
 
 def _run(path: Path, statements: list[str]) -> None:

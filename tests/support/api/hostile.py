@@ -1,19 +1,28 @@
-"""Values that no argument is meant to have, and every public call with them in the place of each argument."""
+"""Values that no argument is meant to have, and every public call with them in the place of each argument.
+
+Calls are found by introspection, so a new facet is covered by itself; what a call needs to be sound comes from the
+names and the annotations of its parameters. Source: issue 38, point 6.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import inspect
 import math
 import random
+import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 import caliber
+from caliber.config import CaliberConfig
 from caliber.model.agents import LockToken
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import ToolCall
@@ -26,6 +35,27 @@ class Mute:
         raise RuntimeError("no text")
 
     __repr__ = __str__
+
+
+class Raising:
+    """Raises for whatever is asked of it that a check of its type does not need."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise RuntimeError("not asked")
+
+    __len__ = __bool__ = __eq__ = __hash__ = __contains__ = _refuse
+
+
+class Fresh(NamedTuple):
+    """A value that is made for each call, as it can be used once."""
+
+    make: Callable[[], Any]
+
+
+class Colour(StrEnum):
+    """Is an enum of another kind."""
+
+    NOTE = "note"
 
 
 class Placeless(datetime.tzinfo):
@@ -73,7 +103,7 @@ VALUES: Final[tuple[Any, ...]] = (
     "\0",
     "\ud800",
     "a\ud800b",
-    "x" * 100_000,
+    "x" * 1_000_000,
     "9" * 5_000,
     "00000000-0000-0000-0000-00000000000g",
     b"",
@@ -84,6 +114,7 @@ VALUES: Final[tuple[Any, ...]] = (
     [None],
     [1, "a"],
     ["\ud800"],
+    ["Zeb\ud800edee"],
     ["\0"],
     [[]],
     [10**400],
@@ -111,6 +142,15 @@ VALUES: Final[tuple[Any, ...]] = (
     Mute(),
     [Mute()],
     {"a": Mute()},
+    Raising(),
+    [Raising()],
+    {"a": Raising()},
+    {"entity": Raising()},
+    Fresh(lambda: (each for each in (1, "a", None))),
+    Fresh(lambda: iter(["a", "\ud800"])),
+    Colour.NOTE,
+    [Colour.NOTE],
+    caliber,
     NotImplemented,
     ...,
     _NOW,
@@ -173,56 +213,87 @@ class Call(NamedTuple):
     sound: dict[str, Any]
     parameters: tuple[inspect.Parameter, ...]
 
+    def made(self) -> Any:
+        """Make the call with its sound arguments."""
+        arguments, keywords = _given(self)
+        found = self.function(*arguments, **keywords)
+        return list(found) if inspect.isgenerator(found) and not self.name.endswith(".listen") else found
 
-def public(facet: object, prefix: str, sound: dict[str, Any], skipped: frozenset[str]) -> Iterator[Call]:
-    """Yield the public methods of an object; ``sound`` has values by ``method.parameter``, or by ``parameter``."""
-    for name in sorted(dir(type(facet))):
+
+def failed(error: Exception) -> str:
+    """Return the name of an error that is none of ours, and the last place of ours that it came through."""
+    ours = [each for each in traceback.extract_tb(error.__traceback__) if f"{caliber.__path__[0]}/" in each.filename]
+    where = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    return f"{shown(error)}{where}"
+
+
+def doors(thing: object, prefix: str, sound: Mapping[str, Any], skipped: Collection[str] = ()) -> Iterator[Call]:
+    """Yield the public methods of an object, and of the facets below it, by the names that programs give them."""
+    for name in sorted(dir(type(thing))):
         whole = f"{prefix}{name}"
         if name.startswith("_") or whole in skipped:
             continue
-        if not callable(inspect.getattr_static(type(facet), name)):
-            continue
-        yield call_of(whole, getattr(facet, name), sound)
+        if isinstance(inspect.getattr_static(type(thing), name), property):
+            facet = getattr(thing, name)
+            if type(facet).__module__.startswith("caliber.") and not _is_data(facet):
+                yield from doors(facet, f"{whole}.", sound, skipped)
+        elif callable(inspect.getattr_static(type(thing), name)):
+            yield call_of(whole, getattr(thing, name), sound)
 
 
-def call_of(name: str, function: Callable[..., Any], sound: dict[str, Any]) -> Call:
-    """Return a callable with the sound values of those of its parameters that must be there."""
+def _is_data(value: object) -> bool:
+    return dataclasses.is_dataclass(value) or isinstance(value, (str, tuple, CaliberConfig))
+
+
+def call_of(name: str, function: Callable[..., Any], sound: Mapping[str, Any]) -> Call:
+    """Return a callable with the sound values of those of its parameters that must be there.
+
+    ``sound`` has values by the end of a parameter's whole name (``agents.get.agent``, ``get.agent``, ``agent``), and,
+    for a parameter of a facet that nobody has described, by its annotation (``: Id``).
+    """
     parameters = tuple(inspect.signature(function).parameters.values())
-    given = {}
+    values = {}
     for parameter in parameters:
-        if parameter.kind is parameter.VAR_POSITIONAL and f"{name}.{parameter.name}" in sound:
-            given["*"] = sound[f"{name}.{parameter.name}"]
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        for key in (f"{name}.{parameter.name}", parameter.name):
-            if key in sound and (parameter.default is parameter.empty or "." in key):
-                given[parameter.name] = sound[key]
-                break
-        else:
-            assert parameter.default is not parameter.empty, f"no sound value for {name}({parameter.name})"
-    return Call(name, function, given, parameters)
+        path = f"{name}.{parameter.name}".split(".")
+        is_needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        keys = [".".join(path[at:]) for at in range(len(path))]
+        if parameter.kind is parameter.VAR_POSITIONAL or not is_needed:
+            is_needed, keys = False, keys[:-1]
+        if is_needed:
+            keys += [f": {kind}" for kind in (parameter.annotation, *str(parameter.annotation).split(" | "))]
+        key = next((key for key in keys if key in sound), None)
+        if key is not None:
+            values[parameter.name] = sound[key]
+        assert key is not None or not is_needed, f"no sound value for {name}({parameter})"
+    return Call(name, function, values, parameters)
 
 
 def broken(
     call: Call, place: inspect.Parameter, value: Any, extra: tuple[str, ...]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call with a value in one place; ``extra`` are names for free keywords."""
-    given = {name: made() if callable(made) else made for name, made in call.sound.items()}
-    keywords = dict(given)
-    positional: list[Any] = [keywords.pop("*")] if "*" in keywords else []
+    if isinstance(value, Fresh):
+        value = value.make()
+    changed = dict.fromkeys(extra, value) if place.kind is place.VAR_KEYWORD else {place.name: value}
     if place.kind is place.VAR_POSITIONAL:
-        positional = [value]
-    elif place.kind is place.VAR_KEYWORD:
-        keywords.update(dict.fromkeys(extra, value))
-    else:
-        keywords[place.name] = value
+        changed = {place.name: (value,)}
+    return _given(call, **changed)
+
+
+def _given(call: Call, /, **changed: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the sound arguments of a call, but for the changed ones."""
+    keywords = {name: made.make() if isinstance(made, Fresh) else made for name, made in call.sound.items()}
+    keywords |= changed
+    positional: list[Any] = []
     for parameter in call.parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in keywords:
             positional.append(keywords.pop(parameter.name))
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            positional += keywords.pop(parameter.name, ())
     return positional, keywords
 
 
-def said(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return the name of a value in the report of a failure."""
     try:
         return f"{type(value).__name__} {ascii(value)[:60]}"
@@ -230,14 +301,17 @@ def said(value: Any) -> str:
         return type(value).__name__
 
 
-def drawn(calls: list[Call], chance: random.Random, count: int) -> Iterator[tuple[Call, inspect.Parameter, Any]]:
+Case = tuple[Call, inspect.Parameter, Any]
+
+
+def drawn(calls: list[Call], chance: random.Random, count: int) -> Iterator[Case]:
     """Yield calls, each with a place and a value for it."""
     places = [(call, place) for call in calls for place in call.parameters]
     for _ in range(count):
         yield (*chance.choice(places), chance.choice(VALUES))
 
 
-def every(calls: list[Call]) -> Iterator[tuple[Call, inspect.Parameter, Any]]:
+def every(calls: list[Call]) -> Iterator[Case]:
     """Yield each place with each value."""
     for call in calls:
         for place in call.parameters:
