@@ -1,6 +1,6 @@
 """A random machine of public calls in several processes on one store, killed and stopped: nothing is damaged or lost.
 
-Two processes for two seconds in ``make test``, a minute a database in ``make prove``, two hours in ``make soak`` (or
+Two processes for a second in ``make test``, a minute a database in ``make prove``, two hours in ``make soak`` (or
 ``CALIBER_MACHINE_SECONDS``), recorded in ``docs/evidence/``. Source: design section 10, issue (repairs), point 2.
 """
 

@@ -212,7 +212,8 @@ def note(worker: Worker) -> None:
         )  # fmt: skip
         return {"ids": [str(made.note_id)]}
 
-    worker.write("note", texts, call)
+    made = worker.write("note", texts, call)
+    worker.state["note"] = made["ids"][0] if made else worker.state.get("note")
 
 
 def count(worker: Worker) -> None:
@@ -220,6 +221,8 @@ def count(worker: Worker) -> None:
         while True:
             found = worker.memory.get(worker.world["counter"])
             assert int(found.content) == found.version - 1, "a torn record"
+            assert found.version >= worker.state.setdefault("seen", 0), "memory went backwards"
+            worker.state["seen"] = found.version
             try:
                 changed = worker.memory.storage.notes.update(
                     found.note_id, expected_version=found.version, content=str(found.version)
@@ -236,6 +239,8 @@ def look(worker: Worker) -> None:
 
     def call() -> None:
         worker.memory.search("green tea", limit=3)
+        if worker.state.get("note"):
+            assert str(worker.memory.get(worker.state["note"]).note_id) == worker.state["note"]  # its own write
         if task is not None:
             window = worker.memory.assemble_context(task.id, consistency="latest")
             assert window.used_tokens <= window.max_tokens
