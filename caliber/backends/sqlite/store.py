@@ -17,7 +17,6 @@ from caliber.backends.sqlite.connecting.connection import (
 )
 from caliber.backends.sqlite.connecting.file_names import FileNames
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.maintaining.erasing import SqliteEraser
 from caliber.backends.sqlite.moving.fence import has_moved, state_of
 from caliber.backends.sqlite.schema import (
     PLANS,
@@ -54,6 +53,7 @@ from caliber.storage.write.feed import SequenceFeed
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
+    from caliber.backends.sqlite.maintaining.erasing import SqliteEraser
     from caliber.backends.sqlite.maintaining.maintenance import SqliteMaintenance
     from caliber.config import CaliberConfig
 
@@ -113,11 +113,17 @@ class SqliteStore:
         self.full_text = SqliteFullText(
             self._writer.full_text, texts_of(self.catalog), self.plans, self._reading, self._transaction, clock_us
         )
-        self.eraser = SqliteEraser(self._options, self._outside, self._reading, self.close_readers)
         self.readers = Places(storage.readers)
         self._idle: list[SqliteConnection] = []
         self._data_version = self._ask_data_version()
         self._closed = self._released = False
+
+    @functools.cached_property
+    def eraser(self) -> SqliteEraser:
+        """The eraser of this store."""
+        from caliber.backends.sqlite.maintaining.erasing import SqliteEraser
+
+        return SqliteEraser(self._options, self._outside, self._reading, self.close_readers)
 
     @functools.cached_property
     def maintenance(self) -> SqliteMaintenance:

@@ -3,6 +3,9 @@
 When a database is created, SQLite writes its first page as soon as the rollback journal, which records that the file
 was empty, is on the disk. A power cut may leave any part of that page. SQLite rolls it back when the file is opened
 next, with one exception: it takes a file of one byte for an empty one, removes the journal, and the byte stays.
+
+Files are read through SQLite's own VFS. It knows the locks that connections of this process hold on a database, and
+closes a descriptor of it only once they are gone; Python would drop them (``model/process/files.py``).
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import Final
 
 import apsw
 
-from caliber.backends.sqlite.connecting.raw_files import raw_file
 from caliber.model.process.interrupts import let_through
 
 _HEADER: Final = b"SQLite format 3\x00"
@@ -79,3 +81,11 @@ def _head_of(path: str, vfs: str | None, length: int) -> bytes:
         return file.xRead(length, 0)
     finally:
         file.xClose()
+
+
+def raw_file(path: str, vfs: str | None, access: int = apsw.SQLITE_OPEN_READONLY) -> apsw.VFSFile:
+    """Open a database, its log or its journal, but never the index of a log; the caller closes it. Raises: apsw.Error.
+
+    SQLite keeps no descriptor of an index back until its locks are gone.
+    """
+    return apsw.VFSFile(vfs or "", path, [apsw.SQLITE_OPEN_MAIN_DB | access, 0])

@@ -18,8 +18,8 @@ import apsw
 from caliber.backends.sqlite.connecting import connection as connecting
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.connecting.errors import translate
+from caliber.backends.sqlite.connecting.first_page import raw_file
 from caliber.backends.sqlite.connecting.forks import Calls
-from caliber.backends.sqlite.connecting.raw_files import pieces_of
 from caliber.model.errors import StorageError, Unavailable
 from caliber.model.process.files import BESIDE, open_descriptor, sync
 from caliber.storage.compile.plan import Plan
@@ -130,13 +130,13 @@ class SqliteEraser:
     def _read_files(self) -> Iterator[tuple[Place, bool]]:
         """Yield the files that hold content, and whether each is there."""
         for file in () if self._options.in_memory else self._files():
-            if not file.name.endswith("-shm"):  # see ``raw_files``
+            if not file.name.endswith("-shm"):  # see ``raw_file``; it holds numbers of pages
                 there = file.exists()
                 yield Place(file.name, "file", self._pieces(file) if there else iter(())), there
 
     def _pieces(self, file: Path) -> Iterator[bytes]:
         try:
-            yield from pieces_of(str(file), connecting.VFS, Calls(self._options.fork_wait_ms))
+            yield from _pieces(str(file), Calls(self._options.fork_wait_ms))
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 
@@ -157,6 +157,23 @@ def _image(connection: SqliteConnection) -> bytes:
     with connection.turn():
         image: bytes = connection.raw.serialize("main")
     return image
+
+
+def _pieces(path: str, calls: Calls) -> Iterator[bytes]:
+    with calls.turn():
+        file = raw_file(path, connecting.VFS)
+    try:
+        at, size = 0, file.xFileSize()
+        while at < size:
+            with calls.turn():
+                piece = file.xRead(min(_PIECE_BYTES, size - at), at)
+            if not piece:
+                return  # it was shortened meanwhile
+            yield piece
+            at += len(piece)
+    finally:
+        with calls.turn():
+            file.xClose()
 
 
 def _overwrite(file: Path) -> None:
