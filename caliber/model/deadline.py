@@ -78,13 +78,15 @@ def remaining_s() -> float | None:
 
 def check(what: str) -> None:
     """Raise Unavailable if the deadline passed while ``what``."""
-    if is_over():
+    until = _until.get()
+    if until is not None and time.monotonic() >= until:
         raise deadline_passed(what)
 
 
 def is_over() -> bool:
     """Return whether the deadline of the call has passed."""
-    return remaining_s() == 0.0
+    until = _until.get()
+    return until is not None and time.monotonic() >= until
 
 
 def deadline_passed(what: str) -> Unavailable:

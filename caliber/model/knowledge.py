@@ -82,7 +82,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Hot counters of a record, written behind (O-10), for the user it was read for, else the agent, else NOBODY."""
+    """Hot counters of a record, written behind (O-10), of one reader: the user, else the agent, else neither."""
 
     owner_type: EntityType | str
     owner_id: uuid.UUID

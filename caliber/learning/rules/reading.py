@@ -403,7 +403,7 @@ def _after(stated: list[Candidate], new: Candidate) -> Candidate:
 
 
 def _keys(one: Candidate, aversions: Iterable[PersonAttribute]) -> set[tuple[object, ...]]:
-    """Return what tells that two statements mean the same: "mushrooms. can't stand them" is one of these aversions."""
+    """Return the keys of a statement that those of one meaning share, such as "can't stand" and an aversion."""
     keys: set[tuple[object, ...]] = set()
     if one.attribute in _AVERSIONS:
         keys = {(one.person, each, one.ends, comparable(one.value)) for each in aversions}

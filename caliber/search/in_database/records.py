@@ -32,7 +32,7 @@ _EMPTY = tuple(relation.name for relation in MIRRORED if relation.mirror is Mirr
 
 
 class Ranked(Protocol):
-    """The records of a snapshot that are to be ranked: in which space, for whom, and the turns that searches found."""
+    """The records of a snapshot to be ranked: their space, their reader, and the turns that searches found."""
 
     @property
     def space(self) -> EmbeddingSpace | None:
