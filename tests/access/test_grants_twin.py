@@ -34,6 +34,8 @@ from support.evidence import scale, seed
 from caliber.access import granted
 from caliber.model import Principal
 
+pytestmark = pytest.mark.prove
+
 
 @pytest.fixture(autouse=True)
 def _no_grants() -> Iterator[None]:

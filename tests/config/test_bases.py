@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
+from support.evidence import share
 
 import caliber
 from caliber.cli.app import COMMANDS
@@ -49,11 +51,10 @@ def test_a_base_alone_is_its_profile(tmp_path: Path) -> None:
             assert caliber.load_config(tmp_path / f"a.{suffix}") == profile(tmp_path / "caliber.db"), (name, suffix)
 
 
-@pytest.mark.parametrize("embedding", EMBEDDINGS)
-@pytest.mark.parametrize("summaries", SUMMARIES)
+@pytest.mark.parametrize(("embedding", "summaries"), share(itertools.product(EMBEDDINGS, SUMMARIES), 1, daily=5))
 def test_a_short_file_is_the_same_configuration_as_the_full_one(embedding: str, summaries: str, tmp_path: Path) -> None:
     for name in profiles.PROFILES:
-        for suffix in ("toml", "json", "caliber"):
+        for suffix in share(("toml", "json", "caliber"), 1, daily=3):
             files = tmp_path / f"short.{suffix}", tmp_path / f"full.{suffix}"
             options = ("--profile", name, "--embedding", embedding, "--summaries", summaries, "--force")
             run("init", *options, "--path", files[0])
@@ -283,6 +284,7 @@ print(asyncio.run(main()) == task.trajectory_id.hex)
 """
 
 
+@pytest.mark.prove
 def test_the_first_calls_run_and_are_typed(tmp_path: Path, known_types: Path) -> None:
     file = tmp_path / "first.py"
     file.write_text(FIRST_CALLS)

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from support.config.knobs import CASES, Case, Place, servers
+from support.evidence import share
 
 from caliber.config import profiles
 from caliber.config.manual.explaining import declared
@@ -40,7 +41,7 @@ def knob_server(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", share(CASES, 1, daily=6), ids=str)
 def test_a_knob_changes_what_is_seen(case: Case, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for name in case.needs:
         request.getfixturevalue(name)

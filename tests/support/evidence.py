@@ -40,9 +40,13 @@ def scale(small: int, full: int, *, daily: int | None = None) -> int:
     return full if soaking() else small
 
 
-def share(cases: Iterable[T], of: int) -> list[T]:
-    """Return every case at full scale, else one in ``of``: so many seeds in a row return each case once."""
-    return list(cases)[0 if soaking() else seed() % of :: 1 if soaking() else of]
+def share(cases: Iterable[T], of: int, *, daily: int | None = None) -> list[T]:
+    """Return every case at full scale, else one in ``of``: so many seeds in a row return each case once.
+
+    ``daily`` is the same for ``make test``, where it has its own.
+    """
+    step = 1 if soaking() else of if proving() or daily is None else daily
+    return list(cases)[seed() % step :: step]
 
 
 def seed() -> int:

@@ -3,7 +3,7 @@
 ``daily`` is ``make test``: what runs unless somebody asks for more. ``--tier prove`` adds the tests that carry the mark
 ``prove``, on a module, a class or a test, and the databases that ``daily`` did not draw (``support.drawn``). ``soak``
 is ``make soak`` (CALIBER_SOAK=1): all of these at full scale, and the tests that carry the mark ``soak``. A file that
-is named as an argument is meant: it runs whole.
+is named as an argument is meant: unless a tier is named as well, it runs whole.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def tier() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tier", choices=TIERS[:2], default=tier(), help="daily (the default), or prove: the rest too")
+    parser.addoption("--tier", choices=TIERS[:2], help="daily, which is the default, or prove: the rest too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ[_TIER] = config.getoption("tier")
+    os.environ[_TIER] = config.getoption("tier") or tier()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of later tiers, except of files that were named."""
     later = TIERS[TIERS.index(tier()) + 1 :]
-    named = _named(config) if later else set()
+    named = set() if config.getoption("tier") else _named(config)
     left_out = {
         item
         for item in items
