@@ -19,7 +19,7 @@ from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
 from caliber.testing import replaced
 
-pytestmark = pytest.mark.databases("one")
+pytestmark = [pytest.mark.prove, pytest.mark.databases("one")]
 
 EXECUTOR = Principal(PrincipalKind.AGENT, "doer", AgentRole.EXECUTOR)
 TOPICS = ("rivers", "bridges", "night trains", "the red door", "winter tyres")

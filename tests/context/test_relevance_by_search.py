@@ -365,6 +365,7 @@ def test_why_not_this_note(strict: Any) -> None:
     assert ask(lunch, score_now=world.score_now)["filter"] == "not_found"
 
 
+@pytest.mark.prove
 def test_relevance_is_the_same_however_it_is_computed(numba: Evaluator) -> None:
     # C-447: canonical scores
     legs = {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1}

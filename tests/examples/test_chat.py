@@ -255,6 +255,7 @@ def test_a_model_answers_where_its_key_is_set(backend: Backend, monkeypatch: pyt
     assert "small knows" in str(second.document)
 
 
+@pytest.mark.prove
 def test_the_example_is_typed(known_types: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(known_types), str(EXAMPLE)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -88,6 +88,7 @@ def test_the_program_shows_its_story(tmp_path: Path) -> None:
                 assert text in part
 
 
+@pytest.mark.prove
 def test_the_example_is_typed_and_short(known_types: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(known_types), str(EXAMPLE)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.prove
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKERS = ("-n", "2", "--dist", "loadfile")
 

@@ -209,6 +209,7 @@ def test_fresh_process_imports_and_compiles_no_more_than_before(tmp_path: Path) 
             assert count <= limit, f"{stage}: {count} {kind}, {limit} at most"
 
 
+@pytest.mark.prove
 def test_type_checker_sees_every_public_name(tmp_path: Path, known_types: Path) -> None:
     # design section 7: lazy, but visible to type checkers
     if not _has_mypy():

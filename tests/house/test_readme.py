@@ -52,6 +52,7 @@ def test_the_first_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest
         assert today.sub("today", done.stdout) == today.sub("today", printed)
 
 
+@pytest.mark.prove
 def test_the_first_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
     (code,) = blocks("python")
     file = tmp_path / "seven_lines.py"

@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.kernels import arm64
-from support.kernels.instruction_sets import COMPILED, EVERY, LOCAL, PORTABLE, running_on, searched
+from support.kernels.instruction_sets import COMPILED, EMULATED, EVERY, LOCAL, PORTABLE, running_on, searched
 
 from caliber import kernels
 from caliber.kernels import dispatch, identifiers, reference
@@ -77,7 +76,7 @@ COMPRESSIONS = [
         ("arm64-scalar", ""),
         ("arm64-neon", "CAL_CPU_SHA2"),
     )
-    if path in (*LOCAL, *arm64.PATHS)
+    if path in (*LOCAL, *EMULATED)
 ]
 
 

@@ -6,7 +6,6 @@ The twin here is the search without codes, which test_vectors_properties.py hold
 from __future__ import annotations
 
 import math
-import os
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -15,9 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.evidence import share
-from support.kernels import arm64
-from support.kernels.instruction_sets import COMPILED, LOCAL, running_on, searched
+from support.evidence import scale, share
+from support.kernels.instruction_sets import COMPILED, EMULATED, LOCAL, running_on, searched
 from support.kernels.native_builds import COMPILER, build, on_path, runs_here
 from support.kernels.vector_kernels import row_sums, score_bounds
 from support.kernels.vector_problems import KINDS, Problem, drawn
@@ -28,7 +26,6 @@ from caliber.kernels.vectors import reference, scoring
 from caliber.kernels.vectors.scoring import Segment
 
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
-SOAK = bool(os.environ.get("CALIBER_SOAK"))
 DIMENSIONS = st.sampled_from([64, 65, 66, 95, 96, 97, 127, 128, 129, 200, 255, 256, 257, 384])
 SCALES = st.sampled_from([1.0, 1e-3, 1e3, 1e-38, 1e-42, 3e37, 1e19, 1e-19])
 
@@ -131,7 +128,7 @@ def check_pairs(problem: Problem, *, seed: int) -> None:
 
 
 @pytest.mark.parametrize("path", COMPILED)
-@searched(problem=problems(), seed=st.integers(0, 2**32), examples=1000 if SOAK else 50)
+@searched(problem=problems(), seed=st.integers(0, 2**32), examples=scale(50, 1000, daily=12))
 def test_pairs_found_by_codes_equal_the_twin(path: str, problem: Problem, seed: int) -> None:
     with running_on(path):
         check_pairs(problem, seed=seed)
@@ -151,7 +148,7 @@ def test_codes_equal_the_twin(path: str, problem: Problem) -> None:
 
 
 @given(problem=problems())
-@settings(max_examples=5000 if SOAK else 40)
+@settings(max_examples=scale(40, 5000, daily=10))
 def test_errors_of_codes_are_upper_bounds_in_exact_arithmetic(problem: Problem) -> None:
     """b^2 |x|^2 >= |x - |x| a r|^2 up to what |x| is rounded by; rational arithmetic knows no rounding."""
     rows = problem.rows[:3]
@@ -202,7 +199,7 @@ def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> Non
 
 
 # An emulated path is given one of the metrics, as each takes its time; check_search draws the others.
-SEARCHES = [*product(LOCAL, METRICS), *zip(arm64.PATHS, METRICS, strict=False)]
+SEARCHES = [*product(LOCAL, METRICS), *zip(EMULATED, METRICS, strict=False)]
 
 
 @pytest.mark.parametrize(("path", "metric"), SEARCHES)
@@ -417,6 +414,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.prove
 @needs_compiler
 @pytest.mark.parametrize("path", LOCAL)
 def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
@@ -424,6 +422,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
         every_check()
 
 
+@pytest.mark.prove
 @needs_compiler
 @pytest.mark.parametrize("name", share(MUTANTS, 3))
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def held_out() -> dict[str, list[str]]:
     return out
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("vocabulary", "kind"), BOUNDS)
 def test_the_calibrated_estimator_is_close(held_out: dict[str, list[str]], vocabulary: str, kind: str) -> None:
     texts = held_out[kind]
@@ -231,6 +232,7 @@ def test_the_calibrated_estimator_is_close(held_out: dict[str, list[str]], vocab
         assert np.median(np.abs(plain / real - 1)) > 3 * median
 
 
+@pytest.mark.prove
 def test_the_tables_of_c_are_those_of_python() -> None:
     import subprocess
 

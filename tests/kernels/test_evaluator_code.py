@@ -29,6 +29,8 @@ from caliber.kernels.jit.code import CompiledCode
 from caliber.model.errors import ExtraNotInstalled, InvalidConfigValue
 from caliber.testing import replaced
 
+pytestmark = pytest.mark.prove
+
 PACKAGE = Path(caliber.__file__).parent
 LOOPS = 11
 

@@ -35,6 +35,8 @@ from caliber.search.filtering.where import Where
 from caliber.search.request import Request
 from caliber.search.searcher import Searcher
 
+pytestmark = pytest.mark.prove
+
 I64 = np.iinfo(np.int64)
 lengths = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 1_025]))
 instants = st.one_of(

@@ -256,6 +256,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.prove
 @needs_compiler
 @pytest.mark.parametrize("path", LOCAL)
 def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
@@ -263,6 +264,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
         every_check()
 
 
+@pytest.mark.prove
 @needs_compiler
 @pytest.mark.parametrize("name", share(MUTANTS, 3))
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def run(extension: Path, arguments: Sequence[str]) -> Outcome:
         "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:log_path={reports}/undefined",
         "PYTHONMALLOC": "malloc",
         "CALIBER_TEST_NATIVE": str(extension),
+        "CALIBER_TIER": "prove",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
