@@ -154,13 +154,13 @@ def test_errors_of_codes_are_upper_bounds_in_exact_arithmetic(problem: Problem) 
     rows = problem.rows[:3]
     norms = reference.norms(rows)
     codes, scales, errors = reference.code_rows(rows, norms, scoring.code_stride(rows.shape[1]))
-    for row, norm, code, scale, error in zip(
+    for row, norm, code, one_scale, error in zip(
         rows, norms.tolist(), codes, scales.tolist(), errors.tolist(), strict=True
     ):
         if norm == 0.0:
             assert error == 0.0
             continue
-        step = Fraction(scale) * Fraction(norm)
+        step = Fraction(one_scale) * Fraction(norm)
         left = sum(
             ((Fraction(x) - step * (int(c) - 128)) ** 2 for x, c in zip(row.tolist(), code.tolist(), strict=False)),
             Fraction(0),
