@@ -9,12 +9,14 @@ is named as an argument is meant: unless a tier is named as well, it runs whole.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 TIERS = ("daily", "prove", "soak")
 _TIER = "CALIBER_TIER"
+_ALL_OF_IT = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.prove\b", re.MULTILINE)
 
 
 def tier() -> str:
@@ -28,6 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[_TIER] = config.getoption("tier") or tier()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out whole files of later tiers without importing them: that takes as long as to run many a file."""
+    if tier() != "daily" or not collection_path.name.startswith("test_") or not collection_path.is_file():
+        return None
+    if not config.getoption("tier") and collection_path in _named(config):
+        return None
+    return True if _ALL_OF_IT.search(collection_path.read_text(encoding="utf-8")) else None
 
 
 @pytest.hookimpl(tryfirst=True)
