@@ -18,8 +18,7 @@ _ATX: Final = re.compile(r" {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 _FENCE: Final = re.compile(r" {0,3}(```+|~~~+)")
 _SETEXT: Final = re.compile(r" {0,3}(=+|-+)\s*$")
 _RST_LINE: Final = re.compile(r"([=\-`:'\"~^_*+#<>.])\1{2,}\s*$")
-_COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
-_IMAGE: Final = re.compile(r"\[?!\[[^\]]*\]\([^)]*\)(?:\]\([^)]*\))?")
+_IMAGE: Final = re.compile(r"\[?!\[[^\]]{0,300}\]\([^)]{0,2000}\)(?:\]\([^)]{0,2000}\))?")
 _MARKS: Final = re.compile(r"[`*_]+")
 DOCUMENT_SUFFIXES: Final = frozenset((".md", ".markdown", ".rst", ".txt", ".adoc", ""))
 
@@ -52,10 +51,19 @@ def split(path: str, text: str) -> list[Section]:
 def _found(path: str, text: str) -> Iterator[Section]:
     suffix = PurePosixPath(path).suffix.lower()
     if suffix in (".md", ".markdown"):
-        return _markdown(_COMMENT.sub("", text))
+        return _markdown(_without_comments(text))
     if suffix == ".rst":
         return _restructured(text)
     return _asciidoc(text) if suffix == ".adoc" else iter([Section((), text, 1)])
+
+
+def _without_comments(text: str) -> str:
+    """Return a text without its comments; one that does not end stays."""
+    kept, at = [], 0
+    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        kept.append(text[at:start])
+        at = end + 3
+    return "".join([*kept, text[at:]])
 
 
 def title_of(path: str, text: str) -> str:

@@ -93,7 +93,7 @@ _DATED: Final = re.compile(
     rf"spring|summer|autumn|fall|winter|year|month|week|weekend|\w+day|christmas|easter|thanksgiving|new year'?s?|"
     rf"half term|\d{{4}}|{_DATE.pattern[1:-1]}|\d{{1,2}}(?:st|nd|rd|th))| tomorrow)(?: (?:next year|\d{{4}}|at "
     rf"\S+(?: ?[ap]m)?|"
-    r"morning|afternoon|evening|night|with .+|for .+|to .+))*$",
+    r"morning|afternoon|evening|night|with .+|for .+|to .+)){0,3}$",
     _I,
 )
 _TIME: Final = re.compile(rf"^(?:{_MONTH}|spring|summer|autumn|fall|winter|\w+day|\d+(?:st|nd|rd|th)?|next|last)$", _I)

@@ -24,8 +24,8 @@ HOME: Final = (
     ),
     rule(
         "home",
-        rf"{HAVE}(?:moved|relocated|settled|emigrated|immigrated)(?: (?:back|over|here|house)| in with .+?)*(?: from "
-        rf"(?P<was>.+?))? (?:to|in|into) V$",
+        rf"{HAVE}(?:moved|relocated|settled|emigrated|immigrated)(?: (?:back|over|here|house)| in with .+?){{0,2}}"
+        rf"(?: from (?P<was>.+?))? (?:to|in|into) V$",
         "lives in {v}",
         words.is_place,
         single=True,

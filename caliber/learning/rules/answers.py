@@ -72,7 +72,7 @@ _QUESTIONS: Final[tuple[tuple[re.Pattern[str], str, Check], ...]] = tuple(
 )
 _ASKED: Final = re.compile(r"([^.!?\n]*\?)\s*\W*$")
 _ANSWER: Final = re.compile(
-    r"^\W*(?:(?:oh|well|just|mostly|um|uh|hm+|it's|its|i'm in|in|at|from|only|yes|yeah|yep),? "
+    r"^\W{0,20}(?:(?:oh|well|just|mostly|um|uh|hm+|it's|its|i'm in|in|at|from|only|yes|yeah|yep),? "
     r")*(?P<v>[^.,!?;:()\n]{2,40}?)(?: please| here| mostly| usually| now)?(?=\s*(?:[.,!;)]|$))"
 )
 

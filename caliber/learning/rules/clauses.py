@@ -90,7 +90,7 @@ _QUOTED = re.compile(
     r"\"[^\"]{2,2000}\"|“[^”]{2,2000}”|«[^»]{2,2000}»|(?<!\w)'(?:[^'\n]|(?<=\w)'(?=\w)){12,400}'(?!\w)"
 )
 _SPLIT = re.compile(
-    r"\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
+    r"(?<!\s)\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
     r"|,?\s+(?:but|though|although|however|yet|whereas|while|so(?! (?:bad|good|much|many|far|well|hard|fun|great|"
     r"easy|sick|tired|happy|long|keen)\b)|because|cause|cuz|cos|coz|which is why|except)\s+"
     r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"

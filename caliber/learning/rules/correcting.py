@@ -20,7 +20,7 @@ _GONE: Final = rf"{_ARTICLE}(?P<v>\S+(?: \S+){{0,3}}?)"
 _WHEN: Final = (
     r"(?:,? (?:now|instead|though|today|yesterday|recently|please|again|from now on|after all|in the end|at last|"
     r"(?:for|with) (?:me|us|good)|i'm afraid|sadly|from here on|any ?more|after .+|over .+|since .+|because .+|last "
-    r"\w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago))*"
+    r"\w+|this \w+|on \w+day|in \w+|(?:a|two|three|\d+|a few) \w+ ago)){0,3}"
 )
 _I_HAVE: Final = (
     r"(?:(?:i|we)(?:'ve| have|'m| am|'re| are)? )?(?:just |finally |now |also |recently |already |had to |decided to "

@@ -49,7 +49,7 @@ _TAIL: Final = re.compile(
     r"(?:january|february|march|april|may|june|july|august|september|october|november|december)|(?:last|this|next|"
     r"earlier this|the other) (?:week|weekend|month|year|day|night|spring|summer|autumn|fall|winter|monday|tuesday|"
     r"wednesday|thursday|friday|saturday|sunday|january|february|march|april|may|june|july|august|september|october|"
-    r"november|december)|with (?:my|our|a|his|her) .+|together|alone|from now on))+$",
+    r"november|december)|with (?:my|our|a|his|her) .+|together|alone|from now on)){1,3}$",
     _I,
 )
 ENDING: Final = re.compile(r"[\s.!,;:)\]]+$")

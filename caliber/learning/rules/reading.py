@@ -133,7 +133,7 @@ _WITHOUT: Final = re.compile(
 )
 _BECAME: Final = re.compile(
     r"^(?P<who>he|she|(?-i:[A-Z])\w+)(?:'s| is) (?:now |officially |finally |actually |legally )*my (?P<role>wife|"
-    r"husband|fiancé|fiancée|fiance|fiancee|partner|ex)(?: now| as of .+| since .+)*$",
+    r"husband|fiancé|fiancée|fiance|fiancee|partner|ex)(?: now| as of .+| since .+){0,2}$",
     _I,
 )
 _PROPOSED: Final = re.compile(
