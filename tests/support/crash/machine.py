@@ -38,6 +38,7 @@ BUSY = {"locked", "busy", "timeout"}
 EXPECTED: dict[str, set[str]] = {
     "recover": {"NoCheckpointAvailable", "Conflict", "InvalidStateTransition"},
     "undo": {"Conflict", "NotFound"},
+    "overwrite": {"Conflict"},  # another process restores
 }
 """Errors that a caller of a call has to expect, besides those of ``is_expected``."""
 
@@ -124,7 +125,10 @@ class Round:
             assert scope is not None
             counter = memory.add_note(entity="c", entity_type="t", note_type="fact", content="0", confidence=1)
         people = [f"p{uuid.UUID(int=self.chance.getrandbits(128)).hex[:10]}@example.org" for _ in range(PEOPLE)]
-        return {"scope": str(scope.scope_id), "counter": str(counter.note_id), "people": people}
+        overwrites = self.chance.random() < 0.3
+        return {
+            "scope": str(scope.scope_id), "counter": str(counter.note_id), "people": people, "overwrites": overwrites,
+        }  # fmt: skip
 
     def _start(self) -> Running:
         number = self._started
@@ -229,6 +233,8 @@ class Judge:
     def __init__(self, world: dict[str, Any], ops: list[Op], rows: dict[str, list[list[Any]]]) -> None:
         self._world, self._ops, self._rows = world, ops, rows
         self._erasing = [op for op in ops if op.name in ERASING]
+        self._backups = {op.given["archive"]: op for op in ops if op.name == "backup"}
+        self._overwriting = [op for op in ops if op.name == "overwrite" and op.outcome != REFUSED]
         self._written = list(written(ops))
 
     def faults(self) -> list[str]:
@@ -258,9 +264,8 @@ class Judge:
                 each.name == "recover" and each.given["task"] == task and not op.before(each) for each in self._ops
             )
         person = op.given.get("person")  # a call that failed does not name its task
-        return error == "NotFound" and any(
-            not op.before(each) for each in self._erasing if each.given["person"] == person
-        )
+        erasing = [each for each in self._erasing if each.given["person"] == person]
+        return error == "NotFound" and any(not op.before(each) for each in (*erasing, *self._overwriting))
 
     def _closed_meanwhile(self, op: Op) -> bool:
         own = op.client.partition("/")[0] + "/"
@@ -277,6 +282,18 @@ class Judge:
             if (op.given["person"] == person and op.name == "forget") or (task and op.given.get("task") == task)
         ]
 
+    def _undoing(self, op: Op) -> list[Op]:
+        """Return the restorations of the store itself that may have undone a call."""
+        return [
+            each for each in self._overwriting
+            if not op.before(self._backups[each.given["archive"]]) and not each.before(op)
+        ]  # fmt: skip
+
+    def _may_be_gone(self, op: Op, task: str | None = None) -> bool:
+        """Return whether the records of a call may be erased, or undone."""
+        erasures = self._covering({"task": task, **op.given})
+        return bool(self._undoing(op)) or any(not each.before(op) for each in erasures)
+
     def _texts(self) -> list[str]:
         faults = []
         stored: dict[str, list[tuple[str, str]]] = defaultdict(list)
@@ -292,8 +309,9 @@ class Judge:
             if len(found) > 1:
                 faults.append(f"doubled: {[place for place, _ in found]} {where}")
             if one.op.outcome == OK:
-                gone_for_good = [each for each in erasures if each.outcome == OK and one.op.before(each)]
-                if not found and not [each for each in erasures if not each.before(one.op)]:
+                done = [each for each in erasures if each.outcome == OK and one.op.before(each)]
+                gone_for_good = [each for each in done if not self._undoing(each)]
+                if not found and not self._may_be_gone(one.op, one.task):
                     faults.append(f"lost: {where}")
                 if found and gone_for_good:
                     faults.append(f"not erased: {where} by {gone_for_good[0]}")
@@ -305,7 +323,8 @@ class Judge:
                 faults.append(f"changed: {where}")
         for op in self._ops:
             for label in op.given.get("holds", ()):
-                if op.outcome == OK and op.result is None and not stored.get(label):
+                missing = op.outcome == OK and op.result is None and not stored.get(label)
+                if missing and not self._may_be_gone(op):
                     faults.append(f"lost: {label}, ingested by {op}")
         return faults
 
@@ -317,7 +336,7 @@ class Judge:
             for op in self._ops
             if op.name == "remember" and op.outcome == OK
             for fact in op.result["facts"]
-            if fact.replace("-", "") not in notes and all(each.before(op) for each in self._covering(op.given))
+            if fact.replace("-", "") not in notes and not self._may_be_gone(op, op.result["task"])
         ]
 
     def _half_batches(self) -> list[str]:
@@ -334,21 +353,19 @@ class Judge:
     def _copies(self) -> list[str]:
         """Compare each restored copy with the writes and erasures that were over before its backup began."""
         faults = []
-        began: dict[str, Op] = {}
         for op in self._ops:
-            if op.name == "backup":
-                began[op.client] = op
             if op.name != "restore" or op.outcome != OK:
                 continue
-            backup, copied = began[op.client], set(op.result)
+            backup, copied = self._backups[op.given["archive"]], set(op.result)
             for one in self._written:
                 if one.op.outcome != OK or not one.op.before(backup):
                     continue
                 erasures = self._covering({"person": one.person, "task": one.task})
-                if one.id not in copied and not any(each.began <= (backup.ended or 0) for each in erasures):
+                undone = self._undoing(one.op)
+                if one.id not in copied and not undone and not any(not backup.before(each) for each in erasures):
                     faults.append(f"lost in a backup: {one.label} of {str(one.op)[:200]} in {str(backup)[:200]}")
                 done = [e for e in erasures if e.outcome == OK and one.op.before(e) and e.before(backup)]
-                if one.id in copied and done:
+                if one.id in copied and [each for each in done if not self._undoing(each)]:
                     faults.append(f"erased, and in a later backup: {one.label} by {done[0]}")
         return faults
 
@@ -357,6 +374,7 @@ class Judge:
         for key, content, version, _ in self._rows["note"]:
             if key == self._world["counter"].replace("-", ""):
                 low, high = changes[OK], changes[OK] + changes[UNKNOWN]
+                low = 0 if self._overwriting else low
                 if int(content) == version - 1 and low <= int(content) <= high:
                     return []
                 return [f"the counter is {content} in version {version}, after {low} to {high} updates"]

@@ -91,11 +91,12 @@ class Worker(Client):
             "error": type(error).__name__, "reason": reason, "retryable": error.retryable, "message": str(error)[:300],
         }  # fmt: skip
 
-    def step(self) -> None:
+    def step(self, without: tuple[str, ...] = ()) -> None:
         """Make one random call, once no other thread is opening the store again."""
         self.process.is_open.wait()
         name = self.rng.choices(list(OPERATIONS), self.process.weights)[0]
-        OPERATIONS[name][1](self)
+        if name not in without:
+            OPERATIONS[name][1](self)
 
     def person(self) -> str:
         """Return one of the people whom all processes talk with."""
@@ -221,7 +222,8 @@ def count(worker: Worker) -> None:
         while True:
             found = worker.memory.get(worker.world["counter"])
             assert int(found.content) == found.version - 1, "a torn record"
-            assert found.version >= worker.state.setdefault("seen", 0), "memory went backwards"
+            if not worker.world["overwrites"]:
+                assert found.version >= worker.state.get("seen", 0), "memory went backwards"
             worker.state["seen"] = found.version
             try:
                 changed = worker.memory.storage.notes.update(
@@ -285,20 +287,26 @@ def undo(worker: Worker) -> None:
         worker.do("undo", lambda: str(worker.memory.learning.undo(learned).learned_id), person=person)
 
 
+def backup(worker: Worker) -> Path | None:
+    """Back up; return the file."""
+    number = worker.state["backups"] = worker.state.get("backups", 0) + 1
+    kind = "zip" if worker.process.on_server else worker.rng.choice(("zip", "db"))
+    archive = worker.process.order.folder / "elsewhere" / f"{worker.name.replace('/', '_')}_{number}.{kind}"
+    made = worker.do("backup", lambda: str(worker.memory.admin.backup(archive).path), archive=archive.name)
+    return archive if made else None
+
+
 def restore(worker: Worker) -> None:
     """Back up, restore to another place, look there, and purge it again."""
-    knobs = worker.process.order.knobs
-    on_file = "storage__schema_name" not in knobs
-    name = f"{worker.name.replace('/', '_')}_{worker.state.setdefault('copies', 0)}"
-    worker.state["copies"] += 1
-    folder = worker.process.order.folder / "elsewhere"
-    archive = folder / f"{name}.{worker.rng.choice(('zip', 'db')) if on_file else 'zip'}"
-    if not worker.do("backup", lambda: str(worker.memory.admin.backup(archive).path)):
+    archive = backup(worker)
+    if archive is None:
         return
-    other = settings_of(
-        str(folder / f"{name}-restored.db") if on_file else worker.process.order.path,
-        {**knobs, **({} if on_file else {"storage__schema_name": f"{knobs['storage__schema_name']}_{name}"})},
-    )
+    order = worker.process.order
+    if worker.process.on_server:
+        schema = f"{order.knobs['storage__schema_name']}_{archive.stem}"
+        other = settings_of(order.path, {**order.knobs, "storage__schema_name": schema})
+    else:
+        other = settings_of(str(archive.with_suffix(".restored.db")), order.knobs)
 
     def call() -> list[str]:
         caliber.restore(other, archive)
@@ -306,8 +314,20 @@ def restore(worker: Worker) -> None:
             tables = {name: copy.storage.table_of(name) for name in ("turn", "note", "artifact", "trajectory")}
             return [str(getattr(each, f"{name}_id")) for name, table in tables.items() for each in table.all()]
 
-    worker.do("restore", call)
+    worker.do("restore", call, archive=archive.name)
     worker.do("purge copy", lambda: caliber.purge(other).remaining)
+    archive.unlink()
+
+
+def overwrite(worker: Worker) -> None:
+    """Back up, go on for a while, and restore the store itself, which every process has open."""
+    archive = backup(worker)
+    if archive is None:
+        return
+    for _ in range(worker.rng.randrange(8)):
+        worker.step(("overwrite",))
+    settings = worker.process.settings
+    worker.do("overwrite", lambda: bool(caliber.restore(settings, archive, replace=True)), archive=archive.name)
     archive.unlink()
 
 
@@ -369,6 +389,7 @@ OPERATIONS: Final[dict[str, tuple[int, Callable[[Worker], None]]]] = {
     "recover": (3, recover),
     "undo": (3, undo),
     "restore": (1, restore),
+    "overwrite": (1, overwrite),
     "ingest": (1, ingest),
     "doctor": (1, lambda worker: worker.do("doctor", lambda: run(worker, "doctor"))),
     "migrate": (1, lambda worker: worker.do("migrate", lambda: caliber.migrate(worker.process.settings))),
@@ -394,11 +415,13 @@ class Process:
         self.order = order
         self.settings = settings_of(order.path, order.knobs)
         self.memory = caliber.open(self.settings)
+        self.on_server = "storage__schema_name" in order.knobs
         self.workers: list[Worker] = []
         # Processes differ: one forgets all the time, another does nothing but write.
         moods = random.Random(order.seed).choices((0.2, 1, 1, 1, 5), k=len(OPERATIONS))
+        never = () if order.world["overwrites"] else ("overwrite",)
         self.weights = [
-            weight * (20 if name in order.often else mood)
+            weight * (20 if name in order.often else mood) * (name not in never)
             for mood, (name, (weight, _)) in zip(moods, OPERATIONS.items(), strict=True)
         ]
         self.reopening = threading.Lock()
