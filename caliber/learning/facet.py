@@ -21,7 +21,7 @@ from caliber.learning.undoing import undo
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
-from caliber.model.errors import InvalidValue, NotFound, RequiredFieldMissing, Unavailable
+from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, RequiredFieldMissing, Unavailable
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
@@ -65,20 +65,12 @@ class LearningMethods(TaskMethods):
             self._engine.check_open()
             self._searching.readers.require_kind(SCOPE, TURN, NOTE, read=True)
             self._searching.readers.require_kind(TRAJECTORY, SCOPE, TURN, NOTE)
-            owner, trajectory_id = self._conversation(user, task)
-            known, fresh = self._split(trajectory_id, new)
+            try:
+                owner, trajectory_id, every, added = self._store(user, task, new, wait)
+            except (ConstraintViolation, NotFound):  # somebody recovered, ended or forgot the task meanwhile
+                owner, trajectory_id, every, added = self._store(user, task, new, wait)
             learner = self._engine.part(Learner)
-            added: list[tuple[uuid.UUID, Claim | None]] = []
-
-            def also(uow: UnitOfWork, turns: list[Turn]) -> None:
-                added[:] = [job for job in [learner.enqueue(uow, turns, owner, self._principal, now=wait)] if job]
-
-            turns = (
-                self._append(self._scope(trajectory_id), fresh, None, also, None if user is None else owner)
-                if fresh
-                else []
-            )
-            results, every = Results(self._engine), [*known, *turns]
+            results = Results(self._engine)
             keys = tuple(turn.turn_id for turn in every)
             job_id = added[0][0] if added else results.of_turns(trajectory_id, every)
             if job_id is None:
@@ -101,6 +93,22 @@ class LearningMethods(TaskMethods):
                     task=trajectory_id,
                     turns=keys,
                 ) from error
+
+    def _store(
+        self, user: str | EntityRef | None, task: Id | None, new: Sequence[NewTurn], now: bool
+    ) -> tuple[EntityRef, TrajectoryId, list[Turn], list[tuple[uuid.UUID, Claim | None]]]:
+        """Append what is new to the task; return its user, its id, all turns, and the job that learns, if there is."""
+        owner, trajectory_id = self._conversation(user, task)
+        known, fresh = self._split(trajectory_id, new)
+        learner = self._engine.part(Learner)
+        added: list[tuple[uuid.UUID, Claim | None]] = []
+
+        def also(uow: UnitOfWork, turns: list[Turn]) -> None:
+            added[:] = [job for job in [learner.enqueue(uow, turns, owner, self._principal, now=now)] if job]
+
+        author = None if user is None else owner
+        turns = self._append(self._scope(trajectory_id), fresh, None, also, author) if fresh else []
+        return owner, trajectory_id, [*known, *turns], added
 
     def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
         """Return the user who talks, and the task that the messages belong to."""

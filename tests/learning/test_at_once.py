@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from support.providers import CountingEmbeddings
 from support.weeks import SetClock
 
 import caliber
 from caliber.learning.deciding import Decider
+from caliber.llm.protocols import FloatMatrix
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.jobs import JobState
 
@@ -115,3 +118,37 @@ def test_messages_that_failed_for_good_say_so_and_are_retried(backend: Any, monk
     memory.jobs.run_due()
     assert memory.learning.get(learned.learned_id).state is JobState.DONE
     assert facts(memory) == {"lives in Porto"}
+
+
+class Meddling(CountingEmbeddings):
+    """Embeddings, during which somebody else does something once."""
+
+    meddle: Callable[[], object] | None = None
+
+    def embed_batch(self, texts: Sequence[str]) -> FloatMatrix:
+        if self.meddle is not None:
+            meddle, self.meddle = self.meddle, None
+            meddle()
+        return super().embed_batch(texts)
+
+
+MEDDLING: dict[str, Callable[[caliber.Caliber, Any], object]] = {
+    "recover": lambda memory, task: memory.pcp.recover(task),
+    "complete": lambda memory, task: memory.complete_trajectory(task, status="success", summary="done"),
+    "forget": lambda memory, _: memory.forget(user="maria"),
+}
+
+
+@pytest.mark.parametrize("what", MEDDLING)
+def test_a_task_that_ends_under_remember_is_chosen_again(what: str, backend: Any) -> None:
+    provider = Meddling()
+    memory = backend.open(embedding_provider=provider, embedding__embed__turn="commit")
+    first = memory.remember(said("I live in Berlin."), user="maria")
+    memory.pcp.checkpoint(first.trajectory_id)
+    memory.remember(said("I like tea."), user="maria")
+    provider.meddle = lambda: MEDDLING[what](memory, first.trajectory_id)
+    learned = memory.remember(said("I live in Rome."), user="maria")
+    assert provider.meddle is None
+    assert (learned.trajectory_id == first.trajectory_id) == (what == "recover")
+    assert [memory.get(turn).text for turn in learned.turns] == ["I live in Rome."]
+    assert [each.statement for each in learned.decisions] == ["lives in Rome"]
