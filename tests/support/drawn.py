@@ -110,7 +110,7 @@ def _needs_of(item: pytest.Item) -> set[str]:
 def _database_of(item: pytest.Item) -> Any:
     """Return the database that a test runs on; None for one that has none of ``NAMES`` as a parameter."""
     values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return values.get("backend", values.get("module_backend"))
+    return next((values[name] for name in ("backend", "module_backend", "contract_target") if name in values), None)
 
 
 def _name_of(item: pytest.Item, database: str) -> str:
