@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -205,3 +206,29 @@ def test_all_of_them_are_taken(collected: Collected, path: str, environment: dic
         assert [found[("test_one", name)] for name in NAMES] == [40, 40, 40]
         assert found[("test_needing", "postgres")] == 0, "it cannot pass there"
         assert found[("test_long", "postgres")] == ("CALIBER_SOAK" in environment)
+
+
+# --- the seed -----------------------------------------------------------------------------------------
+
+
+def seeds(*arguments: str) -> set[str]:
+    """Return every seed in the commands that make would run; it prints one and passes on others."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("SEED", "MAKEFLAGS", "MAKEOVERRIDES")
+    }
+    done = subprocess.run(
+        ["make", "--dry-run", *arguments], cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"\(SEED=(\w+)\)|CALIBER_SEED=(\w+)|--hypothesis-seed=(\w+)|HASHSEED=\$\(\((\w+)", done.stdout)
+    assert len(found) >= 3, done.stdout
+    return {"".join(each) for each in found}
+
+
+def test_seed_is_fixed_unless_another_is_asked_for() -> None:
+    # issue 12, First, item 2
+    assert seeds("test") == seeds("prove") == {"20260101"}
+    assert seeds("test", "SEED=5") == seeds("soak", "SEED=5") == {"5"}
+    drawn = [seeds("test", "SEED=random"), seeds("prove", "SEED=random"), seeds("soak"), seeds("soak")]
+    assert all(len(each) == 1 and next(iter(each)).isdecimal() for each in drawn), "one seed in a run"
+    assert len(set.union(*drawn)) == 4, "another one each time"
