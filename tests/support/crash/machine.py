@@ -259,10 +259,8 @@ class Judge:
         if error == "Unavailable":
             return reason in BUSY or (reason == "closed" and self._closed_meanwhile(op))
         if error == "ConstraintViolation" and op.name in ("append", "artifact"):  # the scope was closed meanwhile
-            task = op.given["task"]
-            return any(
-                each.name == "recover" and each.given["task"] == task and not op.before(each) for each in self._ops
-            )
+            own = [each for each in self._ops if each.name == "recover" and each.given["task"] == op.given["task"]]
+            return any(not op.before(each) for each in (*own, *self._overwriting))
         person = op.given.get("person")  # a call that failed does not name its task
         erasing = [each for each in self._erasing if each.given["person"] == person]
         return error == "NotFound" and any(not op.before(each) for each in (*erasing, *self._overwriting))
