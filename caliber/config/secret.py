@@ -39,10 +39,10 @@ _SECRET_TEXT = re.compile(
 )
 _CREDENTIALS = re.compile(r"://[^/\s?#]*@")
 _ASSIGNMENT = re.compile(
-    r"""(?ix) ([\w.-]*(?:key|secret|password|passwd|pwd|token|dsn|credentials?|auth\w*)["']?\s*[=:]\s*)
+    r"""(?ix) ([\w.-]{0,60}(?:key|secret|password|passwd|pwd|token|dsn|credentials?|auth\w{0,40})["']?\s*[=:]\s*)
     (?:"[^"]*"?|'[^']*'?|\S+)"""
 )
-_URL = re.compile(r"[A-Za-z][\w+.-]*://\S*")
+_URL = re.compile(r"[A-Za-z][\w+.-]{0,40}://\S*")
 
 
 class SecretRef:
