@@ -239,15 +239,8 @@ class Judge:
 
     def faults(self) -> list[str]:
         """Return everything that is not as it was promised."""
-        return [
-            *self._errors(),
-            *self._texts(),
-            *self._facts(),
-            *self._copies(),
-            *self._counter(),
-            *self._board(),
-            *self._results(),
-        ]
+        parts = (self._texts, self._half_batches, self._facts, self._copies, self._counter, self._board)
+        return [fault for part in (*parts, self._results, self._errors) for fault in part()]
 
     def _errors(self) -> list[str]:
         return [f"unexpected error: {op}" for op in self._ops if op.outcome == REFUSED and not self._is_expected(op)]
