@@ -8,6 +8,8 @@ from caliber.config.cron import check_time_zone
 from caliber.config.knobs import Duration, Flag, Int, Name, Real, Section, knob
 from caliber.model.access import AgentRole, Principal, PrincipalKind
 
+TimeZone = Annotated[Name, AfterValidator(check_time_zone)]
+
 
 class CloseConfig(Section):
     """Closing a scope; the policies on scope_close define the actions."""
@@ -41,9 +43,7 @@ class PolicyEngineConfig(Section):
     """Execution of policies."""
 
     on_error: Literal["abort", "continue"] = knob("If an action fails: stop, or go on to the next.", "C-229")
-    time_zone: Annotated[Name, AfterValidator(check_time_zone)] = knob(
-        "Time zone of schedules: an IANA name, such as Europe/Berlin.", "C-148", source_value="UTC"
-    )
+    time_zone: TimeZone = knob("Time zone of schedules, such as Europe/Berlin.", "C-148", source_value="UTC")
 
 
 class JobsConfig(Section):

@@ -37,6 +37,7 @@ from caliber.config.lifecycle import (
     PolicyEngineConfig,
     PrincipalConfig,
     SummariesConfig,
+    TimeZone,
     TrajectoryConfig,
 )
 from caliber.config.memories import MEMORIES_MAX, MemoryConfig
@@ -78,9 +79,7 @@ class CaliberConfig(Section):
 
     token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
     checkpoint_retention: Int = knob(
-        "Checkpoints kept for each trajectory. Equals pcp.recovery_points.max_checkpoints.",
-        "C-097",
-        gt=0,
+        "Checkpoints kept for each trajectory. Equals pcp.recovery_points.max_checkpoints.", "C-097", gt=0
     )
     stale_threshold: Duration | None = knob(
         "Age from which a validation reports knowledge as stale; equals pcp.grounding.stale_data_max_age_ms.",
@@ -121,6 +120,7 @@ class CaliberConfig(Section):
         "Time that cached vectors are kept.", "C-118", unit="ms", source_value=30 * 86_400_000, gt=0
     )
     cache_dir: Name = knob("Folder for files that can be made again; ~ is the home folder.", "design")
+    time_zone: TimeZone = knob("Zone of the users' days; in zones of the United States 12/05 is in December.", "ours")
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 

@@ -6,6 +6,7 @@ The other modules of this package use traits of relations only and name no relat
 from __future__ import annotations
 
 import uuid
+from datetime import tzinfo
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.traits import ALWAYS_US, NEVER_US
+from caliber.text.dates import Moment
 
 TASKS: Final = TRAJECTORY.name
 SCOPES: Final = SCOPE.name
@@ -58,6 +60,12 @@ def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int
     occurred = turns.column("occurred_at")[rows]
     out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
     return out
+
+
+def moment_of(snapshot: ResidentSnapshot, trajectory: bytes, now_us: int, zone: tzinfo) -> Moment:
+    """Return the instant of the last user turn of a task, or now, with the zone that makes the user's days."""
+    row = last_said(snapshot, trajectory)
+    return Moment(now_us if row < 0 else int(times_of(snapshot[TURNS], np.array([row]))[0]), zone)
 
 
 def last_said(snapshot: ResidentSnapshot, trajectory: bytes) -> int:

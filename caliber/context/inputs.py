@@ -13,6 +13,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from caliber.config import CaliberConfig
+from caliber.config.cron import zone_of
+from caliber.context.conversation import moment_of
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
@@ -20,6 +22,7 @@ from caliber.model.knowledge import NOBODY
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
+from caliber.text.dates import Moment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +102,11 @@ class AssemblyInputs:
     """Rules for this window alone."""
     used_by: tuple[bytes, ...] = (NOBODY.bytes,)
     """The ids whose uses of records count."""
+
+    @property
+    def moment(self) -> Moment:
+        """The instant of the task's last message, or now, with the zone of the user's days."""
+        return moment_of(self.snapshot, self.trajectory_id.bytes, self.now_us, zone_of(self.config.time_zone))
 
     @property
     def readers(self) -> Masked:

@@ -5,18 +5,17 @@ Source: issue "Search in native memory", keyword leg and query side; P-041.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, tzinfo
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from caliber.kernels import PHRASE_MAX, words_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.dates import DateReader, Interval
-from caliber.text.lexicon import Lexicon, lexicon_of
+from caliber.text.lexicon import Lexicon
 from caliber.text.words import Analyzer
 
 _QUOTES: Final = {'"': '"', "“": "”", "«": "»", "„": "“”"}
@@ -29,6 +28,10 @@ _REMEMBERED_CHARS = 1_024
 """Queries that are remembered, and how long they may be."""
 CHARS_A_WORD = 64
 """Limit on the characters scanned, as a multiple of the words read: a pasted log must not take seconds."""
+_SENTENCE_ENDS: Final = ".?!\n"
+_PAST = re.compile(r"\b(?:did|was|were|\w{3,}ed)\b", re.IGNORECASE)
+_ASKING = re.compile(r"\b(?:what|which|who|whom|whose|when|where|how|why)\b", re.IGNORECASE)
+_SAID = re.compile(r"\b(?:i|we|you|he|she|they|it|my|our|your|his|her|their)\b", re.IGNORECASE)
 _STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
 _PREFIX = re.compile(r"(?<![\w*])\w[\w.-]+")
 
@@ -54,14 +57,16 @@ class Query:
     fillers: frozenset[str] = frozenset()
     lacks_evidence: bool = False
     stop_word_phrase: tuple[str, ...] = ()
+    of_days_only: bool = False
+    """Whether it asks for what was on its days: then records of other days are found only where none is of these."""
 
 
-@functools.cache
-def _days_of(language: str) -> tuple[DateReader, re.Pattern[str]]:
-    """Return the reader of dates of a language, and the pattern without which a text names none."""
-    lexicon = lexicon_of(language)
-    words = (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday)
-    return DateReader(lexicon), re.compile("|".join((r"\d", *(re.escape(word) for word in words if word))))
+class Now(NamedTuple):
+    """The day from which a query reckons, the day of the newest record, and the zone of days."""
+
+    today: date
+    newest: date
+    zone: tzinfo
 
 
 class QueryReader:
@@ -72,19 +77,19 @@ class QueryReader:
         self._lexicon = lexicon
         self._max_words = max_words
         self._max_chars = max_words * CHARS_A_WORD
-        self._dates, self._daylike = _days_of(analyzer.language)
+        self._dates = DateReader(words=lexicon.names_days)
         self._remembered: dict[str, Query] = {}
 
-    def read(self, text: str, clock: Callable[[], date]) -> Query:
-        """Return the parsed query; "last week" is relative to the day of ``clock``."""
+    def read(self, text: str, now: Callable[[], Now]) -> Query:
+        """Return the parsed query; its days are relative to ``now``."""
         # An agent repeats a query at every step of its work: a parse that does not depend on the clock is cached.
         short = len(text) <= _REMEMBERED_CHARS
         cached = self._remembered.get(text) if short else None
         if cached is not None:
             return cached
         read = text if len(text) <= self._max_chars else self._readable_part(text)
-        dated = self._names_days(read)
-        found = self._analyzed(read, self._dates.find(read, clock()) if dated else None)
+        dated = self._dates.may_name(read)
+        found = self._analyzed(read, now() if dated else None)
         if len(read) < len(text):
             found = replace(found, text=text, cut=True)
         if short and not dated:
@@ -102,7 +107,8 @@ class QueryReader:
             return whole[0] if len(whole) == 2 and not read[-1].isspace() else read
         return read
 
-    def _analyzed(self, text: str, when: Interval | None) -> Query:
+    def _analyzed(self, text: str, now: Now | None) -> Query:
+        when = None if now is None else self._dates.find(text, now.today, now.zone, now.newest)
         # The days are a separate leg: as words they would match every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
@@ -142,6 +148,7 @@ class QueryReader:
             prefixes=tuple(dict.fromkeys(found.casefold() for found in prefixes[: self._max_words])),
             parts=tuple(parts),
             when=when,
+            of_days_only=now is not None and when is not None and _asks_of_days(text, when, now.today),
             asks_time=self._lexicon.asks_time.search(text) is not None,
             cut=cut,
             fillers=frozenset(terms).difference(evidence),
@@ -157,9 +164,18 @@ class QueryReader:
         words = words_of(text.encode("utf-8", "replace"))
         return tuple(part for word in words for part in self._analyzer.cached(word.decode("utf-8")).parts)
 
-    def _names_days(self, text: str) -> bool:
-        # Nearly every date has a digit or the name of a month or unit: one look spares six patterns.
-        return self._daylike.search(text.casefold()) is not None
+
+def _asks_of_days(text: str, when: Interval, today: date) -> bool:
+    """Return whether the sentence that names days asks what was on them: "What did we say yesterday?"
+
+    "What should I cook today?" does not, nor does "I slept badly yesterday".
+    """
+    begin = max(text.rfind(sign, 0, when.start) for sign in _SENTENCE_ENDS) + 1
+    end = min((at for sign in _SENTENCE_ENDS if (at := text.find(sign, when.end)) >= 0), default=len(text))
+    sentence = text[begin : end + 1]
+    if when.last >= today and _PAST.search(sentence) is None:
+        return False
+    return sentence.endswith("?") or _ASKING.search(sentence) is not None or not _SAID.search(sentence)
 
 
 # Each scans a text once, whatever signs it consists of: a query may be a megabyte of opening quotes.

@@ -22,6 +22,7 @@ from caliber.search.filtering.where import Where
 from caliber.search.query import Query
 from caliber.search.stats import StoredStats
 from caliber.search.usage import Uses
+from caliber.text.dates import Moment
 
 
 class HitOrder(Protocol):
@@ -57,6 +58,8 @@ class Request:
     """Whether only records above the relevance floor are found."""
     by_role: HitOrder | None = None
     """Re-ranks the hits."""
+    moment: Moment | None = None
+    """The instant from which "yesterday" is reckoned, and the zone that makes days; None: the clock, in UTC."""
 
     @property
     def uses(self) -> Uses:
@@ -86,6 +89,7 @@ class Asked:
     """Conditions by kind, of which a record has to meet one besides, and meets none but that; of other kinds none."""
     by_role: HitOrder | None = None
     """Re-ranks the hits."""
+    moment: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)

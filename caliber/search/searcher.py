@@ -25,7 +25,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.visible import VisibleCache, VisibleRows
-from caliber.search.query import Query, QueryReader
+from caliber.search.query import Now, Query, QueryReader
 from caliber.search.ranking import fusion
 from caliber.search.ranking.diversity import diversified, likeness
 from caliber.search.ranking.floor import Floor, Floored, Thresholds
@@ -35,6 +35,7 @@ from caliber.search.ranking.names import Names
 from caliber.search.ranking.recent import recent_rows
 from caliber.search.ranking.similar import SimilarTerms
 from caliber.search.request import Outcome, Pool, Relevance, Request
+from caliber.text.dates import Moment
 from caliber.text.words import NAMES_A_TIME, Analyzer
 
 _DIVERSE_POOL = 100
@@ -73,9 +74,9 @@ class Searcher:
         self._visible_cache = VisibleCache()
         self._graph = GraphLeg(settings.graph, self._visible_cache, self.kinds)
 
-    def read(self, text: str, clock: Callable[[], date]) -> Query:
-        """Return the parsed query; "last week" is relative to the day of ``clock``."""
-        return self._reader.read(text, clock)
+    def read(self, text: str, now: Moment, newest: Callable[[Moment], date]) -> Query:
+        """Return the parsed query, its days relative to ``now``; ``newest`` gives the day of the newest record."""
+        return self._reader.read(text, lambda: Now(now.day, newest(now), now.zone))
 
     def _spelt(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """Return names as queries would spell them. Their words occur in the texts, so they are indexed already."""
@@ -196,11 +197,11 @@ class Searcher:
         ], degraded
 
     def _understood(self, searched: Sequence[Searched], request: Request) -> Query:
-        """Return the parsed query of a request; days are relative to the newest record of the searched kinds."""
+        """Return the parsed query of a request."""
         if request.query is not None:
             return request.query
-        stats, now_us = request.stats, request.now_us
-        return self.read(request.text, lambda: fusion.today(searched, now_us) if stats is None else stats.today(now_us))
+        newest = functools.partial(fusion.newest_day, searched) if request.stats is None else request.stats.newest
+        return self.read(request.text, request.moment or Moment(request.now_us), newest)
 
     def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
         joined, strength = scored.joined[0], scored.floored.strength
@@ -288,7 +289,7 @@ class Searcher:
         links: LinkGraph | None,
     ) -> tuple[list[fusion.Joined], Reached]:
         settings = self._settings
-        if query.when is not None and not (query.terms or query.prefixes):
+        if query.when is not None and (query.of_days_only or not (query.terms or query.prefixes)):
             fusion.add_those_of(searched, query.when)
         by_word = fusion.keyword_parts(searched, settings)
         own, neighbours = [part for part, _ in by_word], [part for _, part in by_word]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
+from caliber.config.cron import zone_of
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import embedding_share_s
@@ -55,6 +56,7 @@ from caliber.search.request import Asked, Outcome, Request
 from caliber.search.usage import Uses
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import wrong_hash
+from caliber.text.dates import Moment
 
 T = TypeVar("T")
 
@@ -196,6 +198,7 @@ class Searching:
                     where=where,
                     floor=floor,
                     by_role=by_role,
+                    moment=Moment(now, zone_of(engine.config.time_zone)),
                 )
                 out.append(self._answered(asked, search))
         return out
@@ -273,6 +276,7 @@ class Searching:
             where=asked.where,
             floor=asked.floor,
             by_role=asked.by_role,
+            moment=asked.moment,
             texts=self._engine.memory.texts,
         )
         return self._shared.searcher.search(request), snapshot.position

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.time import from_us
 from caliber.storage.compile.damage import damaged
-from caliber.text.dates import Interval
+from caliber.text.dates import Interval, Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +65,12 @@ class StoredStats:
         """The number of visible texts, over all kinds that are searched."""
         return sum(stats.texts for stats in self.kinds.values())
 
-    def today(self, now_us: int) -> date:
-        """Return the day of the newest visible record, or today if that is earlier."""
+    def newest(self, now: Moment) -> date:
+        """Return the day of the newest visible record, or of ``now`` if that is earlier."""
         newest = [(stats.newest_us, kind) for kind, stats in self.kinds.items() if stats.newest_us is not None]
-        at, kind = max(newest, default=(now_us, ""))
+        at, kind = max(newest, default=(now.at_us, ""))
         try:
-            return from_us(min(now_us, at)).date()
+            return now._replace(at_us=min(now.at_us, at)).day
         except OverflowError:
             raise damaged(f"a stored {kind} is damaged: no calendar has its time", relation=kind) from None
 

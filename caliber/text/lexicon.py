@@ -1,16 +1,16 @@
 """Word lists of a language: stop words, filler words, and words about time.
 
-Data, one entry a language. A language without an entry is searched without these: no word is left out, no date is
-understood. Lists hold folded forms (lower case, straight apostrophes).
+Data, one entry a language. A language without an entry is searched without these: no word is left out, days
+are read in numbers alone. Lists hold folded forms (lower case, straight apostrophes).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from typing import Final
 
 from caliber.model.lazy_dataclass import dataclass
+from caliber.text.dates import MONTHS
 
 _NOTHING: Final = re.compile(r"(?!)")
 
@@ -22,25 +22,16 @@ class Lexicon:
     stop_words: frozenset[str] = frozenset()
     fillers: frozenset[str] = frozenset()
     """Filler words: they are searched, but a query of these alone has no content."""
-    months: dict[str, int] = field(default_factory=dict)
-    """Names of months; ``may`` and the like count only with a capital letter."""
-    ambiguous_months: frozenset[str] = frozenset()
     time_words: frozenset[str] = frozenset()
     """Words that mark a time."""
     asks_time: re.Pattern[str] = _NOTHING
-    last: str = ""
-    this: str = ""
-    today: str = ""
-    yesterday: str = ""
-    units: dict[str, str] = field(default_factory=dict)
-    """Names of week, month and year."""
+    names_days: bool = False
+    """Whether the words of days of ``text.dates`` are its own."""
 
 
 def _words(text: str) -> list[str]:
     return text.split()
 
-
-_MONTHS: Final = _words("january february march april may june july august september october november december")
 
 ENGLISH: Final = Lexicon(
     stop_words=frozenset(
@@ -63,8 +54,6 @@ ENGLISH: Final = Lexicon(
     fillers=frozenset(
         _words("hello hey hi know let maybe nope ok okay please sorry sure tell thank thanks yeah yep yes")
     ),
-    months={name: at + 1 for at, name in enumerate(_MONTHS)},
-    ambiguous_months=frozenset({"may", "march", "august"}),
     time_words=frozenset(
         _words(
             """
@@ -72,13 +61,9 @@ ENGLISH: Final = Lexicon(
             ago recently last next week weeks weekend weekends month months year years
             """
         )
-    ).union(_MONTHS),
+    ).union(list(MONTHS)[:12]),
     asks_time=re.compile(r"\bwhen\b|\bhow long\b|\b(?:what|which) (?:date|day|week|month|year|time)\b", re.IGNORECASE),
-    last="last",
-    this="this",
-    today="today",
-    yesterday="yesterday",
-    units={"week": "week", "month": "month", "year": "year"},
+    names_days=True,
 )
 
 LEXICONS: Final = {"english": ENGLISH, "porter": ENGLISH}

@@ -79,7 +79,7 @@ class Analyzer:
         return Analysis(folded_parts, (*named, self.stem(whole) if whole.isalnum() else whole), flags)
 
     def _flags(self, folded: str) -> int:
-        dated = folded in self.lexicon.time_words or (bool(self.lexicon.months) and _YEAR.fullmatch(folded))
+        dated = folded in self.lexicon.time_words or (self.lexicon.names_days and _YEAR.fullmatch(folded))
         return NAMES_A_TIME if dated else 0
 
     def stem(self, folded: str) -> str:

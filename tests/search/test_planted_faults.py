@@ -46,10 +46,11 @@ FAULTS = {
     "links without limit": (
         "search.ranking.graph", "best_hits(searched, base, self._settings.seeds)", "best_hits(searched, base, 999)",
     ),
-    "last week is this week": ("text.dates", "clock.weekday() + 7 * back", "clock.weekday()"),
-    "days are read from the clock": (
-        "search.ranking.fusion", "from_us(min(now_us, at)).date()", "from_us(now_us).date()",
+    "last week is this week": ("text.dates", "monday - timedelta(7 * back), ", "monday, "),
+    "what names no year is read from the clock": (
+        "search.ranking.fusion", "now._replace(at_us=min(now.at_us, at)).day", "now.day",
     ),
+    "days bound nothing": ("search.query", "    return sentence.endswith", "    return False and sentence.endswith"),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.validity", "least=at_us + 1)", "least=at_us)"),
     "use makes nothing recent": ("search.ranking.recent", "times[row] = max(int(times[row]), at)", "pass"),

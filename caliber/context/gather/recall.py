@@ -142,6 +142,7 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
         stats=inputs.stats,
+        moment=inputs.moment,
     )
 
 

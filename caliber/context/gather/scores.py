@@ -126,6 +126,7 @@ def judge(
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
         stats=inputs.stats,
+        moment=inputs.moment,
     )
     pools = pools_of()
     found, without = searcher.relevance(request, pools)

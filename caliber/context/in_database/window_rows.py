@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from caliber.context.conversation import PASSAGE, SCOPES, TASKS, TURNS
+from caliber.config.cron import zone_of
+from caliber.context.conversation import PASSAGE, SCOPES, TASKS, TURNS, moment_of
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
 from caliber.context.gather.recall import conditions_of, tasks_in_reach
@@ -39,6 +40,7 @@ from caliber.search.stats import StoredStats
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
+from caliber.text.dates import Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class WindowRows:
         self.space: EmbeddingSpace | None = asked.search.space
         self.used_by = asked.search.readers.used_by
         self._scope: uuid.UUID | None = None
+        self._moment = Moment(asked.search.now_us, zone_of(asked.plan.config.time_zone))
         self.query = asked.query or NO_QUERY
         self.totals: dict[str, int] = {}
         self.found_turns: list[bytes] = []
@@ -136,8 +139,7 @@ class WindowRows:
             rows.setdefault(kind, ())
         self._scope = self._open_scope(rows[SCOPES])
         self._add(rows, {TURNS: self._earlier(rows, resident)})
-        if self._asked.query is None:
-            self._resolve(rows, resident)
+        self._resolve(rows, resident)
         hidden = self._hidden(rows[TURNS])
         found: list[Rows] = []
         if not self._plan.governed:
@@ -199,12 +201,14 @@ class WindowRows:
         return out
 
     def _resolve(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
-        """Determine the default query: the last user turn, or the goal."""
+        """Determine the moment of the question, and the default query: the last user turn, or the goal."""
         last_turns = self._readable_turns("turn.last_said", self._key)
         part = {TASKS: rows[TASKS], SCOPES: rows[SCOPES], TURNS: last_turns}
         snapshot = self._partial(resident, part)
         space_id = None if self.space is None else self.space.space_id
-        self.query = default_query(snapshot, self._texts, self._asked.trajectory_id, space_id)
+        self._moment = moment_of(snapshot, self._key, self._asked.search.now_us, zone_of(self._plan.config.time_zone))
+        if self._asked.query is None:
+            self.query = default_query(snapshot, self._texts, self._asked.trajectory_id, space_id)
 
     def _hidden(self, turns: Sequence[Row]) -> int:
         """Return how many turns of the conversation may stand behind its last user message, that included."""
@@ -220,7 +224,12 @@ class WindowRows:
     def _base(self) -> Asked:
         query = self.query
         return replace(
-            self._asked.search, text=query.text or "", vector=query.vector, kinds=self._search.kinds, limit=1
+            self._asked.search,
+            text=query.text or "",
+            vector=query.vector,
+            kinds=self._search.kinds,
+            limit=1,
+            moment=self._moment,
         )
 
     @property

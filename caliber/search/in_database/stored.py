@@ -42,6 +42,7 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
 from caliber.storage.write.catalog_guard import dropped_since
+from caliber.text.dates import Moment
 
 NOT_RESIDENT: Final = "not_resident"
 """Why every result of this mode is degraded."""
@@ -169,7 +170,7 @@ class StoredSearch:
         stats: StoredStats | None = None
         if asked.text.strip():
             counted = stats = self.stats(visibility)
-            query = searcher.read(asked.text, lambda: counted.today(visibility.now_us))
+            query = searcher.read(asked.text, asked.moment or Moment(asked.now_us), counted.newest)
             self.collect(visibility, asked, query, terms_of(query, stats, visibility, searcher), found)
         else:
             find.recent(visibility, settings, asked.limit, found)
@@ -212,7 +213,7 @@ class StoredSearch:
         """
         settings = self.settings
         find.by_words(visibility, terms, settings, out)
-        if query.when is not None and not (query.terms or query.prefixes):
+        if query.when is not None and (query.of_days_only or not (query.terms or query.prefixes)):
             find.of_days(visibility, query.when.first_us, query.when.last_us, out)
         if asked.vector is not None and asked.space is not None and settings.weights.vector:
             find.by_vector(visibility, asked.space, asked.vector, settings, asked.limit, out, besides=besides)
@@ -282,6 +283,7 @@ class StoredSearch:
             text=asked.text,
             vector=asked.vector,
             without_vector=asked.without_vector,
+            moment=asked.moment,
             space_id=None if asked.space is None else asked.space.space_id,
             kinds=visibility.kinds,
             limit=asked.limit,

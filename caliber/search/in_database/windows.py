@@ -17,6 +17,7 @@ from caliber.search.request import Asked
 from caliber.search.stats import StoredStats
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import StatementSession
+from caliber.text.dates import Moment
 
 Rows = dict[str, list[Row]]
 """Records by kind."""
@@ -47,7 +48,7 @@ class WindowSearch:
     @cached_property
     def _terms(self) -> dict[str, float]:
         visibility, stats, searcher = self._visibility, self.stats, self._search.searcher()
-        query = searcher.read(self._every.text, lambda: stats.today(visibility.now_us))
+        query = searcher.read(self._every.text, self._every.moment or Moment(self._every.now_us), stats.newest)
         return terms_of(query, stats, visibility, searcher)
 
     def matching(self, asked: Asked) -> dict[str, int]:
@@ -60,7 +61,7 @@ class WindowSearch:
         search, found = self._search, Candidates(self._search.settings.candidates_max)
         visibility = search.visibility(self._session, asked, self.stats.kinds)
         stats = self.stats.of(visibility.kinds)
-        query = search.searcher().read(asked.text, lambda: stats.today(visibility.now_us))
+        query = search.searcher().read(asked.text, asked.moment or Moment(asked.now_us), stats.newest)
         if query.when is not None:
             stats.count_of_days(query.when)  # asked now: the figures outlive the session
         search.collect(visibility, asked, query, self._terms, found, besides=besides)

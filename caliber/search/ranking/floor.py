@@ -25,8 +25,8 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
-from caliber.search.ranking.fusion import Joined, times_us
-from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, Ints, Nearest, Searched, phrase_rows
+from caliber.search.ranking.fusion import Joined, are_of, times_us
+from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, Nearest, Searched, phrase_rows
 from caliber.text.dates import Interval
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
@@ -111,11 +111,15 @@ class Floor:
         if self._least.words == 0:
             return Floored(list(joined), nearest.beyond)
         near = [self._near(similarities) for similarities in nearest.similarities]
-        if any(near) and not whole and self._all_good(joined, most):
-            return Floored(list(joined), self._beyond(nearest))
         when = self._query.when
+        bound = self._of_days(searched) if self._query.of_days_only else None
+        if any(near) and not whole and bound is None and self._all_good(joined, most):
+            return Floored(list(joined), self._beyond(nearest))
         day = 0.0 if when is None else self._coverage.weight(self._count_of_days(searched, when))
         covered = [self._covered(item, day) for item in searched]
+        if bound is not None:
+            _, strength = self._evidence(searched, covered, nearest)
+            return Floored(self._kept(searched, joined, bound, most), (), None, strength)
         strong = [self._strong(*each) for each in zip(searched, covered, near, strict=True)]
         if not any(mask.any() for mask in strong):
             nothing = [np.zeros(len(mask), np.bool_) for mask in strong]
@@ -125,6 +129,13 @@ class Floor:
         kept = [mask | self._with_score(item) for mask, item in zip(strong, joined, strict=True)]
         _, strength = self._evidence(searched, covered, nearest)
         return Floored(self._kept(searched, joined, kept, most), self._beyond(nearest), None, strength)
+
+    def _of_days(self, searched: Sequence[Searched]) -> list[Bools] | None:
+        """Return the candidates of the days that the query asks for; None where there is none."""
+        when = self._query.when
+        assert when is not None
+        of_days = [item.allowed.take(item.rows) & are_of(times_us(item.owners, item.rows), when) for item in searched]
+        return of_days if any(mask.any() for mask in of_days) else None
 
     def _near(self, similarities: NDArray[np.float32]) -> int:
         """Return how many of the nearest candidates count as found by their vectors."""
@@ -144,7 +155,7 @@ class Floor:
         """Return how many visible records are of the days that the query names."""
         if self._stats is not None:
             return self._stats.count_of_days(when)
-        return sum(int(np.count_nonzero(_of_days(times_us(item.owners), when) & item.visible)) for item in searched)
+        return sum(int(np.count_nonzero(are_of(times_us(item.owners), when) & item.visible)) for item in searched)
 
     def _covered(self, item: Searched, day: float) -> Floats:
         """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
@@ -157,7 +168,7 @@ class Floor:
             found = item.words.scores(coverage.words, item.visible, _HELD, kept=item.allowed, given=item.rows)
             held = found.own[: len(item.rows)]
         if when is not None:
-            held = held + np.where(_of_days(times_us(item.owners, item.rows), when), day, 0.0)
+            held = held + np.where(are_of(times_us(item.owners, item.rows), when), day, 0.0)
         covered: Floats = held / total
         return covered
 
@@ -203,11 +214,6 @@ class Floor:
             near = 1.0 if least is None or least <= 0 else max(best / float(least) / 2, 0.0)
         evidence = Evidence(best, None if least is None else float(least), words, self._least.words)
         return evidence, min(max(words, near), 1.0)
-
-
-def _of_days(times: Ints, when: Interval) -> Bools:
-    of_days: Bools = (times >= when.first_us) & (times <= when.last_us)
-    return of_days
 
 
 def _without(item: Searched, joined: Joined, kept: Bools, most: int) -> Joined:

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
-from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
+from caliber.search.ranking.legs import Bools, Floats, Ints, Nearest, Searched
 from caliber.storage.compile.damage import undated
-from caliber.text.dates import Interval
+from caliber.text.dates import Interval, Moment
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
@@ -224,18 +223,23 @@ def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
 
 
 def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
-    """Make candidates of the records of some days, for a query that names nothing else."""
+    """Make candidates of the records of some days, for a query that asks for nothing else."""
     for item in searched:
-        times = times_us(item.owners)
-        item.add(np.flatnonzero(item.allowed & (times >= when.first_us) & (times <= when.last_us)))
+        item.add(np.flatnonzero(item.allowed & are_of(times_us(item.owners), when)))
 
 
-def today(searched: Sequence[Searched], now_us: int) -> date:
-    """Return the day of the newest visible record: "last week" is relative to it."""
+def are_of(times: Ints, when: Interval) -> Bools:
+    """Return which instants are of some days."""
+    found: Bools = (times >= when.first_us) & (times <= when.last_us)
+    return found
+
+
+def newest_day(searched: Sequence[Searched], now: Moment) -> date:
+    """Return the day of the newest visible record: "in May" is not after it."""
     newest = [(at, number) for number, at in enumerate(map(_newest_us, searched)) if at is not None]
-    at, number = max(newest, default=(now_us, 0))
+    at, number = max(newest, default=(now.at_us, 0))
     try:
-        return from_us(min(now_us, at)).date()
+        return now._replace(at_us=min(now.at_us, at)).day
     except OverflowError:
         owners, visible = searched[number].owners, searched[number].visibility.visible
         raise undated(owners.relation, map(owners.packed, np.flatnonzero(visible).tolist())) from None

@@ -12,19 +12,10 @@ from typing import Final
 from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.measures import SILENT, MeasureReader, plain_number, year_in
-from caliber.text.contradiction.quantities import (
-    DAYS,
-    MONTHS,
-    NUMBERS,
-    PARTS,
-    SCALES,
-    Clock,
-    date_of,
-    quarter_of,
-    unit_of,
-)
+from caliber.text.contradiction.quantities import NUMBERS, PARTS, SCALES, Clock, date_of, quarter_of, unit_of
 from caliber.text.contradiction.tokens import LESS, Clause, Term
 from caliber.text.contradiction.vocabulary import EVENING, PLACES, SPECIAL, TABLE, negatable
+from caliber.text.dates import DAYS, MONTHS
 
 _FOLDED: Final = attrgetter("folded")
 _KEY: Final = attrgetter("key")

@@ -9,8 +9,6 @@ from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
 from caliber.text.contradiction.quantities import (
     BOUNDS,
-    DAYS,
-    MONTHS,
     NUMBERS,
     PARTS,
     SCALES,
@@ -25,6 +23,7 @@ from caliber.text.contradiction.quantities import (
 )
 from caliber.text.contradiction.tokens import Term, Token
 from caliber.text.contradiction.vocabulary import BY_KEY, SPECIAL, TABLE, key_of
+from caliber.text.dates import DAYS, MONTHS
 
 _BE: Final = frozenset(
     ("is", "are", "was", "were", "be", "been", "being", "currently", "now", "still", "=", "stays", "remains", "not")

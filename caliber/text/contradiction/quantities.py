@@ -11,6 +11,8 @@ from calendar import monthrange
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from caliber.text.dates import COUNTS
+
 _INFINITE: Final = float("inf")
 _YEAR_DAYS: Final = 372
 """Days in a year of twelve months of 31, so that a month and day are one number in every year."""
@@ -27,33 +29,8 @@ TOKEN: Final = re.compile(
     r"|(?P<sign>[%€$£°,;:.!?()=\"–—])"
 )
 
-_ONES: Final = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS: Final = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 NUMBERS: Final[dict[str, float]] = {
-    **{word: float(at) for at, word in enumerate(_ONES)},
-    **{word: 20.0 + 10 * at for at, word in enumerate(_TENS)},
-    **{f"{ten}-{one}": 20.0 + 10 * at + 1 + of for at, ten in enumerate(_TENS) for of, one in enumerate(_ONES[1:10])},
+    **{word: float(count) for word, count in COUNTS.items()},
     "dozen": 12.0,
     "hundred": 100.0,
     "thousand": 1e3,
@@ -106,59 +83,6 @@ _BOUNDS: Final = {
     "within": -1, "limit": -1, "limited": -1, "cap": -1, "capped": -1, "no_more": -1, "about": 0, "around": 0,
     "approximately": 0, "roughly": 0, "nearly": 0, "almost": 0, "circa": 0, "some": 0,
 }  # fmt: skip
-
-MONTHS: Final = {
-    name: at % 12 + 1
-    for at, name in enumerate(
-        [
-            "january",
-            "february",
-            "march",
-            "april",
-            "may",
-            "june",
-            "july",
-            "august",
-            "september",
-            "october",
-            "november",
-            "december",
-            "jan",
-            "feb",
-            "mar",
-            "apr",
-            "may",
-            "jun",
-            "jul",
-            "aug",
-            "sep",
-            "oct",
-            "nov",
-            "dec",
-        ]
-    )
-} | {"sept": 9}
-DAYS: Final = {
-    name: at % 7
-    for at, name in enumerate(
-        [
-            "monday",
-            "tuesday",
-            "wednesday",
-            "thursday",
-            "friday",
-            "saturday",
-            "sunday",
-            "mon",
-            "tue",
-            "wed",
-            "thu",
-            "fri",
-            "sat",
-            "sun",
-        ]
-    )
-}
 
 
 class Unit(StrEnum):

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction.phrases import PHRASES
 from caliber.text.contradiction.qualifiers import ATTITUDES
-from caliber.text.contradiction.quantities import MONTHS, TOKEN, Clock, Day, Quantity, unit_of
+from caliber.text.contradiction.quantities import TOKEN, Clock, Day, Quantity, unit_of
+from caliber.text.dates import MONTHS
 
 LESS: Final = "less"
 """Flag of a clause that names what is liked less than the thing before it."""

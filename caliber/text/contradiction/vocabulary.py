@@ -10,7 +10,8 @@ import Stemmer
 
 from caliber.text.contradiction import opposites as words
 from caliber.text.contradiction import qualifiers
-from caliber.text.contradiction.quantities import DAYS, MONTHS, NUMBERS, PARTS
+from caliber.text.contradiction.quantities import NUMBERS, PARTS
+from caliber.text.dates import DAYS, MONTHS
 
 PREFIXES: Final = ("un", "in", "im", "ir", "il", "non", "dis")
 """Prefixes that can negate a word."""

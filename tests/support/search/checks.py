@@ -52,7 +52,7 @@ def language_of(name: str) -> Language:
     """Return the twin's inputs for a language: its stemmer, and the lists that are data."""
     words = lexicon_of(name)
     stem = (lambda word: word) if name == "none" else Stemmer.Stemmer(name, 0).stemWord
-    return Language(stem, words.stop_words, words.fillers, words.time_words, bool(words.months))
+    return Language(stem, words.stop_words, words.fillers, words.time_words, words.names_days)
 
 
 @functools.cache

@@ -247,9 +247,12 @@ class Twin:
         status = "degraded" if degraded else "ok" if hits else "empty"
         return Answer(hits, status, degraded, question, names, weights, self.below)
 
-    def _today(self) -> datetime.date:
+    def _today(self) -> tuple[datetime.date, datetime.tzinfo, datetime.date]:
+        """The day of the question and of the newest record, at UTC."""
         newest = min([self.asked.now_us, max((record.at_us for record in self.visible), default=self.asked.now_us)])
-        return (datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=newest)).date()  # noqa: DTZ001
+        start = datetime.datetime(1970, 1, 1)  # noqa: DTZ001
+        days = [(start + datetime.timedelta(microseconds=at)).date() for at in (self.asked.now_us, newest)]
+        return days[0], datetime.UTC, days[1]
 
     def _weights(self) -> tuple[dict[str, float], str | None]:
         weights = {leg: float(getattr(self.settings.weights, leg)) for leg in LEGS}
@@ -276,10 +279,10 @@ class Twin:
             "graph": {record for record in self.visible if graph[record] > 0},
         }
         of_days = set()
-        if question.days is not None and not question.terms and not question.prefixes:
+        if question.days is not None and (question.of_days or not (question.terms or question.prefixes)):
             first, last = day_us(question.days[0]), day_us(question.days[1]) + DAY_US
             of_days = {record for record in self.visible if first <= record.at_us < last}
-            finders["keyword"] = set()
+            finders["keyword"] = finders["keyword"] if question.terms or question.prefixes else set()
         if settings.fusion == "rrf":
             own_share = self._ranks({record: own_share[record] + lent_share[record] for record in self.visible})
             lent_share = dict.fromkeys(self.visible, 0.0)
@@ -307,11 +310,17 @@ class Twin:
                         breakdown[name] = weight / total * value
             hits.append(Hit(record, f32(max(score, LEAST)), breakdown, found_by))
         least = self._least_similarity() if weights["vector"] else None
-        hits = self._above_the_floor(hits, question, dict(near), graph, least, compared=weights["vector"] > 0)
+        bound = (
+            question.of_days and self.floor_is_on(weights["vector"] > 0) and any(hit.record in of_days for hit in hits)
+        )
+        if bound:
+            hits = [hit for hit in hits if hit.record in of_days]
+        else:
+            hits = self._above_the_floor(hits, question, dict(near), graph, least, compared=weights["vector"] > 0)
         hits.sort(key=lambda hit: (-hit.score, hit.record.id))
         hits = self._diverse(hits)
         if hits or not self.floor_is_on(weights["vector"] > 0):
-            beyond = self._beyond(nearest, {hit.record for hit in hits})
+            beyond = [] if bound else self._beyond(nearest, {hit.record for hit in hits})
             if self.floor_is_on(weights["vector"] > 0):
                 alike = dict(nearest)
                 beyond = [hit for hit in beyond if not question.idle and alike[hit.record] >= least]

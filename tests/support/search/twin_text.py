@@ -1,7 +1,7 @@
 """Analysis of texts and questions in plain Python: the text side of the twin of search.
 
-Written from docs/search.md and csrc/include/caliber.h; nothing of ``caliber.search`` is used. Given from outside, as
-data: the table of letters, the stemmer, and a language's stop words and words of time.
+Written from docs/search.md and csrc/include/caliber.h; nothing of ``caliber.search`` is used. Given from outside:
+the table of letters, the stemmer, a language's stop words and words of time, and the reader of days.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from caliber.kernels.keyword.reference import kind_of
+from caliber.text.dates import DateReader
 
 WORD_BYTES = 256
 PHRASE_PARTS = 32
@@ -207,6 +208,7 @@ class Question:
     prefixes: list[str]
     parts: list[str]
     days: tuple[datetime.date, datetime.date] | None
+    of_days: bool
     asks_time: bool
     cut: bool
     fillers: set[str] = field(default_factory=set)
@@ -226,11 +228,17 @@ def beginning(text: str, size: int) -> str:
     return text[:size]
 
 
-def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
+def understand(
+    text: str,
+    language: Language,
+    today: Callable[[], tuple[datetime.date, datetime.tzinfo, datetime.date]],
+    *,
+    max_words: int,
+) -> Question:
     """Return the parsed question."""
     whole, text = text, beginning(text, 64 * max_words)
-    named = find_days(text, today()) if language.reads_dates else None
-    rest = text if named is None else text[: named[2]] + " " + text[named[3] :]
+    named = DateReader(words=language.reads_dates).find(text, *today())
+    rest = text if named is None else text[: named.start] + " " + text[named.end :]
     words = words_of(rest.encode("utf-8", "replace"))
     silent: dict[str, bool] = {}
     telling: set[str] = set()
@@ -257,7 +265,8 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
         phrases=unique(phrases),
         prefixes=unique(begun[:max_words]),
         parts=parts,
-        days=None if named is None else named[:2],
+        days=None if named is None else (named.first, named.last),
+        of_days=named is not None and asks_of_days(text, named.start, named.end, named.last >= today()[0]),
         asks_time=language.reads_dates and asks_time(text),
         cut=max(len(words), len(quoted), len(begun)) > max_words or text != whole,
         fillers=set(silent) - telling,
@@ -315,75 +324,21 @@ def prefixes(text: str) -> list[str]:
     return out
 
 
+def asks_of_days(text: str, start: int, end: int, lasts: bool) -> bool:
+    """Return whether the sentence with the days asks what was on them; ``lasts``: they are not over."""
+    before, after = re.split(r"[.?!\n]", text[:start])[-1], re.match(r"[^.?!\n]*[.?!\n]?", text[end:])
+    assert after is not None
+    sentence = before + text[start:end] + after[0]
+
+    def says(pattern: str) -> bool:
+        return re.search(rf"\b(?:{pattern})\b", sentence, re.IGNORECASE) is not None
+
+    if lasts and not says(r"did|was|were|\w{3,}ed"):
+        return False
+    asks = sentence.endswith("?") or says("what|which|who|whom|whose|when|where|how|why")
+    return asks or not says("i|we|you|he|she|they|it|my|our|your|his|her|their")
+
+
 def asks_time(text: str) -> bool:
     asked = r"\b(when|how long|(what|which) (date|day|week|month|year|time))\b"
     return re.search(asked, text, re.IGNORECASE) is not None
-
-
-# --- days -----------------------------------------------------------------------------------------
-
-Days = tuple[datetime.date, datetime.date, int, int]
-
-
-def find_days(text: str, today: datetime.date) -> Days | None:
-    """Return first and last day that a text names, and where it does: the most exact form first."""
-    month = "|".join(MONTHS)
-    day = r"(\d{1,2})(?:st|nd|rd|th)?"
-    forms: list[tuple[str, str]] = [
-        (r"\b([12]\d{3})-(\d{2})-(\d{2})\b", "ynd"),
-        (rf"\b({month})\s+{day}(?:,?\s+([12]\d{{3}}))?\b", "mdy"),
-        (rf"\b{day}\s+(?:of\s+)?({month})(?:,?\s+([12]\d{{3}}))?\b", "dmy"),
-        (rf"\b({month}),?\s+([12]\d{{3}})\b", "my"),
-        (rf"\b(?:in|during|of|since|by|last|this)\s+({month})\b", "m"),
-        (r"\b((?:19|20)\d\d)\b", "y"),
-    ]
-    for form, fields in forms:
-        for match in re.finditer(form, text, re.IGNORECASE):
-            said = dict(zip(fields, match.groups(), strict=True))
-            span = _span(said, today)
-            if span is not None:
-                return (*span, match.start(), match.end())
-    return _relative(text, today)
-
-
-def _span(said: dict[str, str | None], today: datetime.date) -> tuple[datetime.date, datetime.date] | None:
-    name, number, day, year = said.get("m"), said.get("n"), said.get("d"), said.get("y")
-    if name is not None and name.casefold() in ("may", "march", "august") and name[0].islower():
-        return None  # a verb, or an adjective
-    month = int(number) if number is not None else None
-    if name is not None:  # 0, which is no month: spelt with a dotless i
-        month = MONTHS.index(name.casefold()) + 1 if name.casefold() in MONTHS else 0
-    first_month, last_month = (1, 12) if month is None else (month, month)
-    # Without a year it is the latest one: 29 February may be up to eight years ago.
-    for year_number in [int(year)] if year is not None else range(today.year, max(today.year - 9, 0), -1):
-        if not 1 <= first_month <= 12:
-            return None
-        length = calendar.monthrange(year_number, last_month)[1]
-        if day is not None and not 1 <= int(day) <= length:
-            continue
-        first = datetime.date(year_number, first_month, 1 if day is None else int(day))
-        last = datetime.date(year_number, last_month, length if day is None else int(day))
-        if year is not None or first <= today:
-            return first, last
-    return None
-
-
-def _relative(text: str, today: datetime.date) -> Days | None:
-    match = re.search(r"\b(?:(last|this)\s+(week|month|year)|yesterday|today)\b", text, re.IGNORECASE)
-    if match is None:
-        return None
-    which, unit = match.groups()
-    if which is None:
-        day = today - datetime.timedelta(days=match.group().casefold() == "yesterday")
-        return day, day, match.start(), match.end()
-    back = int(which.casefold() == "last")
-    if unit.casefold() == "week":
-        monday = today - datetime.timedelta(days=today.weekday() + 7 * back)
-        return monday, monday + datetime.timedelta(days=6), match.start(), match.end()
-    if unit.casefold() == "year":
-        year = today.year - back
-        return datetime.date(year, 1, 1), datetime.date(year, 12, 31), match.start(), match.end()
-    months = today.year * 12 + today.month - 1 - back
-    year, month = divmod(months, 12)
-    last = calendar.monthrange(year, month + 1)[1]
-    return datetime.date(year, month + 1, 1), datetime.date(year, month + 1, last), match.start(), match.end()

@@ -16,6 +16,7 @@ from support.kinds import KINDS
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
+from caliber.config.cron import zone_of
 from caliber.config.profiles.search import search_settings
 from caliber.embedding.service import Embeddings
 from caliber.llm.local.hashed import HashEmbeddingProvider
@@ -28,6 +29,7 @@ from caliber.search.in_database.windows import WindowSearch
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
 from caliber.testing import inspect
+from caliber.text.dates import Moment
 
 NEAR, FAIR, FAR = [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]
 DAY_MS = 86_400_000
@@ -106,6 +108,7 @@ def search(
                 readers=_Everything(),
                 as_of_us=now,
                 now_us=now,
+                moment=Moment(now, zone_of(config.time_zone)),
             )
             return show(world.searcher(config).search(request))
 
@@ -403,10 +406,17 @@ CASES: tuple[Case, ...] = (
         (0.0, {}),
         (1.0, {2: 0.5}),
     ),
-    case("boosts.date", search(MAY, "zeppelin in May 2023"), (0.0, [1, 2, 3]), (1.0, [3, 1, 2])),
+    Case(
+        "time_zone",
+        search(MAY, "zeppelin on 2023-05-08", lambda outcome: outcome.query and outcome.query.when.first_us),
+        ("UTC", 1_683_504_000_000_000),
+        ("Asia/Tokyo", 1_683_471_600_000_000),
+        BARE,
+    ),
+    case("boosts.date", search(MAY, "my zeppelin in May 2023"), (0.0, [1, 2, 3]), (1.0, [3, 1, 2])),
     case(
         "boosts.date_slack_ms",
-        search(MAY, "zeppelin in May 2023", parts("date")),
+        search(MAY, "my zeppelin in May 2023", parts("date")),
         (DAY_MS, {3: 0.5}),
         (100 * DAY_MS, {3: 0.5, 2: 0.405}),
         boosts__date=1.0,
