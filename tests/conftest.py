@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-pytest_plugins = ["support.tiers", "support.drawn", "support.fixtures", "support.prices"]
+pytest_plugins = ["support.tiers", "support.drawn", "support.fixtures", "support.prepared", "support.prices"]
 
 
 def _work_in_memory() -> None:

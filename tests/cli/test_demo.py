@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def project(here: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a history and documents."""
-    folder = repository(here / "project")
+    folder = repository(tmp_path_factory.mktemp("made") / "project")
     texts = {
         f"docs/page{at}.md": f"# Page {at}\n\n" + f"Sentence about topic {at} of the storage engine. " * 30
         for at in range(20)
@@ -36,6 +37,12 @@ def project(here: Path) -> Path:
         commit(folder, f"Storage engine: step {at}", {"a.py": f"{at}"}, f"2024-02-1{at}T10:00:00+00:00")
     commit(folder, "Write it down", texts, "2024-03-01T10:00:00+00:00")
     return folder
+
+
+@pytest.fixture
+def project(here: Path, made: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(made, here / "project", symlinks=True)
 
 
 def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
@@ -55,6 +62,7 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     assert " of 20 " not in result.stderr
 
 
+@pytest.mark.prove
 def test_the_demo_runs_on_a_private_postgresql(project: Path, here: Path) -> None:
     # issue 5, item 7: with nothing to install by hand
     result = caliber("demo", "project", "--postgres", "--assemblies", "10")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import uuid
 from pathlib import Path
@@ -21,10 +22,10 @@ README = (
 )
 
 
-@pytest.fixture
-def source(here: Path) -> Path:
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository of three commits in two months, with documents."""
-    folder = repository(here / "engine")
+    folder = repository(tmp_path_factory.mktemp("made") / "engine")
     commit(
         folder,
         "Start the engine\n\nIt runs.",
@@ -39,6 +40,12 @@ def source(here: Path) -> Path:
     )
     commit(folder, "Make it faster", {"engine.py": "x = 2\ny = 3\n"}, "2024-02-01T09:00:00+00:00")
     return folder
+
+
+@pytest.fixture
+def source(here: Path, engine: Path) -> Path:
+    """A copy of it, to change."""
+    return shutil.copytree(engine, here / "engine", symlinks=True)
 
 
 def opened() -> Caliber:

@@ -261,6 +261,7 @@ def test_a_store_in_memory_has_what_versions_added(versions: list[Version]) -> N
     third.ask("close")
 
 
+@pytest.mark.prove
 def test_a_migration_killed_anywhere_is_finished_by_the_next(store: Any, versions: list[Version], unmade: Any) -> None:
     """SIGKILL before each statement of a migration over several versions; SQLite: from schema 2, made by its code."""
     third = versions[3]
