@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,17 +25,26 @@ UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
 HELP = Path(__file__).parent.parent / "golden" / "cli_help.txt"
 
 
-@pytest.fixture
-def remembered(here: Path) -> Path:
-    """The same, with a conversation and a note-like document in it."""
-    (here / "talk.jsonl").write_text(
+@pytest.fixture(scope="module")
+def talk(_begun: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a conversation and a note-like document in its store, for copies."""
+    folder = shutil.copytree(_begun, tmp_path_factory.mktemp("talk"), dirs_exist_ok=True)
+    (folder / "talk.jsonl").write_text(
         '{"role": "user", "content": "Which driver do we use for SQLite?"}\n'
         '{"role": "assistant", "content": "We use apsw, since it exposes all of SQLite."}\n'
     )
-    (here / "facts.md").write_text("# Drivers\n\nSQLite is reached through apsw, PostgreSQL through psycopg.\n")
-    caliber("ingest", "chat", "talk.jsonl")
-    caliber("ingest", "files", "facts.md")
-    return here
+    (folder / "facts.md").write_text("# Drivers\n\nSQLite is reached through apsw, PostgreSQL through psycopg.\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        caliber("ingest", "chat", "talk.jsonl")
+        caliber("ingest", "files", "facts.md")
+    return folder
+
+
+@pytest.fixture
+def remembered(here: Path, talk: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(talk, here, dirs_exist_ok=True)
 
 
 # --- help and lookup ----------------------------------------------------------------------------
@@ -463,6 +473,7 @@ def test_a_reader_that_has_enough_is_no_error(remembered: Path) -> None:
     assert said == b""
 
 
+@pytest.mark.prove
 def test_interrupting_an_import_ends_with_130_and_loses_nothing(here: Path) -> None:
     source = many_commits(here / "long", 2_000)
     # A git that stops in the middle of its log: however busy the machine, the import is not over before the interrupt.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from support.context import world as kit
+from support.evidence import share
 
 from caliber.context.filling.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
@@ -592,8 +594,7 @@ class Talk:
         return self.world.window(query=self.query)
 
 
-@pytest.mark.parametrize("budget", [4_000, 8_000])
-@pytest.mark.parametrize("with_tools", [False, True])
+@pytest.mark.parametrize(("budget", "with_tools"), share(itertools.product([4_000, 8_000], [False, True]), 1, daily=4))
 def test_a_hundred_turns_keep_most_of_the_prefix(budget: int, with_tools: bool) -> None:
     # design section 5, issue item 5: each user turn is its own query, and the conversation fills its share
     talk = Talk(budget)
@@ -636,7 +637,7 @@ FOLLOWING = ("artifacts", "notes", "recall")
 TURNS = ("user", "current")
 
 
-@pytest.mark.parametrize("budget", [4_000, 8_000])
+@pytest.mark.parametrize("budget", share([4_000, 8_000], 1, daily=2))
 def test_what_is_recalled_in_plenty_leaves_half_of_the_prefix(budget: int) -> None:
     # every query finds more than fits: what follows it fills what a block leaves
     rng = np.random.default_rng(3)

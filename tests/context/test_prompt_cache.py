@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.evidence import share
 
 import caliber
 from caliber import EntityRef, EntityType
@@ -34,7 +35,7 @@ def talk() -> list[str]:
     return [text for pair in exchanges for text in pair]
 
 
-@pytest.mark.parametrize("budget", [4_000, 8_000])
+@pytest.mark.parametrize("budget", share([4_000, 8_000], 1, daily=2))
 def test_a_hundred_turns_keep_most_of_the_prefix(budget: int) -> None:
     config = caliber.profiles.reference(
         ":memory:",

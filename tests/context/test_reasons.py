@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 import uuid
 from typing import Any
 
 import pytest
+from support.evidence import scale, seed
 
 import caliber
 from caliber import EntityRef, EntityType, ToolCall
@@ -17,9 +17,8 @@ from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.model.context import DecisionCode
 
 ARTIFACT, NOTE = 3, 4
-STORES = 300 if os.environ.get("CALIBER_SOAK") else 8
-WINDOWS = 34 if os.environ.get("CALIBER_SOAK") else 25
-SEED = int(os.environ.get("CALIBER_SEED", "1"))
+STORES = scale(8, 300, daily=2)
+WINDOWS = scale(25, 34)
 ME = EntityRef(EntityType.USER, uuid.UUID(int=9))
 WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty knoll larch marsh north ocean prism quartz".split()  # noqa: SIM905
 
@@ -181,7 +180,7 @@ def _say(memory: Any, rng: random.Random, task: uuid.UUID, number: int) -> None:
 
 @pytest.mark.parametrize("number", range(STORES))
 def test_every_reason_is_true_of_the_finished_window(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(SEED * 7_919 + number)
+    rng = random.Random(seed() * 7_919 + number)
     assembled: list[Any] = []
     real = assembler.assemble
 

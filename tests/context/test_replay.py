@@ -240,6 +240,7 @@ _REPLAY = """
 
 
 # Each set on a database in a file; the server's rows reach the same kernels, so that one set shows that they do.
+@pytest.mark.prove
 @pytest.mark.parametrize(
     ("backend", "native"),
     [("sqlite", "scalar"), ("sqlite", "off"), ("sqlite", None), ("postgres", None)],

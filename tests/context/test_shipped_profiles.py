@@ -303,6 +303,7 @@ def test_a_long_artifact_enters_where_there_is_room(backend: Any, profile: str) 
 # --- 5: a large budget is used -------------------------------------------------------------------
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 @needs("reopen")
 def test_a_question_about_a_repository_uses_the_budget(backend: Any, profile: str, tmp_path: Path) -> None:

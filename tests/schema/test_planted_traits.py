@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.usefixtures("bulk")
+pytestmark = [pytest.mark.prove, pytest.mark.usefixtures("bulk")]
 
 
 @pytest.mark.parametrize("backend", ["postgres", "sqlite"], indirect=True)  # in memory it is SQLite without reopening

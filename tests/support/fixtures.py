@@ -5,6 +5,7 @@ Every run loads it; ``databases`` is imported when the first test asks for a dat
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,13 +151,22 @@ def start() -> Callable[..., Agent]:
     return Agent
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which commands run: with a configuration and an empty store."""
+@pytest.fixture(scope="session")
+def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a configuration and an empty store, for copies."""
     from support.cli_runs import caliber
 
+    folder = tmp_path_factory.mktemp("begun")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        caliber("init")
+        caliber("create")
+    return folder
+
+
+@pytest.fixture
+def here(_begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which commands run: with a configuration and an empty store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CALIBER_CONFIG", raising=False)
-    caliber("init")
-    caliber("create")
-    return tmp_path
+    return shutil.copytree(_begun, tmp_path, dirs_exist_ok=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import apsw
 import pytest
+
 from support.tiers import tier
 
 REAL = ("backends", "crash", "golden", "schema", "storage")
