@@ -292,6 +292,6 @@ def test_messages_are_those_of_the_model(backend: Backend) -> None:
     run_state_machine_as_test(
         OnDatabase,
         settings=settings(
-            max_examples=scale(20, 1_000), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=scale(20, 1_000, daily=6), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )

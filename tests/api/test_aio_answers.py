@@ -6,7 +6,6 @@ At full scale 20 coroutines of 200 operations each; source: issue "The house II"
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER, config
+from support.evidence import scale
 
 import caliber
 from caliber.aio import AsyncCaliber
@@ -23,7 +23,7 @@ from caliber.model.time import FixedClock
 
 pytestmark = pytest.mark.databases("one")
 
-COROUTINES, OPERATIONS = 20, 200 if os.environ.get("CALIBER_SOAK") else 30
+COROUTINES, OPERATIONS = 20, scale(30, 200, daily=10)
 STEP: dict[str, Any] = {
     "name": "step",
     "type": "procedural",

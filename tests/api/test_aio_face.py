@@ -156,6 +156,7 @@ def test_functions_of_the_package_about_stores_are_all_there() -> None:
     assert dir(caliber.aio) == ["AsyncCaliber", "Tenants", *FUNCTIONS]
 
 
+@pytest.mark.prove
 def test_what_is_generated_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
     import gen_aio

@@ -29,7 +29,7 @@ from caliber.testing import inspect
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 CONTENTS = st.binary(max_size=40) | TEXTS.map(str.encode)
 SETTINGS = settings(
-    max_examples=scale(8, 400),
+    max_examples=scale(8, 400, daily=3),
     stateful_step_count=scale(25, 60),
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -25,6 +25,8 @@ import caliber
 from caliber.backends.postgres.maintaining.erasing import PostgresEraser
 from caliber.localserver.server import LocalServer
 
+pytestmark = pytest.mark.prove
+
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Hotblack Desiato"
 SECRET = "he is spending a year dead"

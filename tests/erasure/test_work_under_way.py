@@ -230,7 +230,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("work", "error", "on_error"), share(CASES, 4))
+@pytest.mark.parametrize(("work", "error", "on_error"), share(CASES, 4, daily=16))
 def test_a_provider_that_answers_late(backend: Any, tmp_path: Path, work: str, error: str, on_error: str) -> None:
     forget = Interrupted()
     act, knobs = WORK[work]
@@ -270,7 +270,7 @@ def query(memory: caliber.Caliber, arm: Callable[[], None], _: FixedClock) -> No
 EMBEDDED = {"a note": of_the_person, "a turn": naming, "a query": query}
 
 
-@pytest.mark.parametrize(("work", "error"), share(itertools.product(EMBEDDED, ERRORS), 3))
+@pytest.mark.parametrize(("work", "error"), share(itertools.product(EMBEDDED, ERRORS), 3, daily=9))
 def test_a_vector_that_comes_late(backend: Any, tmp_path: Path, work: str, error: str) -> None:
     forget = Interrupted()
     clock = FixedClock(1_800_000_000_000_000)

@@ -184,6 +184,7 @@ class World:
                 self.find_others(f"search {word!r}", life, "\n".join(hit.snippet for hit in result.hits))
 
 
+@pytest.mark.prove
 @needs("reopen")
 def test_thirty_conversations_of_three_users(backend: Backend) -> None:
     world = World(backend)

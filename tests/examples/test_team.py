@@ -72,6 +72,7 @@ def test_the_note_is_shared_with_the_builder_alone(
     assert seen == {"builder": [team.RULE], "reviewer": []}
 
 
+@pytest.mark.prove
 def test_the_program_shows_its_story(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLE)]
     for _ in range(2):  # also with the store of an earlier run

@@ -496,7 +496,7 @@ def test_each_effect_happens_once_or_its_failure_is_known(backend: Backend) -> N
     run_state_machine_as_test(
         OnDatabase,
         settings=settings(
-            max_examples=scale(8, 400), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=scale(8, 400, daily=3), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )
 

@@ -605,6 +605,7 @@ def test_undo_after_the_new_note_was_forgotten(agent: Any) -> None:
     assert same(memory.undo_note(old.note_id), old)
 
 
+@pytest.mark.prove
 def test_undo_after_the_log_was_redacted(agent: Any) -> None:
     memory = agent.memory
     note = agent.note("one", tags=['Zoë "the Owl" O\\Neil', "plain"])

@@ -152,7 +152,7 @@ class Courses:
         return start if start in kept else NoCheckpointAvailable
 
 
-@pytest.mark.parametrize("number", range(scale(4, 60)))
+@pytest.mark.parametrize("number", range(scale(4, 60, daily=1)))
 def test_no_damage_and_no_limit_revives_a_course_that_was_left(backend: Backend, number: int) -> None:
     rng = random.Random(seed() * 1_000 + number)
     task, courses = Task(opened(backend, rng.choice([1, 2, 3, 20]))), Courses()
@@ -302,6 +302,7 @@ def few_frames() -> Iterator[int]:
     sys.setrecursionlimit(known)
 
 
+@pytest.mark.prove
 def test_a_tree_deeper_than_the_stack_recovers(backend: Backend, few_frames: int) -> None:
     task = Task(opened(backend))
     checkpoint = task.checkpoint()
@@ -320,6 +321,7 @@ def test_a_tree_deeper_than_the_stack_recovers(backend: Backend, few_frames: int
     assert chain[-1].texts == ["at the bottom"]
 
 
+@pytest.mark.prove
 def test_a_checkpoint_holds_a_thousand_nested_subtasks(backend: Backend) -> None:
     task = Task(opened(backend))
     task.say("good")

@@ -511,6 +511,7 @@ def test_two_connections_that_correct_one_artifact(backend: Any, start: Any) -> 
     assert first.admin.check() == []
 
 
+@pytest.mark.prove
 def test_corrections_beside_turns_and_a_deletion_of_the_task(backend: Any, start: Any) -> None:
     """A deletion locks the task before its artifacts, and so do corrections: nobody is a deadlock's victim."""
     first = backend.open()

@@ -237,6 +237,7 @@ def test_only_the_turn_after_a_block_adds_a_job(backend: Any, start: Any) -> Non
     assert len(jobs_of(talk.memory)) == 2, "the next block is another job"
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("where", ["asked", "storing"])
 @needs("reopen")
 def test_a_process_that_is_killed_before_the_summary_leaves_a_missing_row(backend: Any, start: Any, where: str) -> None:
@@ -253,7 +254,7 @@ def test_a_process_that_is_killed_before_the_summary_leaves_a_missing_row(backen
 
 def test_thousands_of_turns_without_a_change_of_scope(backend: Any, start: Any) -> None:
     talk = Talk(backend, start, summaries__block_turns=16)
-    count = scale(1_500, 5_000)
+    count = scale(1_500, 5_000, daily=300)
     blocks = count // 16
     for begin in range(0, count, 500):
         new = [{"role": "user", "content": f"turn {number}"} for number in range(begin, begin + 500)]
@@ -867,6 +868,7 @@ def test_only_an_admin_reads_the_table(talk: Talk) -> None:
     assert TURN_SUMMARY.plural in list(talk.memory.storage)
 
 
+@pytest.mark.prove
 @needs("sharing")
 def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start: Any) -> None:
     """Turns are appended, changed and deleted and tasks purged while two workers summarize: no write fails."""
