@@ -404,10 +404,10 @@ class Readers:
         hint = f"{entity_type} {key} was not found in what everybody may see; pass user= to read what is of a user"
         return NotFound(hint, entity_type=entity_type, id=key)
 
-    def sees(self, key: bytes) -> bool:
-        """Return whether the record of an id may be seen; an id without a record tells nothing."""
+    def sees(self, key: bytes, *, unknown: bool = True) -> bool:
+        """Return whether the record of an id may be seen; ``unknown`` for an id without a record in memory."""
         found = self._memory.snapshot.locate(key)
-        return found is None or self.allows(*found)
+        return unknown if found is None else self.allows(*found)
 
     def sees_task(self, key: bytes | None) -> bool:
         """Return whether the records of a task may be seen, or of none."""

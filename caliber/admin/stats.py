@@ -110,9 +110,9 @@ def visible_records(engine: Engine, records: dict[str, int], principal: Principa
 
 
 def _tells_of_no_other(relation: Relation) -> bool:
-    """Return whether records are independent, visible to all, and depend on no others."""
+    """Return whether records are independent, may be found by all, and depend on no others."""
     erase = relation.erase
-    is_public = relation.exported is not None and not relation.hides
+    is_public = relation.text is not None and not relation.hides
     is_part = any(key.on_delete == "cascade" for key in relation.foreign_keys)
     return is_public and not is_part and erase is not None and not erase.hangs_on and erase.cache is None
 

@@ -272,13 +272,13 @@ class Embedder:
         try:
             while target.queue and len(batch) < self._batch:
                 batch.append(target.queue.popleft())
-                target.asking = len(batch)
+                target.asking = batch
             if batch:
                 self._embed(target, batch)
         except BaseException as error:
             if not isinstance(error, CaliberError):
                 # Interrupted, perhaps, with records that are in no queue: the store shows which lack a vector.
-                target.asking = 0
+                target.asking = ()
                 self._missing_scan.rescan(target)
             raise
         self._batches += bool(batch)
@@ -295,7 +295,7 @@ class Embedder:
                 target.queue.extendleft(reversed(left))
             else:  # texts may be forgotten: those that are still stored are looked for
                 self._missing_scan.now()
-            target.asking = 0
+            target.asking = ()
         if outage is not None:
             raise outage
 
@@ -344,9 +344,9 @@ class Embedder:
             target.queue.clear()
         self.loaded()
 
-    def waiting(self) -> int:
-        """Return the number of records of this process that wait for a vector, those being embedded included."""
-        return max((target.waiting for target in self._targets), default=0)
+    def waiting(self, sees: Callable[[bytes], bool] | None = None) -> int:
+        """Return the number of records of this process that wait for a vector; as ``EmbeddingTarget.waiting``."""
+        return max((target.waiting(sees) for target in self._targets), default=0)
 
     def drain(self) -> None:
         """Embed all records that lack a vector now; later writes are not waited for. A space being filled embeds its

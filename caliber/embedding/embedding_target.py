@@ -121,17 +121,18 @@ class EmbeddingTarget:
         # Queries stay off the disk: reading them there would cost a statement on the reader's path.
         self._queries = EmbeddingCache(max_entries=cache_entries)
         self.queue: deque[MissingVector] = deque()
-        self.asking = 0
+        self.asking: Sequence[MissingVector] = ()
         self.refused: set[bytes] = set()
         """Owners whose texts this provider will never embed; asking for ever would starve the others."""
         self.failures = 0
         self.not_before_s = 0.0
         """When it may be asked again after failures, on the monotonic clock."""
 
-    @property
-    def waiting(self) -> int:
-        """The number of records that wait for a vector, those being embedded included."""
-        return len(self.queue) + self.asking
+    def waiting(self, sees: Callable[[bytes], bool] | None = None) -> int:
+        """Return the number of records that wait for a vector, those being embedded included; of those it ``sees``."""
+        if sees is None:
+            return len(self.queue) + len(self.asking)
+        return sum(sees(item.owner) for item in (*self.asking, *self.queue.copy()))
 
     def query(self, text: str) -> Vector:
         """Return the vector of a query, from memory when it was asked before; a long one has the mean of its chunks.

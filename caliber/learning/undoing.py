@@ -21,6 +21,7 @@ from caliber.model.errors import Conflict, NotFound, PermissionDenied
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
+from caliber.model.process.interrupts import suppress
 from caliber.model.references import EntityType
 from caliber.model.trajectory import Turn
 from caliber.schema.predicate import Comparison, Operator, all_of
@@ -75,6 +76,7 @@ class RolledBack:
             assert event.subject_id is not None  # the job
             undoing = _Undoing(self._engine, owner, event.subject_id)
             uow.serialize(f"learning {owner.entity.id}")
+            corrected: list[str] = []
             for decision in reversed(event.payload["decisions"]):
                 if decision["turn_id"] not in gone or decision["action"] == LearningAction.NOTHING:
                     continue
@@ -82,16 +84,38 @@ class RolledBack:
                     undoing.undo(uow, decision)
                     undone += 1
                 except Conflict:
-                    kept += 1
-            event_log.audit(uow, _undone(self._engine, self._principal, event, uow, turns=sorted(gone)))
+                    corrected.append(decision["note_id"])
+            kept += len(corrected)
+            left = {"turns": sorted(gone), "corrected": corrected}
+            event_log.audit(uow, _undone(self._engine, self._principal, event, uow, **left))
         return undone, kept
 
     def learn_again(self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Iterable[Turn]) -> None:
-        """Add the jobs that learn from turns which are no longer rolled back."""
+        """Add the jobs that learn from turns which are no longer rolled back, in the order in which they taught.
+
+        What a user took back stays so: a batch that a user undid is not learnt again, and of a turn with a fact that
+        was corrected before it was rolled back, the other added facts are restored.
+        """
         back = {str(turn.turn_id): turn for turn in turns}
-        for event in self._batches(uow, trajectory_id, back.keys(), undone=True):
-            again = [back[key] for key in event.payload["turns"] if key in back]
-            self._engine.part(Learner).enqueue(uow, again, _owner(uow, event).entity, self._principal, now=False)
+        undoings = {
+            undoing.payload["undone"]: undoing.payload.get("corrected", ())
+            for undoing in self._events(uow, trajectory_id, EventType.LEARN_UNDO)
+            if "turns" in undoing.payload  # a recovery's
+        }
+        for event in reversed(self._batches(uow, trajectory_id, back.keys(), undone=True)):
+            corrected = undoings.get(str(event.event_id))
+            if corrected is None:
+                continue
+            owner, decisions = _owner(uow, event), event.payload["decisions"]
+            touched = {each["turn_id"] for each in decisions if each.get("note_id") in corrected}
+            again = [back[key] for key in event.payload["turns"] if key in back and key not in touched]
+            if again:
+                self._engine.part(Learner).enqueue(uow, again, owner.entity, self._principal, now=False)
+            assert event.subject_id is not None  # the job
+            undoing = _Undoing(self._engine, owner, event.subject_id)
+            for decision in decisions:
+                if decision["turn_id"] in touched and decision["note_id"] not in corrected:
+                    undoing.restore(uow, decision)
 
     def learnt(self, uow: UnitOfWork, trajectory_id: uuid.UUID) -> Collection[bytes]:
         """Return the ids of the notes that were ever learnt from a task."""
@@ -175,3 +199,10 @@ class _Undoing:
             was = {"attribute": PersonAttribute(attribute), "slot": slot, "value": value}
             if fact is not None:
                 uow.update(PERSON_FACT, dataclasses.replace(fact, **was))
+
+    def restore(self, uow: UnitOfWork, decision: dict[str, Any]) -> None:
+        """Bring an added fact back that ``undo`` took back, unless it was forgotten or corrected since."""
+        if decision["action"] != LearningAction.ADD:
+            return
+        with suppress(NotFound, Conflict):
+            self._notes.undo(uuid.UUID(decision["note_id"]), None, None)(uow)

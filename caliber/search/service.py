@@ -253,8 +253,10 @@ class Searching:
             engine.behind.put(*used)
         status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
         embedder = self._embeddings.embedder
-        pending = 0 if embedder is None else embedder.waiting()
-        is_shared = self.readers.serves_tasks and not self.readers.everything
+        serves = self.readers.serves_tasks  # the application may name any user, and is told of all their records
+        sees = None if serves or self.readers.everything else functools.partial(self.readers.sees, unknown=False)
+        pending = 0 if embedder is None else embedder.waiting(sees)
+        is_shared = serves and not self.readers.everything
         hint = _SHARED if is_shared and not hits else None
         checked = self._shared.read_check
         issues = () if checked is None else checked.issues(asked.readers, [hit.id for hit in hits])

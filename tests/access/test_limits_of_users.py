@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.databases import Backend
 from support.memories import FACT
+from support.providers import CountingEmbeddings, outage
 from support.weeks import SetClock
 
 import caliber
@@ -303,9 +304,25 @@ def test_figures_of_a_user_are_those_of_visible_records(three: Three) -> None:
     three.memory.identities.resolve("carl")
     three.ana.assemble_context(three.task)
     three.ana.access.grant(to="eve", on=three.task)
+    three.memory.agents.groups.create("nightly", "round_robin")
+    three.memory.workspace.values.set("k", 1)
     three.memory.flush()
     assert three.ben.admin.stats() == before
     assert {"store", "records", "behind"} <= three.memory.admin.stats().keys()
+
+
+def test_pending_counts_the_records_that_its_reader_may_see(backend: Backend) -> None:
+    provider = CountingEmbeddings()
+    provider.failure = outage
+    memory = backend.open(
+        backend.config(principal=SHIPPED, embedding__embed__note="behind"), embedding_provider=provider
+    )
+    ana, ben = (memory.acting_as(Principal.user(name)) for name in ("ana", "ben"))
+    for number in range(3):
+        ana.add_note(**ABOUT, content=f"hidden {number}", visible_to=["human:ana"])
+    ben.add_note(**ABOUT, content="of ben", visible_to=["human:ben"])
+    assert [each.search("x").pending for each in (ana, ben)] == [3, 1]
+    assert memory.acting_as(Principal.admin()).search("x").pending == 4
 
 
 # --- odd values ------------------------------------------------------------------------------------------

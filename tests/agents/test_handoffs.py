@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -226,6 +227,18 @@ def test_who_sees_a_handoff(team: Team) -> None:
         team.ada.agents.handoffs.snapshot(key)
     team.bob.agents.handoffs.accept(key)
     assert seeing() == reading() == {"memory", "ana", "planner", "bob"}
+
+
+def test_a_snapshot_has_the_tokens_of_what_its_reader_may_read(another: Callable[[str], Backend]) -> None:
+    seen = []
+    for hidden in (False, True):
+        team = Team(another("sqlite-memory"))
+        team.planner.append_turn(team.scope, role="user", content="Please parse zebra files.")
+        if hidden:
+            team.planner.add_note(content="Quartz: the zebra parser is late.", visible_to=["agent:planner"], **NOTE)
+        shown = team.ada.agents.handoffs.snapshot(offer(team).handoff_id)
+        seen.append((shown.used_tokens, shown.sections))
+    assert seen[0] == seen[1]
 
 
 def test_a_snapshot_shows_each_reader_what_that_may_read(team: Team) -> None:

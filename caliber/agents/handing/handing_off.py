@@ -355,7 +355,7 @@ class Handoffs(Parties):
                 readers = self._readers.seeing_for(user)
             else:
                 readers = self._readers_of(handoff)
-            return unpacked(handoff, readers, self._engine.snapshot())
+            return unpacked(handoff, readers, self._engine.snapshot(), self._engine.count_text)
 
     def _readers_of(self, handoff: Handoff) -> Readers:
         """Return the readers of a handoff's snapshot. Raises: PermissionDenied for an agent that may accept it yet."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from caliber.access.visibility import Readers
@@ -75,14 +75,21 @@ def without_snapshot(handoff: Handoff) -> Handoff:
     return dataclasses.replace(handoff, snapshot=b"")
 
 
-def unpacked(handoff: Handoff, readers: Readers, records: ResidentSnapshot) -> HandoffSnapshot:
-    """Return the snapshot of a handoff with the texts that ``readers`` may read. Raises: StorageError if damaged."""
+def unpacked(
+    handoff: Handoff, readers: Readers, records: ResidentSnapshot, tokens: Callable[[str], int]
+) -> HandoffSnapshot:
+    """Return the snapshot of a handoff with the texts that ``readers`` may read, and the ``tokens`` of these.
+
+    Raises: StorageError if damaged.
+    """
     digest, body = handoff.snapshot[len(CHECKPOINT_HEAD) : _HEAD], handoff.snapshot[_HEAD:]
     try:
         if hashlib.sha256(body).digest() != digest:
             raise ValueError
         window = json.loads(zlib.decompressobj().decompress(body, _MAX_BYTES))["context_snapshot"]
-        return HandoffSnapshot.from_json({**window, "sections": _readable(window["sections"], readers, records)})
+        sections = _readable(window["sections"], readers, records)
+        used = tokens("\n\n".join(section["content"] for section in sections))
+        return HandoffSnapshot.from_json({**window, "sections": sections, "used_tokens": used})
     except (*UNREADABLE, zlib.error) as error:
         raise StorageError(f"the snapshot of handoff {handoff.handoff_id} is damaged") from error
 
@@ -97,7 +104,8 @@ def _readable(parts: list[dict[str, Any]], readers: Readers, records: ResidentSn
             titles[name] = part["content"]
         elif all(_may_read(source, readers, records) for source in sources):
             sections.setdefault(name, [titles.get(name, "")]).append(part["content"])
-    return [{"name": name, "content": "".join(texts)} for name, texts in sections.items()]
+    # Lines that end a section separate it from one behind, which may be hidden.
+    return [{"name": name, "content": "".join(texts).rstrip("\n")} for name, texts in sections.items()]
 
 
 def _may_read(source: list[Any], readers: Readers, records: ResidentSnapshot) -> bool:
