@@ -22,7 +22,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
-from caliber.model.deadline import bounded, check, remaining_s, unbounded
+from caliber.model.deadline import GRACE_S, at_least, bounded, check, remaining_s, unbounded
 from caliber.model.errors import (
     CaliberError,
     DTypeError,
@@ -428,7 +428,7 @@ class Acquiring:
         waiter_id = self._request.waiter_id
         if self._queued and waiter_id is not None and self._engine.state == "open":
             # Without the store the place ends by itself.
-            with unbounded(), suppress(CaliberError):
+            with at_least(GRACE_S), suppress(CaliberError):
                 self._locks._write(
                     lambda uow: lock_queue.leave(uow, self._request.resource, waiter_id, self._locks._wake)
                 )

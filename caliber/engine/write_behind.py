@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from caliber.engine.worker import Worker
-from caliber.model.deadline import deadline_passed, remaining_s
+from caliber.model.deadline import deadline_passed, earliest, remaining_s
 from caliber.model.errors import (
     CaliberError,
     InternalError,
@@ -218,12 +218,12 @@ class WriteBehind:
     def flush(self, timeout_ms: int | None = None) -> None:
         """Return once everything queued before this call is on disk; later entries do not prolong the wait.
 
-        Raises: Unavailable when writing failed, or when ``timeout_ms`` passed.
+        Raises: Unavailable when writing failed, or when ``timeout_ms`` or the deadline of the call passed.
         """
         self._drain(timeout_ms, to_the_end=False)
 
     def _drain(self, timeout_ms: int | None, *, to_the_end: bool) -> None:
-        until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        until = earliest(None if timeout_ms is None else time.monotonic() + timeout_ms / 1000)
         with self._condition:
             attempts = self._attempts
             target = self._taken + 1 if self._queue.size else self._taken

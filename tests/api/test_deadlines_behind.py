@@ -13,6 +13,7 @@ from support.configs import USER
 from support.waits import exit_code
 
 from caliber.backends.postgres.connecting.pool import Pool
+from caliber.model import Principal
 from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
 from caliber.testing import inspect, replaced
@@ -44,6 +45,29 @@ def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any) -> No
     assert caught.value.context["reason"] == "timeout"
     assert took_s < 20
     memory.flush()
+
+
+def test_what_waits_for_the_queue_keeps_its_deadline(file_backend: Any) -> None:
+    memory = file_backend.open(storage__busy_timeout_ms=20_000, embedding_provider=None)
+    memory.agents.register("bot", type="worker")
+    task = memory.start_trajectory("goal", initiator=USER)
+    memory.flush()
+    other = apsw.Connection(file_backend.path)
+    other.execute("BEGIN IMMEDIATE")
+    memory.assemble_context(task.trajectory_id)  # its window waits for the other writer
+    bot, took_s = memory.acting_as(Principal.agent("bot")), {}
+    for name, call in {
+        "forget": lambda: memory.forget(user="ana", deadline_ms=200),
+        "maintain": lambda: memory.admin.maintain(deadline_ms=200),
+        "lock": lambda: bot.agents.locks.acquire("file", wait_ms=9_000, deadline_ms=200),
+    }.items():
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            call()
+        took_s[name] = time.monotonic() - began
+    other.execute("ROLLBACK")
+    other.close()
+    assert max(took_s.values()) < 6, took_s
 
 
 def test_a_close_under_a_deadline_that_passed_closes(file_backend: Any) -> None:
