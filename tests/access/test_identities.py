@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 
 import caliber
 from caliber.access.identities import MERGED, user_for
@@ -352,7 +353,7 @@ _STEPS = st.one_of(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(steps=st.lists(_STEPS, max_size=8))
 def test_names_are_a_partition(module_agent: Any, steps: list[tuple[str, str, str | None]]) -> None:
     """Merging unites groups of names; every task belongs to the group of the name it was started for."""

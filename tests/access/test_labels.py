@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.databases import DSN
+from support.evidence import examples
 from support.waits import until
 
 import caliber
@@ -30,7 +31,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing import inspect
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
-EXAMPLES = 400 if os.environ.get("CALIBER_SOAK") else 10
+EXAMPLES = examples(10, 400)
 LIGHT = {"embedding_provider": None, "search__keyword__similar_words": "none"}
 FIRST_APPENDED = 1_000
 """Where the numbers of appended turns begin: rows that are written as they are have those before."""

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.databases import Backend
-from support.evidence import scale
+from support.evidence import examples
 
 import caliber
 from caliber.agents.locking import lock_queue, lock_reaping
@@ -323,6 +323,6 @@ def test_locks_are_those_of_the_model(backend: Backend) -> None:
     run_state_machine_as_test(
         OnDatabase,
         settings=settings(
-            max_examples=scale(25, 1_000, daily=8), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=examples(25, 1_000), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.databases import Backend
-from support.evidence import scale
+from support.evidence import examples
 
 import caliber
 from caliber.agents.mail.delivery import PUT_BACK_US
@@ -292,6 +292,6 @@ def test_messages_are_those_of_the_model(backend: Backend) -> None:
     run_state_machine_as_test(
         OnDatabase,
         settings=settings(
-            max_examples=scale(20, 1_000, daily=6), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=examples(20, 1_000), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )

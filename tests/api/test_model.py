@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from support.configs import USER, config
-from support.evidence import scale
+from support.evidence import examples, scale
 
 import caliber
 from caliber.model import FixedClock
@@ -29,7 +29,7 @@ from caliber.testing import inspect
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 CONTENTS = st.binary(max_size=40) | TEXTS.map(str.encode)
 SETTINGS = settings(
-    max_examples=scale(8, 400, daily=3),
+    max_examples=examples(8, 400),
     stateful_step_count=scale(25, 60),
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.evidence import scale
+from support.evidence import examples
 
 from caliber.config import CaliberConfig, profiles
 from caliber.config.manual.render import render_json, render_toml
@@ -139,7 +139,7 @@ def configurations(draw: st.DrawFn) -> CaliberConfig:
     return SAMPLE.with_overrides(**{**changes, "embedding_provider.options": {}})
 
 
-@settings(max_examples=scale(60, 5_000), deadline=None)
+@settings(max_examples=examples(60, 5_000), deadline=None)
 @given(configurations())
 def test_every_configuration_survives_every_form(config: CaliberConfig) -> None:
     # C-123 C-126, design section 8
@@ -257,7 +257,7 @@ def outcome(call: Callable[[], CaliberConfig]) -> CaliberConfig | None:
     return None
 
 
-@settings(max_examples=scale(200, 5_000), deadline=None)
+@settings(max_examples=examples(200, 5_000), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(PLACES), st.sampled_from(["replace", "delete", "insert"]), JUNK),
@@ -280,7 +280,7 @@ def test_a_corrupted_configuration_raises_multiple_errors_or_is_valid(changes: l
         assert len(config.hash) == 32
 
 
-@settings(max_examples=scale(100, 5_000), deadline=None)
+@settings(max_examples=examples(100, 5_000), deadline=None)
 @given(
     st.dictionaries(
         st.text(max_size=30) | st.sampled_from(["token_budget.x", "storage.path", "a..b", "."]), JUNK, min_size=1
@@ -292,7 +292,7 @@ def test_any_override_raises_multiple_errors_or_is_valid(changes: dict[str, Any]
     outcome(lambda: profiles.reference("store.db", **changes))
 
 
-@settings(max_examples=scale(100, 5_000), deadline=None)
+@settings(max_examples=examples(100, 5_000), deadline=None)
 @given(JUNK)
 def test_anything_at_all_raises_multiple_errors(junk: Any) -> None:
     for parse in (CaliberConfig.from_mapping, CaliberConfig.from_json, CaliberConfig.from_toml):
@@ -312,14 +312,14 @@ def mangled(draw: st.DrawFn, text: str) -> str:
     return text
 
 
-@settings(max_examples=scale(100, 5_000), deadline=None)
+@settings(max_examples=examples(100, 5_000), deadline=None)
 @given(mangled(TOML))
 def test_a_mangled_toml_document_raises_multiple_errors_or_is_valid(text: str) -> None:
     # C-123, design section 10: parsers are fuzzed
     outcome(lambda: CaliberConfig.from_toml(text))
 
 
-@settings(max_examples=scale(100, 5_000), deadline=None)
+@settings(max_examples=examples(100, 5_000), deadline=None)
 @given(mangled(JSON))
 def test_a_mangled_json_document_raises_multiple_errors_or_is_valid(text: str) -> None:
     # C-123, design section 10: parsers are fuzzed
@@ -331,7 +331,7 @@ def test_a_mangled_json_document_raises_multiple_errors_or_is_valid(text: str) -
 SECRET = st.from_regex(r"[A-Za-z0-9_+/-]{12,40}", fullmatch=True)
 
 
-@settings(max_examples=scale(100, 5_000), deadline=None)
+@settings(max_examples=examples(100, 5_000), deadline=None)
 @given(SECRET, st.sampled_from(PLACES))
 def test_a_secret_given_in_clear_is_never_repeated(secret: str, place: tuple[Any, ...]) -> None:
     # C-093 C-105 K-072

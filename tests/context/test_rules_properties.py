@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.context.world import Contents, World, numbered, searching
+from support.evidence import examples
 
 from caliber.config.injection import InjectionKind
 from caliber.context.assembler import plan_of
@@ -25,7 +25,7 @@ from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import BY_NAME
 
-EXAMPLES = 3_000 if os.environ.get("CALIBER_SOAK") else 40
+EXAMPLES = examples(40, 3_000)
 
 words = st.text("ab é漢.\n", max_size=40).map(lambda text: "tea " + text)
 vectors = st.one_of(st.none(), st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4))

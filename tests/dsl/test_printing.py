@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.dsl.programs import comments, programs
+from support.evidence import examples
 
 from caliber.dsl import ast, format_text, parse, read, render
 from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 
-EXAMPLES = 500 if os.environ.get("CALIBER_SOAK") else 30
+EXAMPLES = examples(30, 500)
 seeds = st.integers(0, 2**32)
 
 

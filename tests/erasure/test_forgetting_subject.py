@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 
 from caliber.erasure.proving import Proof
 from caliber.erasure.redaction import Redactor
@@ -184,7 +185,7 @@ def test_ids_are_found_in_texts_and_bytes() -> None:
 _WORDS = st.text(st.sampled_from("abAB éÉ-'_1王ß\u0301\u200b\n"), max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(_WORDS.filter(bool), _WORDS, _WORDS)
 def test_nothing_of_a_name_is_left_and_nothing_else_is_lost(name: str, before: str, after: str) -> None:
     try:

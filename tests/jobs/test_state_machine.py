@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.databases import Backend
-from support.evidence import scale
+from support.evidence import examples
 from support.jobs.effects import insert_effect, jobs_and_effects
 from support.weeks import SetClock
 
@@ -496,7 +496,7 @@ def test_each_effect_happens_once_or_its_failure_is_known(backend: Backend) -> N
     run_state_machine_as_test(
         OnDatabase,
         settings=settings(
-            max_examples=scale(8, 400, daily=3), stateful_step_count=40, deadline=None, report_multiple_bugs=False
+            max_examples=examples(8, 400), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.evidence import scale, share
+from support.evidence import examples, scale, share
 from support.kernels.instruction_sets import COMPILED, EMULATED, LOCAL, running_on, searched
 from support.kernels.native_builds import COMPILER, build, on_path, runs_here
 from support.kernels.vector_kernels import row_sums, score_bounds
@@ -148,7 +148,7 @@ def test_codes_equal_the_twin(path: str, problem: Problem) -> None:
 
 
 @given(problem=problems())
-@settings(max_examples=scale(40, 5000, daily=10))
+@settings(max_examples=examples(40, 5000))
 def test_errors_of_codes_are_upper_bounds_in_exact_arithmetic(problem: Problem) -> None:
     """b^2 |x|^2 >= |x - |x| a r|^2 up to what |x| is rounded by; rational arithmetic knows no rounding."""
     rows = problem.rows[:3]

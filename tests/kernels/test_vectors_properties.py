@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support.evidence import proving
+from support.evidence import examples, proving
 from support.kernels.instruction_sets import COMPILED, running_on, searched
 from support.kernels.vector_kernels import row_sums
 
@@ -167,7 +167,7 @@ def test_the_twin_adds_in_the_order_it_states() -> None:
 
 
 @given(problem=problems())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_twin_itself_is_close_to_the_exact_value(problem: tuple[np.ndarray, np.ndarray]) -> None:
     """The twin and C could agree on nonsense: compare with rational arithmetic."""
     rows, query = problem

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_texts
 from caliber.llm.local.hashed import HashEmbeddingProvider
@@ -43,7 +44,7 @@ def test_the_cache_changes_no_answer(calls: list[list[str]], capacity: int, batc
         assert cache.stats().misses == len(provider.asked)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=8), min_size=2, max_size=6))
 def test_threads_never_embed_the_same_text_twice(work: list[list[str]]) -> None:
     provider = Counting()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.configs import USER, config
 from support.drawn import needs
+from support.evidence import examples
 from support.memories import FACT, STEP
 
 import caliber
@@ -372,7 +373,7 @@ RECORDS = st.fixed_dictionaries(
 def test_any_record_comes_back_as_it_was(backend: Any, kept: Any) -> None:
     facts = kept.records("fact")
 
-    @settings(max_examples=300 if os.environ.get("CALIBER_SOAK") else 12)
+    @settings(max_examples=examples(300) if os.environ.get("CALIBER_SOAK") else 12)
     @given(st.lists(RECORDS, min_size=1, max_size=4))
     def any_records(given_records: list[dict[str, Any]]) -> None:
         made = facts.insert_many(given_records)
@@ -448,5 +449,5 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=200 if os.environ.get("CALIBER_SOAK") else 6, stateful_step_count=20, deadline=None
+    max_examples=examples(200) if os.environ.get("CALIBER_SOAK") else 6, stateful_step_count=20, deadline=None
 )

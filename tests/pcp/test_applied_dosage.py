@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.evidence import scale
+from support.evidence import examples
 
 from caliber.model import Principal, ToolCall
 from caliber.model.context import AssemblyAction
@@ -223,7 +223,7 @@ def test_no_limit_is_ever_exceeded(window_of: Any, order: str) -> None:
     agent, window = window_of(assembly__order=order, turns=20)
     overhead = agent.memory.config.assembly.message_overhead_tokens
 
-    @settings(max_examples=scale(40, 40, daily=8), deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(40, 40), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(1, window.used_tokens))
     def holds(limit: int) -> None:
         smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 
 from caliber.model.context import AssemblyAction
 from caliber.text.key_sentences import key_sentences
@@ -98,7 +99,7 @@ def test_key_sentences_keep_to_their_limit_and_order(text: str, limit: int, quer
     assert spans == key_sentences(text, query, lambda chosen: length(chosen) <= limit)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     notes=st.lists(sentences, max_size=8, unique=True),
     artifacts=st.lists(sentences, max_size=4, unique=True),

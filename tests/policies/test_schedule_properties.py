@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 
 from caliber.config.cron import last_due, next_due, zone_of
 
@@ -18,7 +19,7 @@ CHANGES = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     cron=st.sampled_from(CRONS),
     zone=st.sampled_from(ZONES),

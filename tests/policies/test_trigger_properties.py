@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.configs import USER, config, policy
-from support.evidence import scale
+from support.evidence import examples
 from support.weeks import SetClock
 
 import caliber
@@ -165,5 +165,5 @@ class Triggers(RuleBasedStateMachine):
 
 def test_each_trigger_has_one_outcome() -> None:
     run_state_machine_as_test(
-        Triggers, settings=settings(max_examples=scale(8, 300), stateful_step_count=20, deadline=None)
+        Triggers, settings=settings(max_examples=examples(8, 300), stateful_step_count=20, deadline=None)
     )

@@ -12,6 +12,7 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 from support.memories import record
 
 from caliber.backends.postgres.dialect import PostgresDialect
@@ -140,7 +141,7 @@ def test_definitions_that_nobody_could_have_made_are_refused(rows: list[StoredMe
         BUILT_IN.with_memories(rows)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(memories())
 def test_a_definition_says_all_of_a_memory(memory: MemoryType) -> None:
     assert memory_from(definition_of(memory)) == memory
@@ -160,7 +161,7 @@ def _schema(connection: apsw.Connection, table: str) -> tuple[Any, ...]:
     return columns, indexes
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(memories())
 def test_every_memory_without_a_fault_is_a_table(memory: MemoryType) -> None:  # C-132, C-140, K-060
     assert any(checked(memory)) == any(faults(memory)), "what is checked beforehand is what can be made"
@@ -220,7 +221,7 @@ def valid_memories(draw: st.DrawFn) -> MemoryType:
     return MemoryType("fact", MemoryCategory.SEMANTIC, fields, Retention(retention), indexes)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.filter_too_much])
 @given(valid_memories(), valid_memories(), st.data())
 def test_steps_lead_to_what_would_have_been_made_at_once(
     before: MemoryType, after: MemoryType, data: st.DataObject

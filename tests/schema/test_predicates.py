@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.evidence import examples
 from support.storage.predicates import VARIABLES, cases, entity, record, singles
 
 from caliber.kernels.patterns import matches
@@ -22,7 +22,7 @@ from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
 from caliber.storage.compile.codec import codec_of
 
-EXAMPLES = 5_000 if os.environ.get("CALIBER_SOAK") else 120
+EXAMPLES = examples(120, 5_000)
 
 
 class Rows:

@@ -6,7 +6,6 @@ Source: C-161 to C-165, K-064; docs/search.md, docs/decisions/0147.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drawn import needs
+from support.evidence import examples, scale
 from support.search.checks import may_see
 from support.storage.filled import Filled
 from support.storage.predicates import MOMENTS, VARIABLES, cases, memberships
@@ -39,7 +39,7 @@ from caliber.search.opening import SearchEngine
 from caliber.storage.compile.filters import filterable
 from caliber.testing import inspect
 
-EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (15, 20)
+EXAMPLES, ROWS = examples(15, 400), scale(20, 200)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}
 ROOT = Principal(PrincipalKind.HUMAN, "root", is_admin=True)
 AGENT = Principal(PrincipalKind.AGENT, str(uuid.UUID(int=1)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.evidence import scale
+from support.evidence import examples
 from support.providers import CountingEmbeddings
 from support.search.checks import DIMENSIONS, open_store
 from support.search.worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder, merged
@@ -54,7 +54,7 @@ def is_part(some: list[Any], whole: list[Any]) -> bool:
     return all(any(item == other for other in left) for item in some)
 
 
-@settings(max_examples=scale(25, 1_000), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25, 1_000), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=QUERIES, kinds=KINDS)
 def test_the_floor_only_leaves_out(steps: Any, knobs: Any, query: str, kinds: Any) -> None:
     floored, every = answers(steps, knobs, [{}, OFF], query, kinds)
@@ -67,7 +67,7 @@ def test_the_floor_only_leaves_out(steps: Any, knobs: Any, query: str, kinds: An
     assert floored.below_floor is None or not floored.hits
 
 
-@settings(max_examples=scale(15, 500), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15, 500), suppress_health_check=list(HealthCheck))
 @given(
     steps=STORES,
     knobs=KNOBS,
@@ -88,7 +88,7 @@ def test_a_higher_floor_never_finds_more(steps: Any, knobs: Any, query: str, nam
     assert is_part([hit for hit in hits(higher) if hit[1] > LEAST], hits(lower)), name
 
 
-@settings(max_examples=scale(25, 500), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25, 500), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=st.sampled_from(["the", "please tell me", "hello", "and so?", "thanks", "who"]))
 def test_words_that_ask_for_nothing_find_nothing(steps: Any, knobs: Any, query: str) -> None:
     floor = {"words": 0.1, "words_alone": 0.1, "saying_words": 4}

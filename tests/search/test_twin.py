@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.evidence import record, scale, seed, soaking
+from support.evidence import examples, record, seed, soaking
 from support.providers import CountingEmbeddings
 from support.search.checks import DIMENSIONS, assert_same, given_of, open_store, twin_answer, world
 from support.search.worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STORES, Builder, merged
@@ -62,7 +62,7 @@ def hold(steps: Any, knobs: Any, asked: Any, metric: str, long_text: str) -> Non
             compare(handle, held, query, {**options, "as_of": as_of})
 
 
-@settings(max_examples=scale(40, 2_000), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40, 2_000), suppress_health_check=list(HealthCheck))
 @given(**CASES)
 def test_search_equals_its_twin(**case: Any) -> None:
     # issue, Done when: results equal a plain Python twin of the whole pipeline on random stores
@@ -91,7 +91,7 @@ def not_filterable(options: dict[str, Any]) -> bool:
     return any(not any(name in COLUMNS[kind] for kind in kinds) for name in options["filter"] or ())
 
 
-@settings(max_examples=scale(12, 300), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12, 300), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=QUERIES, limits=st.lists(st.integers(1, 40), min_size=2, max_size=3))
 def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str, limits: list[int]) -> None:
     memory, clock = open_store(knobs, CountingEmbeddings(DIMENSIONS))
@@ -106,7 +106,7 @@ def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str,
         assert larger[: len(smaller)] == smaller
 
 
-@settings(max_examples=scale(3, 150), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(3, 150), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, asked=st.lists(ASKED, min_size=2, max_size=5))
 def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked: Any) -> None:
     """The word vectors are given, and the stores are English: what is like what, and how far, the twin works out."""

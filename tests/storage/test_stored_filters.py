@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from support.evidence import examples, scale
 from support.storage.filled import Filled
 from support.storage.predicates import IDS, VARIABLES, cases, singles
 
@@ -24,7 +24,7 @@ from caliber.storage.compile.conditions import StoredFilter, compile_stored
 from caliber.storage.compile.plan import Dialect
 from caliber.storage.protocol import Store
 
-EXAMPLES, ROWS = (2_000, 200) if os.environ.get("CALIBER_SOAK") else (15, 25)
+EXAMPLES, ROWS = examples(15, 2_000), scale(25, 200)
 
 
 class Asked(Filled):

@@ -5,7 +5,6 @@ Source: design section 10 (trust labels); decision 0156.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import USER, config, policy
+from support.evidence import examples
 from support.providers import ScriptedSummarizer
 
 import caliber
@@ -22,7 +22,7 @@ from caliber.model.errors import InvalidValue
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.model.trust import least_trusted
 
-EXAMPLES = 1_000 if os.environ.get("CALIBER_SOAK") else 25
+EXAMPLES = examples(25, 1_000)
 RULES = {"system": "system", "user": "user", "assistant": "tool", "tool": "tool"}
 POLICIES = [
     policy("scope_close", {"action": "summarize", "target": "turn_buffer"},

@@ -40,6 +40,11 @@ def scale(small: int, full: int, *, daily: int | None = None) -> int:
     return full if soaking() else small
 
 
+def examples(small: int, full: int | None = None) -> int:
+    """Return a number of random examples as ``scale`` does; ``make test`` tries a quarter."""
+    return scale(small, small if full is None else full, daily=max(1, small // 4))
+
+
 def share(cases: Iterable[T], of: int, *, daily: int | None = None) -> list[T]:
     """Return every case at full scale, else one in ``of``: so many seeds in a row return each case once.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.evidence import scale
+from support.evidence import examples, scale
 
 from caliber.llm.local import static
 from caliber.llm.local.hashed import HashEmbeddingProvider
@@ -180,7 +180,7 @@ def provider() -> StaticEmbeddingProvider:
     return StaticEmbeddingProvider()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(words=st.lists(WORDS, min_size=10, max_size=60), size=st.integers(12, 60))
 def test_tokens_of_the_blocks_are_those_of_the_text(
     provider: StaticEmbeddingProvider, words: list[str], size: int
@@ -232,7 +232,7 @@ def test_known_traps_do_not_make_a_parser_slow(fragment: str) -> None:
     assert busy_seconds(text + "x", TurnRole.TOOL) < SLOWEST_CPU_S
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.sampled_from(FRAGMENTS + EVIL), min_size=2, max_size=4).map("".join), ROLES)
 def test_no_repetition_makes_a_parser_slow(fragment: str, role: TurnRole) -> None:
     assert busy_seconds(fragment * (SPAN // 2 // len(fragment)), role) < SLOWEST_CPU_S

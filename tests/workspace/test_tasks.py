@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.configs import HASH_PROVIDER
 from support.databases import Backend
+from support.evidence import examples
 from support.providers import CountingEmbeddings
 from support.weeks import SetClock
 
@@ -486,7 +487,8 @@ def test_any_sequence_of_calls_keeps_to_the_states(memory: caliber.Caliber) -> N
                 assert task.status is not WorkStatus.IN_PROGRESS or task.assigned_to is not None
 
     run_state_machine_as_test(
-        Machine, settings=settings(suppress_health_check=list(HealthCheck), max_examples=15, stateful_step_count=10)
+        Machine,
+        settings=settings(suppress_health_check=list(HealthCheck), max_examples=examples(15), stateful_step_count=10),
     )
 
 

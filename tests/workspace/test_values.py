@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support.evidence import examples
 
 import caliber
 from caliber.model import Principal
@@ -221,6 +222,6 @@ def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: cal
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            suppress_health_check=list(HealthCheck), max_examples=15, stateful_step_count=12, deadline=None
+            suppress_health_check=list(HealthCheck), max_examples=examples(15), stateful_step_count=12, deadline=None
         ),
     )
