@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 from caliber.access.corrections import Corrections, key_of
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.model import states
@@ -75,6 +77,7 @@ class Recovery:
         self._tasks = tasks
         self._facts = facts
         self._corrections = Corrections(engine, principal)
+        self._readers = Readers(engine.part(TaskOwners), principal)
 
     def checkpoint(self, trajectory_id: uuid.UUID) -> Checkpoint:
         """Store a checkpoint of a task as it is now. Raises: NotFound, InvalidStateTransition for an ended task."""
@@ -125,7 +128,7 @@ class Recovery:
         checkpoint, state, damaged = self._choose(uow, trajectory_id, checkpoint_id)
         if task.status is not state.trajectory_status:
             states.TRAJECTORY.check(task.status, state.trajectory_status)
-        plans = [self._records(uow, task).plan(state), *self._below(uow, trajectory_id, state)]
+        plans = [self._plan(self._records(uow, task), state), *self._below(uow, trajectory_id, state)]
         result = _counted(
             RecoveryResult(
                 trajectory_id=TrajectoryId(trajectory_id),
@@ -149,24 +152,31 @@ class Recovery:
     def _records(self, uow: UnitOfWork, task: Trajectory) -> TaskRecords:
         return TaskRecords(uow, task, self._corrections, self._facts.learnt)
 
+    def _plan(self, records: TaskRecords, state: CheckpointState) -> Plan:
+        """Return the plan of a task without records with readers of their own that the principal may not see."""
+        plan, readers = records.plan(state), self._readers.acting_for(records.task.trajectory_id)
+        for changes in (plan.mark, plan.lift):
+            changes[:] = [each for each in changes if each[0].readers is None or readers.allows_entity(*each)]
+        return plan
+
     def _below(self, uow: UnitOfWork, trajectory_id: uuid.UUID, state: CheckpointState) -> Iterator[Plan]:
         """Yield the plans of tasks below one: those that started later leave, those that left come back.
 
-        A task that was there, and is, keeps its own course.
+        A task that was there, and is, keeps its own course, as does one that the principal may not see.
         """
         waiting, seen = [trajectory_id], {trajectory_id}  # only a damaged store has a chain that comes back to itself
         while waiting:
             children: list[Trajectory] = uow.select_path(TRAJECTORY, "list_children", waiting.pop().bytes)
             for child in children:
                 key = child.trajectory_id
-                if key in seen:
+                if key in seen or not self._readers.allows_change(TRAJECTORY, child):
                     continue
                 seen.add(key)
                 wanted = state.below.get(key.bytes, NEVER_BEGUN)
                 uow.lock(TRAJECTORY, key.bytes)
                 records = self._records(uow, uow.get(TRAJECTORY, key.bytes))
                 if wanted is NEVER_BEGUN or records.has_left:
-                    yield records.plan(wanted)
+                    yield self._plan(records, wanted)
                     waiting.append(key)
 
     def _choose(

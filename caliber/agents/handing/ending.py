@@ -11,6 +11,7 @@ import dataclasses
 import uuid
 from typing import Final
 
+from caliber.access.owners import user_of
 from caliber.agents.handing.parties import log_step
 from caliber.agents.handing.sharing import unshare
 from caliber.engine.engine import Engine
@@ -175,14 +176,18 @@ class Endings:
             log_step(self._engine, uow, by, kind, HANDOFF.name, each.handoff_id, (task_id,), {})
 
     def end_task(self, uow: UnitOfWork, task_id: uuid.UUID, reason: str, by: str) -> None:
-        """End a task as failed for a reason, with the tasks and delegations below it; an ended one stays as it is."""
+        """End a task as failed for a reason, with the tasks and delegations below it; an ended one stays as it is.
+
+        A task of another user below it goes on alone: it is hidden from the parties.
+        """
         uow.lock(TRAJECTORY, task_id.bytes)
         task: Trajectory | None = uow.find(TRAJECTORY, task_id.bytes)
         if task is None or states.TRAJECTORY.is_terminal(task.status):
             return
         self.end_below(uow, task_id, reason, by)
         for child in uow.select_path(TRAJECTORY, "list_children", task_id.bytes):
-            self.end_task(uow, child.trajectory_id, reason, by)
+            if user_of(child) in (None, user_of(task)):
+                self.end_task(uow, child.trajectory_id, reason, by)
         for scope in uow.select_path(SCOPE, "list_open", task_id.bytes):
             self._close(uow, scope, by)
         if self._cancel is not None:
