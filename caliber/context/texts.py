@@ -51,6 +51,8 @@ class TurnText:
     name: str | None
     calls: tuple[tuple[str, str, str], ...]
     call_id: str | None
+    thinking: tuple[dict[str, Any], ...] = ()
+    is_error: bool = False
 
     @property
     def label(self) -> str:
@@ -60,13 +62,26 @@ class TurnText:
             label += f" {self.name}"
         if self.call_id:
             label += f" [{self.call_id}]"
+        if self.is_error:
+            label += " (error)"
         # A name begins no line of its own, whatever characters it has.
         return (label if label.isprintable() else " ".join(label.splitlines())) + ": "
 
     @property
     def text(self) -> str:
         """The turn as it reads in the window's text."""
-        text = self.label + self.content
+        thoughts = "".join([f"\n[{each['type']}] {each.get('thinking', '')}" for each in self.thinking])
+        return self.label + self._said + thoughts
+
+    @property
+    def has_parts(self) -> bool:
+        """True for a turn that reads otherwise than as its role and content."""
+        return bool(self.name is not None or self.calls or self.call_id is not None or self.thinking or self.is_error)
+
+    @property
+    def _said(self) -> str:
+        """The content and the calls, without the thoughts before them."""
+        text = self.content
         for at, (call_id, name, arguments) in enumerate(self.calls):
             lead = "\n" if at or self.content else ""
             text += f"{lead}[call {call_id}] {name}({arguments})"
@@ -84,12 +99,11 @@ class TurnText:
     @property
     def line(self) -> str:
         """The turn as a line of a passage, one that is not its first."""
-        text = self.text
-        return f"{self.speaker}: {text[len(self.label) :]}"
+        return f"{self.speaker}: {self._said}"
 
     def with_content(self, content: str) -> TurnText:
         """Return the same turn saying something else, such as its beginning."""
-        return replace(self, content=content)
+        return replace(self, content=content, thinking=())
 
     def message(self) -> Message:
         """Return the turn as a message; of role ``system`` as one of a user: its writer may be any user, or a file.
@@ -102,7 +116,7 @@ class TurnText:
         )
         if self.role == _SYSTEM:
             return Message("user", self.content, self.name or _SYSTEM, self.call_id, calls)
-        return Message(self.role, self.content, self.name, self.call_id, calls)
+        return Message(self.role, self.content, self.name, self.call_id, calls, self.thinking, self.is_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +208,22 @@ def shown(content: bytes | str | None) -> str:
     return "" if content is None else content.decode("utf-8", "replace")
 
 
-def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: str | None) -> TurnText:
-    """Return a turn in parts; ``calls`` is JSON as stored."""
+def turn_text(
+    role: str,
+    content: bytes,
+    name: str | None,
+    calls: str,
+    call_id: str | None,
+    thinking: str | None = None,
+    is_error: int | None = None,
+) -> TurnText:
+    """Return a turn in parts; ``calls`` and ``thinking`` are JSON as stored."""
     try:
         parsed = tuple((call[0], call[1], call[2]) for call in json.loads(calls)) if calls != "[]" else ()
+        thoughts = tuple({**each, "type": each["type"]} for each in json.loads(thinking)) if thinking else ()
     except UNREADABLE:
-        raise damaged("the tool calls of a stored turn are damaged", relation=TURNS) from None
-    return TurnText(role, shown(content), name, parsed, call_id)
+        raise damaged("the tool calls or thoughts of a stored turn are damaged", relation=TURNS) from None
+    return TurnText(role, shown(content), name, parsed, call_id, thoughts, bool(is_error))
 
 
 def render_columns(relation: Relation, columns: Sequence[Sequence[Any]], *, flat: bool = True) -> list[str]:
@@ -270,8 +293,9 @@ def text_of_content(relation: Relation, content: Mapping[str, Any], *, flat: boo
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:
     """Return a turn from its content columns."""
+    later = content.get("thinking"), content.get("is_error")  # kept versions of older stores lack them
     return turn_text(
-        content["role"], content["content"], content["name"], content["tool_calls"], content["tool_call_id"]
+        content["role"], content["content"], content["name"], content["tool_calls"], content["tool_call_id"], *later
     )
 
 

@@ -36,14 +36,13 @@ from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError
+from caliber.model.forms.messages import MEMORY
 from caliber.model.lazy import LazyTuple
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.search import ResultStatus
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
 
-MEMORY: Final = "memory"
-"""The name of the message that holds the records that follow the query."""
 IdOf = Callable[[int], uuid.UUID | None]
 _EPOCH: Final = date(1970, 1, 1)
 _VERSION_8: Final = (0xF << 76, 0x8 << 76)

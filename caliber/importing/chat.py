@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,17 +20,16 @@ from caliber.importing.errors import SourceError
 from caliber.importing.json_lines import json_object
 from caliber.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.model.errors import CaliberError
+from caliber.model.forms.reading import read_message
 from caliber.model.process.files import open_file
 from caliber.model.references import EntityRef
-from caliber.model.trajectory import ToolCall, Trajectory, TrajectoryStatus, TurnRole
+from caliber.model.trajectory import Trajectory, TrajectoryStatus, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.trajectory.turns import check_turn
 
 MAX_LINE_BYTES: Final = 64 << 20
 _BATCH: Final = 500
-_TIMES: Final = ("occurred_at", "timestamp", "created_at")
 _NAMES: Final = ("id", "conversation_id", "thread_id", "session_id")
-_ROLES: Final = {"developer": "system"}
 
 
 class BadLine(ValueError):
@@ -139,31 +137,15 @@ def _name(data: Mapping[str, Any]) -> str | None:
 
 
 def _message(data: Mapping[str, Any], conversation: Conversation) -> None:
-    role = data.get("role")
-    if not isinstance(role, str):
-        raise BadLine("role is missing; expected user, assistant, system or tool")
-    if role == "function" or "function_call" in data:
-        raise BadLine("function_call and role function are the old form; convert them to tool_calls and role tool")
-    text, others = _content(data.get("content"))
-    turn: dict[str, Any] = {"role": _ROLES.get(role, role), "content": text}
-    calls = data.get("tool_calls")
-    if calls:
-        turn["tool_calls"] = _calls(calls)
-    elif data.get("content") is None:
-        raise BadLine("content is missing")
-    for key in ("name", "tool_call_id"):
-        if data.get(key) is not None:
-            turn[key] = data[key]
-    if isinstance(data.get("model"), str):
-        turn["model_id"] = data["model"]
-    turn["occurred_at"] = next((_instant(data[key], key) for key in _TIMES if data.get(key) is not None), None)
     try:
-        check_turn(None, _unlabelled, **turn, token_count=0)
+        read = read_message(data, "message")
+        for turn in read.turns:
+            check_turn(None, _unlabelled, **turn, token_count=0)
     except CaliberError as error:
         raise BadLine(str(error)) from None
-    conversation.turns.append(turn)
-    conversation.digests.append(_digest(turn))
-    conversation.other_parts += others
+    conversation.turns.extend(read.turns)
+    conversation.digests.extend(map(_digest, read.turns))
+    conversation.other_parts += read.other_parts
 
 
 def _unlabelled(_role: TurnRole, _name: str | None) -> TrustLabel:
@@ -176,58 +158,6 @@ def _digest(turn: Mapping[str, Any]) -> str:
     if "tool_calls" in fields:
         fields["tool_calls"] = [[call.id, call.name, call.arguments] for call in fields["tool_calls"]]
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _content(content: Any) -> tuple[str, int]:
-    """Return the text of a message, and how many parts that are no text it keeps as JSON."""
-    if content is None:
-        return "", 0
-    if isinstance(content, str):
-        return content, 0
-    if not isinstance(content, list):
-        raise BadLine(f"content must be text or a list of parts, got {type(content).__name__}")
-    texts, others = [], 0
-    for part in content:
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        elif isinstance(part, str):
-            texts.append(part)
-        else:
-            texts.append(json.dumps(part, ensure_ascii=False, sort_keys=True))
-            others += 1
-    return "\n".join(texts), others
-
-
-def _calls(calls: Any) -> list[ToolCall]:
-    if not isinstance(calls, list):
-        raise BadLine("tool_calls must be a list")
-    out = []
-    for at, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if (
-            not isinstance(function, dict)
-            or not isinstance(call.get("id"), str)
-            or not isinstance(function.get("name"), str)
-        ):
-            raise BadLine(f"tool_calls[{at}]: expected id and function: {{name, arguments}}")
-        arguments = function.get("arguments", "")
-        if not isinstance(arguments, str):
-            arguments = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
-        out.append(ToolCall(call["id"], function["name"], arguments))
-    return out
-
-
-def _instant(value: Any, key: str) -> datetime:
-    try:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
-        if isinstance(value, str):
-            moment = datetime.fromisoformat(value)
-            # Logs that name no time zone are taken as UTC, so that they mean the same on every machine.
-            return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError, OSError):
-        pass
-    raise BadLine(f"{key}: expected an ISO 8601 time or seconds since 1970")
 
 
 def _goal(conversation: Conversation, path: Path) -> str:

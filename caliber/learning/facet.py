@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from caliber.access.identities import current
@@ -14,7 +14,7 @@ from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.learning.learner import KIND, Learner
-from caliber.learning.messages import check_messages, digest
+from caliber.learning.messages import check_messages, digest, resent
 from caliber.learning.owner import owner_of
 from caliber.learning.results import Results
 from caliber.learning.undoing import undo
@@ -50,7 +50,8 @@ class LearningMethods(TaskMethods):
         Messages are mappings as OpenAI and Anthropic write them. ``user`` is the person who talks, by name; ``task``
         the task, or None for the one of this user that was active last, or a new one. A message with an ``id`` is
         appended once to a task. Messages without are compared with the end of the task: those that it ends with are
-        there already, so that a call may be repeated, and may bring the whole conversation each time.
+        there already, so that a call may be repeated, and may bring the whole conversation each time. An answer that
+        comes otherwise than it was, between messages that are there, replaces the stored one.
 
         The turns are committed first. With ``wait`` False a job learns from them behind the call, and
         ``memory.learning.get`` returns the result later; it goes on after a crash in either case. Only messages of
@@ -99,7 +100,6 @@ class LearningMethods(TaskMethods):
     ) -> tuple[EntityRef, TrajectoryId, list[Turn], list[tuple[uuid.UUID, Claim | None]]]:
         """Append what is new to the task; return its user, its id, all turns, and the job that learns, if there is."""
         owner, trajectory_id = self._conversation(user, task)
-        known, fresh = self._split(trajectory_id, new)
         learner = self._engine.part(Learner)
         added: list[tuple[uuid.UUID, Claim | None]] = []
 
@@ -107,8 +107,8 @@ class LearningMethods(TaskMethods):
             added[:] = [job for job in [learner.enqueue(uow, turns, owner, self._principal, now=now)] if job]
 
         author = None if user is None else owner
-        turns = self._append(self._scope(trajectory_id), fresh, None, also, author) if fresh else []
-        return owner, trajectory_id, [*known, *turns], added
+        every = self._tasks.retry(lambda: self._write(trajectory_id, new, also, author))
+        return owner, trajectory_id, every, added
 
     def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
         """Return the user who talks, and the task that the messages belong to."""
@@ -145,32 +145,64 @@ class LearningMethods(TaskMethods):
         scope = self._tasks.current_scope(self._engine.snapshot("latest"), trajectory_id)
         return (scope or self._tasks.open_scope(trajectory_id)).scope_id
 
-    def _split(self, trajectory_id: TrajectoryId, new: Sequence[NewTurn]) -> tuple[list[Turn], list[NewTurn]]:
-        """Return the turns of a task that repeat the first messages, and the messages after those, with keys.
+    def _write(
+        self,
+        trajectory_id: TrajectoryId,
+        new: Sequence[NewTurn],
+        also: Callable[[UnitOfWork, list[Turn]], None],
+        user: EntityRef | None,
+    ) -> list[Turn]:
+        """Append the messages that a task lacks, and let new answers replace old ones; return their turns, in order.
 
-        The key of a message without an id holds its place in the task, so of two equal calls at once one appends.
+        The key of a message without an id holds its place in the task, so of two equal calls at once one appends. The
+        instructions that a call begins with are those of the task: another text replaces the one before.
         """
-        task, tail = self._tail(trajectory_id, len(new))
-        told = [each for each in new if each.role is not TurnRole.SYSTEM or each.idempotency_key is not None]
-        most = next(
-            (size for size in range(min(len(tail), len(told)), 0, -1) if _repeats(told[:size], tail[-size:])), 0
-        )
-        repeated = {id(each) for each in told[:most]}
-        fresh = [each for each in new if id(each) not in repeated]
-        number = task.turn_count
-        keyed = []
-        for each in fresh:
-            if each.idempotency_key is not None:
-                keyed.append(each)
-            elif each.role is TurnRole.SYSTEM:  # the same instructions, sent again with each call
-                keyed.append(_with_key(each, f"system {digest(each)}"))
-            else:
-                keyed.append(_with_key(each, f"{number} {digest(each)}"))
+        told = [at for at, each in enumerate(new) if each.role is not TurnRole.SYSTEM or each.idempotency_key]
+        task, tail, complete = self._tail(trajectory_id, len(told))
+        found = resent([new[at] for at in told], tail, complete=complete)
+        known = {told[at]: turn for at, turn in found.known.items()}
+        own = self._author(user, task=trajectory_id)  # nobody's words are replaced by another
+        replaced = {told[at]: turn for at, turn in found.replaced.items() if turn.author_id == own}
+        number, leads, fresh = task.turn_count, 0, dict[int, NewTurn]()
+        for at, each in enumerate(new):
+            if at in known or at in replaced:
+                continue
+            key = each.idempotency_key
+            if key is None and each.role is TurnRole.SYSTEM:
+                first = at == leads
+                leads += first
+                key = f"system {at}" if first else f"system {digest(each)}"
+                stored = self._under(trajectory_id, key)
+                if stored is not None and (stored.author_id == own or each.says(stored)):
+                    (known if each.says(stored) else replaced)[at] = stored
+                    continue
+                if stored is not None:
+                    key = f"system {digest(each)}"
+                if any(key == other.idempotency_key for other in fresh.values()):
+                    continue  # the same instructions twice in one call
+            elif key is None:
+                key = f"{number} {digest(each)}"
                 number += 1
-        return tail[len(tail) - most :], keyed
+            fresh[at] = _with_key(each, key)
+        if fresh or replaced:
+            pairs = [(turn, new[at]) for at, turn in replaced.items()]
+            changed = self._append(self._scope(trajectory_id), list(fresh.values()), None, also, user, pairs)
+            known.update(zip([*replaced, *fresh], changed, strict=True))
+        return [known[at] for at in sorted(known)]
 
-    def _tail(self, trajectory_id: TrajectoryId, size: int) -> tuple[Trajectory, list[Turn]]:
-        """Return a task, and its last turns that are no instructions of the system, at most ``size`` of them."""
+    def _under(self, trajectory_id: TrajectoryId, key: str) -> Turn | None:
+        """Return the turn of a task that has an idempotency key."""
+        plans = self._engine.store.plans[TURN.name]
+        with self._engine.store.read() as session:
+            rows = session.run(plans.unique["trajectory_id", "idempotency_key"], (trajectory_id.bytes, key))
+        found: list[Turn] = [plans.codec.decode(row) for row in rows]
+        return found[0] if found and found[0].rolled_back_at is None else None
+
+    def _tail(self, trajectory_id: TrajectoryId, size: int) -> tuple[Trajectory, list[Turn], bool]:
+        """Return a task, those of its last turns that ``size`` messages may bring again, and whether these are all.
+
+        Instructions of the system are not among them.
+        """
         store = self._engine.store
         tasks, turns = store.plans[TRAJECTORY.name], store.plans[TURN.name]
         with store.read() as session:
@@ -179,7 +211,7 @@ class LearningMethods(TaskMethods):
                 raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
             task: Trajectory = tasks.codec.decode(rows[0])
             scopes = store.plans[SCOPE.name]
-            first = max(0, task.turn_count - 2 * size)
+            first = max(0, task.turn_count - 2 * size) if size else task.turn_count
             # Mostly the open one holds as many as are asked for.
             rows = session.run(scopes.lists["list_open"], (trajectory_id.bytes,))[-1:]
             if not rows or scopes.codec.decode(rows[0]).start_turn > first:
@@ -191,16 +223,7 @@ class LearningMethods(TaskMethods):
                 found[:0] = [turns.codec.decode(turn) for turn in session.run(store.statements["turn.block"], block)]
                 if scope.start_turn <= first:
                     break
-        said = [turn for turn in found if turn.role is not TurnRole.SYSTEM]
-        return task, said[-size:] if size else []
-
-
-def _repeats(messages: Sequence[NewTurn], turns: Sequence[Turn]) -> bool:
-    """Return whether messages are these turns: by id if they have one, else by content."""
-    return all(
-        message.says(turn) and message.idempotency_key in (None, turn.idempotency_key)
-        for message, turn in zip(messages, turns, strict=True)
-    )
+        return task, [turn for turn in found if turn.role is not TurnRole.SYSTEM], not first
 
 
 def _with_key(turn: NewTurn, key: str) -> NewTurn:

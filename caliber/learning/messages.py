@@ -1,34 +1,29 @@
-"""Messages as OpenAI and Anthropic write them, read as the keywords of turns.
+"""Messages of a call of ``remember``: as new turns, and compared with the conversation that they may bring again.
 
-A message is a mapping with ``role`` and ``content``: a text, or a list of parts. One message with results of tools is
-several turns. Other fields of a provider's message are ignored; thoughts of a model are left out.
+Clients send a conversation with each call: the end of it, or all of it, also after an answer was edited or generated
+again. Words of the user are never taken out; an answer is replaced where the messages around it say so.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import field
+from difflib import SequenceMatcher
 from typing import Any, Final
 
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
-from caliber.model.errors import DTypeError, InvalidValue
-from caliber.model.trajectory import ToolCall, TurnRole
+from caliber.model.errors import DTypeError
+from caliber.model.forms.reading import read_message
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.trajectory import Turn, TurnRole
 from caliber.trajectory.turns import LabelOf, NewTurn, check_turn
 
-_ROLES: Final = {
-    "user": TurnRole.USER,
-    "assistant": TurnRole.ASSISTANT,
-    "model": TurnRole.ASSISTANT,
-    "system": TurnRole.SYSTEM,
-    "developer": TurnRole.SYSTEM,
-    "tool": TurnRole.TOOL,
-    "function": TurnRole.TOOL,
-}
-_TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-"""The kinds of parts that are texts, and the field that holds them."""
-_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
+_CHANCE: Final = 4
+"""So many messages that begin a conversation are no other conversation that begins alike."""
+_ANSWERS: Final = (TurnRole.ASSISTANT, TurnRole.TOOL)
 
 
 def check_messages(estimator: Estimator, label_of: LabelOf, messages: Any) -> list[NewTurn]:
@@ -40,22 +35,11 @@ def check_messages(estimator: Estimator, label_of: LabelOf, messages: Any) -> li
         raise DTypeError(field="messages", expected="a sequence of messages", got="one message")
     turns: list[NewTurn] = []
     for at, item in enumerate(arguments.as_items(messages, "messages", "a sequence of messages")):
-        field = f"messages[{at}]"
-        message = _as_mapping(item, field)
-        parts = list(_turns_of(message, field))
-        key = arguments.as_name(message.get("id"), f"{field}.id")
-        for place, part in enumerate(parts):
-            name = key if key is None or place == len(parts) - 1 else f"{key}#{place}"
-            turns.append(
-                check_turn(
-                    estimator,
-                    label_of,
-                    occurred_at=message.get("occurred_at"),
-                    trust=message.get("trust"),
-                    idempotency_key=name,
-                    **part,
-                )
-            )
+        message = read_message(item, f"messages[{at}]")
+        key = arguments.as_name(message.key, f"messages[{at}].id")
+        for place, turn in enumerate(message.turns):
+            name = key if key is None or place == len(message.turns) - 1 else f"{key}#{place}"
+            turns.append(check_turn(estimator, label_of, trust=message.trust, idempotency_key=name, **turn))
     return turns
 
 
@@ -66,93 +50,102 @@ def digest(turn: NewTurn) -> str:
     return hashlib.sha256(said).hexdigest()[:32]
 
 
-def _as_mapping(item: Any, field: str) -> Mapping[str, Any]:
-    dump: Callable[..., Any] | None = getattr(item, "model_dump", None)  # the message of a provider's own package
-    found = dump() if callable(dump) else item
-    if not isinstance(found, Mapping):
-        raise DTypeError(field=field, expected="a mapping with role and content", got=type(item).__name__)
-    return found
+@dataclass(frozen=True, slots=True)
+class Resent:
+    """The messages of a call: those that are stored, by place; new answers in place of stored ones; the rest."""
+
+    known: dict[int, Turn] = field(default_factory=dict)
+    replaced: dict[int, Turn] = field(default_factory=dict)
+
+    def take(self, at: int, turns: Sequence[Turn]) -> None:
+        """Take messages from a place on as these turns."""
+        self.known.update(enumerate(turns, at))
 
 
-def _turns_of(message: Mapping[str, Any], field: str) -> Iterator[dict[str, Any]]:
-    """Yield the keywords of the turns of a message: results of tools first, then its texts and calls."""
-    if "role" not in message:
-        raise InvalidValue(field=field, reason="role is required: user, assistant, system or tool")
-    role = _role(message["role"], field)
-    content = message.get("content")
-    texts: list[str] = []
-    calls: list[ToolCall] = list(arguments.as_tool_calls(_calls(message)))
-    results = 0
-    if content is None:
-        if role is TurnRole.USER:
-            raise InvalidValue(field=f"{field}.content", reason="is required")
-    elif isinstance(content, str):
-        texts.append(content)
-    else:
-        for at, part in enumerate(arguments.as_items(content, f"{field}.content", "a text or a list of parts")):
-            place = f"{field}.content[{at}]"
-            kind, body = _part(part, place)
-            if kind == "tool_result":
-                results += 1
-                yield {
-                    "role": TurnRole.TOOL,
-                    "content": _result(body.get("content"), place),
-                    "tool_call_id": body.get("tool_use_id"),
-                }
-            elif kind == "tool_use":
-                calls.append(_call(body, place))
-            elif kind not in _THOUGHTS:
-                texts.append(_text(kind, body, place))
-    if results and not texts and not calls:
-        return
-    turn: dict[str, Any] = {"role": role, "content": "\n\n".join(texts), "name": message.get("name")}
-    if role is TurnRole.TOOL:
-        turn["tool_call_id"] = message.get("tool_call_id")
-    elif calls:
-        turn["tool_calls"] = calls
-    yield turn
+def resent(messages: Sequence[NewTurn], turns: Sequence[Turn], *, complete: bool) -> Resent:
+    """Return which of some messages are among the last turns of a task; ``complete``: there are no others.
+
+    Neither has instructions of the system.
+    """
+    out = Resent()
+    sizes = range(min(len(turns), len(messages)), 0, -1)
+    most = next((size for size in sizes if _repeats(messages[:size], turns[-size:])), 0)
+    if most not in (len(turns), len(messages)) and len(messages) > 1:
+        begin, equal = _longest(messages, turns)
+        if equal > most:
+            realigned = _aligned(messages, turns[begin:], whole=complete and not begin)
+            if realigned is not None:
+                return realigned
+    out.take(0, turns[len(turns) - most :])
+    return out
 
 
-def _role(value: Any, field: str) -> TurnRole:
-    role = _ROLES.get(value) if isinstance(value, str) else None
-    if role is None:
-        raise InvalidValue(field=f"{field}.role", reason=f"must be one of {', '.join(_ROLES)}")
-    return role
+def _repeats(messages: Sequence[NewTurn], turns: Sequence[Turn]) -> bool:
+    """Return whether messages are these turns: by id if they have one, else by content."""
+    return all(_same(message, turn) for message, turn in zip(messages, turns, strict=True))
 
 
-def _part(part: Any, field: str) -> tuple[str, Mapping[str, Any]]:
-    if isinstance(part, str):
-        return "text", {"text": part}
-    body = _as_mapping(part, field)
-    kind = body.get("type")
-    if not isinstance(kind, str):
-        raise InvalidValue(field=field, reason="type is required, such as text")
-    return kind, body
+def _same(message: NewTurn, turn: Turn) -> bool:
+    return message.says(turn) and message.idempotency_key in (None, turn.idempotency_key)
 
 
-def _text(kind: str, body: Mapping[str, Any], field: str) -> str:
-    """Return the text of a part; of an image or another file only that there is one."""
-    if kind not in _TEXTS:
-        return f"[{kind}]"
-    return arguments.as_text(body.get(_TEXTS[kind]), f"{field}.{_TEXTS[kind]}", allow_empty=True)
+def _longest(messages: Sequence[NewTurn], turns: Sequence[Turn]) -> tuple[int, int]:
+    """Return from which turn on the most messages are there in a row, and how many."""
+    best = (0, 0)
+    for begin in range(len(turns)):
+        equal = 0
+        for message, turn in zip(messages, turns[begin:], strict=False):
+            if not _same(message, turn):
+                break
+            equal += 1
+        if equal > best[1]:
+            best = begin, equal
+    return best
 
 
-def _result(content: Any, field: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = [_part(part, field) for part in arguments.as_items(content, f"{field}.content", "a text or parts")]
-    return "\n\n".join(_text(kind, body, field) for kind, body in parts)
+def _aligned(messages: Sequence[NewTurn], turns: Sequence[Turn], *, whole: bool) -> Resent | None:
+    """Return messages beside turns that begin alike, None if they may be another conversation.
+
+    ``whole``: the turns begin with the first one of the task.
+    """
+    ids = {message.idempotency_key for message in messages}
+    stored = [_token(turn, turn.idempotency_key if turn.idempotency_key in ids else None) for turn in turns]
+    sent = [_token(message, message.idempotency_key) for message in messages]
+    steps = SequenceMatcher(None, stored, sent, autojunk=False).get_opcodes()
+    out, replaced, certain = Resent(), Resent(), True
+    for step, first, last, begin, end in steps:
+        gone, came = turns[first:last], messages[begin:end]
+        if step == "equal":
+            out.take(begin, gone)
+        elif last < len(turns):
+            pairs = _pairs(gone, came, ends=False) if step == "replace" else {} if step == "delete" else None
+            certain = certain and pairs is not None
+            replaced.replaced.update({begin + at: turn for at, turn in (pairs or {}).items()})
+        elif step == "replace":
+            answers = next((at for at, each in enumerate(came) if each.role not in _ANSWERS), len(came))
+            pairs = _pairs(gone, came[:answers], ends=True)
+            certain = certain and pairs is not None
+            replaced.replaced.update({begin + at: turn for at, turn in (pairs or {}).items()})
+        elif step == "delete":
+            certain = False  # messages that end earlier: another call is about to bring the rest, or they are older
+    equal = len(out.known)
+    if certain and (equal > 1 or whole):
+        out.replaced.update(replaced.replaced)
+        return out
+    return out if whole and equal >= _CHANCE else None
 
 
-def _calls(message: Mapping[str, Any]) -> Any:
-    return message.get("tool_calls") or ()
+def _pairs(gone: Sequence[Turn], came: Sequence[NewTurn], *, ends: bool) -> dict[int, Turn] | None:
+    """Return the turns that new answers replace, by place; None if words of the user would go, or there is no room.
+
+    The calls that led to an answer stay if the new one has none: they were made. With ``ends`` more may follow.
+    """
+    if any(role not in _ANSWERS for role in (*(turn.role for turn in gone), *(message.role for message in came))):
+        return None
+    if len(came) > len(gone):
+        return dict(enumerate(gone)) if ends else None
+    return dict(enumerate(gone[len(gone) - len(came) :]))
 
 
-def _call(body: Mapping[str, Any], field: str) -> ToolCall:
-    """Return the call of a tool that a part is; its input is kept as JSON."""
-    try:
-        written = json.dumps(body.get("input") or {}, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(field=f"{field}.input", reason="cannot be written as JSON") from error
-    name = arguments.as_text(body.get("name"), f"{field}.name", limit=arguments.MAX_NAME_CHARS)
-    return ToolCall(arguments.as_text(body.get("id"), f"{field}.id", limit=arguments.MAX_NAME_CHARS), name, written)
+def _token(said: NewTurn | Turn, key: str | None) -> Hashable:
+    return key, said.role, said.content, said.name, said.tool_calls, said.tool_call_id

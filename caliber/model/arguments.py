@@ -16,7 +16,7 @@ from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, DTypeError, InvalidValue, RequiredFieldMissing
 from caliber.model.references import EntityRef, EntityType, kind_named
 from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_duration_ms, to_us
-from caliber.model.trajectory import TTL, ToolCall, TTLKind
+from caliber.model.trajectory import TTL, TTLKind
 
 if TYPE_CHECKING:
     from caliber.model.progress import Tracer
@@ -293,27 +293,6 @@ def as_ttl(value: Any) -> TTL:
             return TTL(TTLKind(value))
         return TTL(TTLKind.DURATION, as_duration_ms(parse_duration_ms(value, "ttl"), "ttl"))
     return TTL(TTLKind.DURATION, as_duration_ms(value, "ttl"))
-
-
-def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:
-    """Return tool calls given as ToolCall, or as OpenAI-style dicts."""
-    out = []
-    for at, value in enumerate(as_items(values, "tool_calls", "a sequence of ToolCall")):
-        field = f"tool_calls[{at}]"
-        if isinstance(value, Mapping):
-            function = value.get("function")
-            if not isinstance(function, Mapping) or "id" not in value:
-                raise InvalidValue(field=field, reason="expected id and function: {name, arguments}")
-            value = ToolCall(value["id"], function.get("name", ""), function.get("arguments", ""))
-        check_type(value, ToolCall, field)
-        out.append(
-            ToolCall(
-                as_text(value.id, f"{field}.id", limit=MAX_NAME_CHARS),
-                as_text(value.name, f"{field}.name", limit=MAX_NAME_CHARS),
-                as_text(value.arguments, f"{field}.arguments", allow_empty=True),
-            )
-        )
-    return tuple(out)
 
 
 def as_mapping(value: Any, field: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from caliber.model.ids import ArtifactId, CheckpointId, NoteId, ScopeId, SessionId, TrajectoryId, TurnId, TurnSummaryId
 from caliber.model.lazy_dataclass import dataclass
@@ -174,6 +175,8 @@ class Turn:
     """One message in a scope. ``turn_number`` counts through the whole trajectory (K-022).
 
     ``author_id`` is the id of the user or agent that wrote it, if that is neither the task's user nor its agent.
+    ``thinking`` are the thoughts of an answer as its provider signed them; ``is_error``: it is the result of a tool
+    that failed.
     """
 
     turn_id: TurnId
@@ -189,6 +192,8 @@ class Turn:
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    thinking: tuple[dict[str, Any], ...] | None = field(default=None, hash=False)
+    is_error: bool | None = None
     model_id: str | None = None
     idempotency_key: str | None = None
     trust: TrustLabel = TrustLabel.WEB

@@ -115,6 +115,9 @@ class Message:
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()
+    thinking: tuple[dict[str, Any], ...] = ()
+    """Blocks ``thinking`` and ``redacted_thinking`` of Anthropic's models, as they came."""
+    is_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,12 @@ class ContextWindow:
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
     def to_messages(self, form: Literal["openai", "anthropic"] = "openai") -> list[dict[str, Any]]:
-        """Return the window as message dicts: context as one system message, then the turns.
+        """Return the window as message dicts that a provider accepts: context as one system message, then the turns.
 
         A turn of role ``system`` is a message of role ``user`` named ``system``: no turn gives a model instructions.
-        ``form="anthropic"`` leaves the system message out, which that API takes apart, and has blocks ``tool_use`` and
-        ``tool_result`` for calls of tools.
+        Each call of a tool is followed by its result, or by one that says that there is none, and ids of calls are
+        unique; a result without its call is a text. ``form="anthropic"`` leaves the system message out, which that API
+        takes apart, and has blocks ``tool_use`` and ``tool_result`` for calls of tools, and the thoughts of the model.
 
         Raises: InvalidValue for another form.
         """

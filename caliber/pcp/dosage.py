@@ -45,10 +45,11 @@ from caliber.context.gather.dialogue import mark_turns
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
 from caliber.context.texts import RenderedTexts, TurnText, day_text
 from caliber.context.trace import RULES, Decided, trace
-from caliber.context.window import MEMORY, build_window
+from caliber.context.window import build_window
 from caliber.kernels import uuid7
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.errors import BudgetTooSmall
+from caliber.model.forms.messages import MEMORY
 from caliber.model.ids import WindowId
 from caliber.model.search import ResultStatus
 from caliber.model.time import to_us

@@ -211,6 +211,7 @@ _JSON: Final[dict[str, tuple[Any, ...]]] = {
         (ToolCall("", "", ""),),
         (ToolCall("a\x00", "f\U0001f9e0", '{"a": 1.0}'), ToolCall("2", "g", "not JSON")),
     ),
+    "thinking": ((), ({"type": "thinking", "thinking": "a\x00b", "signature": "\U0001f9e0"}, {"type": "é"})),
     "payload": (
         {},
         {"b": 1, "a": None, "": {"": []}},

@@ -256,6 +256,8 @@ class TaskMethods:
         name: str | None = None,
         tool_calls: Sequence[ToolCall | Mapping[str, Any]] = (),
         tool_call_id: str | None = None,
+        thinking: Sequence[Mapping[str, Any]] | None = None,
+        is_error: bool | None = None,
         occurred_at: datetime | None = None,
         idempotency_key: str | None = None,
         model_id: str | None = None,
@@ -267,7 +269,8 @@ class TaskMethods:
         """Append a message to an open scope; durable when this returns.
 
         Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust`` is
-        the origin of the content; its default is in section ``trust`` of the configuration.
+        the origin of the content; its default is in section ``trust`` of the configuration. ``thinking`` are blocks of
+        Anthropic's models, ``is_error`` says that a tool failed: both are sent back as they are.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
             came with other content or another label), LockExpired, PermissionDenied (a user states a label above
@@ -281,6 +284,8 @@ class TaskMethods:
             name=name,
             tool_calls=tool_calls,
             tool_call_id=tool_call_id,
+            thinking=thinking,
+            is_error=is_error,
             occurred_at=occurred_at,
             idempotency_key=idempotency_key,
             model_id=model_id,
@@ -311,51 +316,65 @@ class TaskMethods:
         guard: LockToken | None,
         also: Callable[[UnitOfWork, list[Turn]], None] | None = None,
         user: EntityRef | None = None,
+        replaced: Sequence[tuple[Turn, turn_ops.NewTurn]] = (),
     ) -> list[Turn]:
-        """Append turns of a ``user``, or of the principal.
+        """Append turns of a ``user``, or of the principal, and write some in place of ``replaced``; return both.
 
         ``also`` is called in each attempt of their transaction: with the turns if one is new, else with none.
+
+        Raises: StaleInputs if a turn to replace was changed since.
         """
         engine, blocks = self._engine, self._summarizer
         if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id, below=TURN)
         if not self._principal.is_admin and self._principal.is_user:  # the first is no call
-            new = [turn_ops.labelled_by_user(turn, self._principal.label, engine.config.trust) for turn in new]
-        author_id = None if user is None and self._principal.is_admin else self._author(scope_id, user)
+            limit, label = engine.config.trust, self._principal.label
+            new = [turn_ops.labelled_by_user(turn, label, limit) for turn in new]
+            replaced = [(old, turn_ops.labelled_by_user(turn, label, limit)) for old, turn in replaced]
+        author_id = self._author(user, scope_id=scope_id)
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
-            texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
+            texts = [
+                embedded_text(turn.name, turn.content.decode("utf-8", "replace"))
+                for turn in (*[turn for _, turn in replaced], *new)
+            ]
             vectors = embedder.prepare("turn", texts)
 
         def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Callable[[], None]]]]:
             uow.guard(guard, self._principal)
             stored = yield from turn_ops.append_turns(uow, scope_id, new, author_id)
             appended = bool(uow.changes)  # turns that were there already change nothing
+            changed = [turn_ops.replace_turn(uow, old, turn) for old, turn in replaced] + stored
             if vectors is not None:
-                for turn, text, vector in zip(stored, texts, vectors, strict=True):
+                for turn, text, vector in zip(changed, texts, vectors, strict=True):
                     attach(uow, "turn", turn.turn_id, text, vector)
             if also is not None:
                 also(uow, stored if appended else [])
             if not appended:
-                return stored, []
+                return changed, []
             if blocks is not None:
                 size = blocks.size
                 if blocks.waiting or stored[-1].turn_number // size > (stored[0].turn_number - 1) // size:
                     blocks.appended(uow, stored)
             # Of several, the first may have been there already, in another scope.
-            return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
+            return changed, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
         stored, after_commit = engine.write(pipelined(work))
         if after_commit:
             self._tasks.after_append(after_commit)
         return stored
 
-    def _author(self, scope_id: uuid.UUID, user: EntityRef | None = None) -> uuid.UUID | None:
+    def _author(
+        self, user: EntityRef | None = None, *, scope_id: uuid.UUID | None = None, task: uuid.UUID | None = None
+    ) -> uuid.UUID | None:
         """Return the id of a user, or of the principal, in a task of others; None in a task of its own."""
+        if user is None and self._principal.is_admin:
+            return None
         if user is not None:
-            return guest_in(self._engine, user, scope_id=scope_id)
-        return guest_in(self._engine, self._principal, self._searching.readers.sight, scope_id=scope_id, register=True)
+            return guest_in(self._engine, user, scope_id=scope_id, trajectory_id=task)
+        sight = self._searching.readers.sight
+        return guest_in(self._engine, self._principal, sight, scope_id=scope_id, trajectory_id=task, register=True)
 
     # --- artifacts ---------------------------------------------------------------------------------
 
@@ -406,7 +425,7 @@ class TaskMethods:
         linted = sprawl is not None and sprawl.on_write is not None
         user = self._principal.label if new.trust is not None and self._principal.is_user else None
         issues = artifact_ops.lint_on_write(engine, new) if linted else ()
-        author_id = self._author(scope)
+        author_id = self._author(scope_id=scope)
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard, self._principal)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.access.owners import require_own_trust
 from caliber.config.trust import TrustConfig
+from caliber.engine.stale_inputs import StaleInputs
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound, StorageError
+from caliber.model.forms.reading import calls_of, thoughts_of
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
@@ -54,6 +56,8 @@ class NewTurn:
     name: str | None
     tool_calls: tuple[ToolCall, ...]
     tool_call_id: str | None
+    thinking: tuple[dict[str, Any], ...] | None
+    is_error: bool | None
     occurred_at: datetime | None
     idempotency_key: str | None
     model_id: str | None
@@ -81,6 +85,8 @@ def check_turn(
     name: Any = None,
     tool_calls: Any = (),
     tool_call_id: Any = None,
+    thinking: Any = None,
+    is_error: Any = None,
     occurred_at: Any = None,
     idempotency_key: Any = None,
     model_id: Any = None,
@@ -90,11 +96,16 @@ def check_turn(
     """Return a validated turn, labelled by ``label_of`` if its caller gives no label. Raises: InputError kinds."""
     role = arguments.as_enum(role, TurnRole, "role")
     raw = arguments.as_content(content, "content", allow_empty=True)
-    calls = () if tool_calls is None else arguments.as_tool_calls(tool_calls)
+    calls = () if tool_calls is None else calls_of(tool_calls, "tool_calls")
     if calls and role is not TurnRole.ASSISTANT:
         raise InvalidValue(field="tool_calls", reason="only assistant turns call tools")
-    if tool_call_id is not None and role is not TurnRole.TOOL:
-        raise InvalidValue(field="tool_call_id", reason="only tool turns answer a call")
+    if (tool_call_id is not None or is_error is not None) and role is not TurnRole.TOOL:
+        field = "is_error" if tool_call_id is None else "tool_call_id"
+        raise InvalidValue(field=field, reason="only tool turns answer a call")
+    if thinking is not None:
+        thinking = thoughts_of(thinking, "thinking") or None
+        if thinking and role is not TurnRole.ASSISTANT:
+            raise InvalidValue(field="thinking", reason="only assistant turns have thoughts")
     if token_count is None:
         assert estimator is not None
         # As TURN declares: every turn comes by here, and enters no more modules.
@@ -109,6 +120,8 @@ def check_turn(
         name=name,
         tool_calls=calls,
         tool_call_id=arguments.as_name(tool_call_id, "tool_call_id"),
+        thinking=thinking,
+        is_error=None if is_error is None else arguments.as_flag(is_error, "is_error"),
         occurred_at=arguments.as_instant(occurred_at, "occurred_at"),
         idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
         model_id=arguments.as_name(model_id, "model_id"),
@@ -144,6 +157,8 @@ _KEYWORDS = {
     "name",
     "tool_calls",
     "tool_call_id",
+    "thinking",
+    "is_error",
     "occurred_at",
     "idempotency_key",
     "model_id",
@@ -226,6 +241,8 @@ def append_turns(
                 name=turn.name,
                 tool_calls=turn.tool_calls,
                 tool_call_id=turn.tool_call_id,
+                thinking=turn.thinking,
+                is_error=turn.is_error,
                 model_id=turn.model_id,
                 idempotency_key=turn.idempotency_key,
                 trust=trust,
@@ -241,6 +258,38 @@ def append_turns(
         return out
     stored_turns = iter(out)
     return [existing[at] if at in existing else next(stored_turns) for at in range(len(new))]
+
+
+def replace_turn(uow: UnitOfWork, old: Turn, new: NewTurn) -> Turn:
+    """Write a message in place of a stored turn, which stays in windows that were made with it.
+
+    It is trusted no more than the turns before it let the old one be.
+
+    Raises: StaleInputs if the turn was changed since it was read.
+    """
+    found: Turn | None = uow.find(TURN, old.turn_id.bytes)
+    if found is None or found.version != old.version:
+        raise StaleInputs(entity_type="turn", id=old.turn_id, reason="it was changed since it was read")
+    inherits = new.role is TurnRole.ASSISTANT and not new.labelled
+    changed: Turn = uow.update(
+        TURN,
+        dataclasses.replace(
+            found,
+            role=new.role,
+            content=new.content,
+            token_count=new.token_count,
+            name=new.name,
+            tool_calls=new.tool_calls,
+            tool_call_id=new.tool_call_id,
+            thinking=new.thinking,
+            is_error=new.is_error,
+            model_id=new.model_id,
+            occurred_at=new.occurred_at or found.occurred_at,
+            idempotency_key=new.idempotency_key or found.idempotency_key,
+            trust=least_trusted(new.trust, found.trust) if inherits else new.trust,
+        ),
+    )
+    return changed
 
 
 def _check(relation: Relation, row: Row) -> None:

@@ -55,9 +55,15 @@ def test_calls_and_results_without_each_other() -> None:
         Message("assistant", "", tool_calls=(call("open"),)),
     ]
     found = anthropic_messages(window)
-    assert [each["role"] for each in found] == ["user", "assistant", "user"]
-    assert found[1]["content"] == [text("I look."), use("done", city="Ghent")]
-    assert found[2]["content"] == [result("done", "rain"), text("[Result of a tool] lost"), text("And?")]
+    assert [each["role"] for each in found] == ["user", "assistant", "user", "assistant", "user"]
+    assert found[1]["content"] == [text("I look."), use("open", city="Ghent"), use("done", city="Ghent")]
+    no_result = {**result("open", "[no result]"), "is_error": True}  # the call may have been made
+    lost = text("tool: [Result of a tool] lost")
+    assert found[2]["content"] == [no_result, result("done", "rain"), lost, text("And?")]
+    assert found[3:] == [
+        {"role": "assistant", "content": [use("open_2", city="Ghent")]},
+        {"role": "user", "content": [{**no_result, "tool_use_id": "open_2"}]},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,8 @@ _allow(
 _allow(
     PROTOCOL,
     erasure__redaction="_ID_CHARS",
-    storage__migrate__dropped_relations="PENDING_TRIGGER POLICY_RUN",
-    storage__migrate__migrations="MIGRATIONS",
+    storage__migrate__dropped_relations="PENDING_TRIGGER POLICY_RUN USAGE",
+    storage__migrate__migrations="MIGRATIONS SCHEMA_VERSION",
     backends__postgres__connecting__dialling="_PARAMETERS",
     backends__postgres__maintaining__erasing="PostgresEraser._clear_samples",
     localserver__files="LOG_IDENTIFIER _copy_owned _crc32c _initialise cache_folder copy_programs",

@@ -167,7 +167,7 @@ def test_messages_of_anthropic(memory: caliber.Caliber) -> None:
         [{"role": "wizard", "content": "x"}],
         [{"role": "user"}],
         [{"role": "user", "content": 7}],
-        [{"role": "user", "content": [{"text": "no type"}]}],
+        [{"role": "user", "content": [{}]}],
         [{"role": "user", "content": "x", "id": 7}],
         [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"a": {1}}}]}],
         ["hello"],

@@ -417,7 +417,7 @@ def _print_chat(out: Output, found: dict[str, Any]) -> None:
         lines = len(found["bad_lines"])
         out.print(f"  left out: {lines:,} bad line{'s' if lines != 1 else ''}")
     if found["other_parts"]:
-        out.print(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their JSON")
+        out.print(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their kind alone")
     if not found["added"]:
         out.print("  everything was known already; nothing was added")
     out.print('next: caliber context latest --query "..."')

@@ -63,7 +63,10 @@ class TurnReader:
     remembered for as long as its source lives; nothing of its content is.
     """
 
-    __slots__ = ("_answer_at", "_calls_at", "_name_at", "_plan", "_role_at", "_source", "_table", "turns")
+    __slots__ = (
+        "_answer_at", "_calls_at", "_error_at", "_name_at", "_plan", "_role_at", "_source", "_table", "_thinking_at",
+        "turns",
+    )  # fmt: skip
 
     def __init__(self, snapshot: ResidentSnapshot, source: TextSource, plan: AssemblyPlan) -> None:
         self.turns = snapshot[TURNS]
@@ -73,6 +76,7 @@ class TurnReader:
         at = self.turns.layout.codec.index
         self._role_at, self._name_at = at("role"), at("name")
         self._calls_at, self._answer_at = at("tool_calls"), at("tool_call_id")
+        self._thinking_at, self._error_at = at("thinking"), at("is_error")
 
     @staticmethod
     def _ruler(plan: AssemblyPlan) -> str:
@@ -199,7 +203,8 @@ class TurnReader:
     def _group(self, rows: NDArray[np.int64], has_parts: NDArray[np.bool_], groups: NDArray[np.int64]) -> list[int]:
         """Fill in the group of each turn; return the places of results whose call is missing here.
 
-        A group is named after the place of its call. One call without an answer is a group too: it may not be cut.
+        A group is named after the place of its call. A call without an answer and an answer with its thoughts are
+        groups too: they may not be cut.
         """
         missing = []
         caller: dict[str, int] = {}
@@ -207,7 +212,7 @@ class TurnReader:
             row = int(rows[place])
             calls = self._called(row)
             answered = self.turns.packed(row)[self._answer_at]
-            if calls:
+            if calls or self.turns.packed(row)[self._thinking_at]:
                 groups[place] = place
                 caller |= dict.fromkeys(calls, place)
             elif answered is not None:
@@ -234,7 +239,7 @@ class TurnReader:
     def _entries(self, rows: list[int]) -> NDArray[np.int64]:
         contents = self._source.texts(self.turns, rows)
         turns = [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
-        parts = [turn.name is not None or bool(turn.calls) or turn.call_id is not None for turn in turns]
+        parts = [turn.has_parts for turn in turns]
         lengths = np.minimum(self._plan.measure([self._read(turn) for turn in turns]), _LENGTH_MASK)
         lengths[np.array(parts, np.bool_)] |= _PARTS_BIT
         return lengths
@@ -242,7 +247,13 @@ class TurnReader:
     def _turn(self, row: int, content: bytes) -> TurnText:
         packed = self.turns.packed(row)
         return turn_text(
-            packed[self._role_at], content, packed[self._name_at], packed[self._calls_at], packed[self._answer_at]
+            packed[self._role_at],
+            content,
+            packed[self._name_at],
+            packed[self._calls_at],
+            packed[self._answer_at],
+            packed[self._thinking_at],
+            packed[self._error_at],
         )
 
     def texts(self, rows: Sequence[int]) -> list[str]:

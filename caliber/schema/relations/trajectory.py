@@ -37,6 +37,7 @@ from caliber.schema.relation import (
     Residence,
     Unique,
     blob,
+    boolean,
     enum,
     instant,
     integer,
@@ -293,10 +294,7 @@ TURN = Relation(
     evicted=2,
     neighbours=Neighbours(by="scope_id", order="sequence", speaker="role"),
     memory=Memory(
-        "turn_buffer",
-        names=(("id", "turn_id"),),
-        vectors=("content_embedding",),
-        parents=("scope", "trajectory"),
+        "turn_buffer", names=(("id", "turn_id"),), vectors=("content_embedding",), parents=("scope", "trajectory")
     ),
     key=("turn_id",),
     columns=(
@@ -314,6 +312,8 @@ TURN = Relation(
         text("name", nullable=True, residence=Residence.INTERNED, content=True),
         json_("tool_calls", _calls_to_json, _calls_from_json, content=True, initial="[]", redact=Redaction.WORDS),
         text("tool_call_id", nullable=True, content=True),
+        json_("thinking", list, tuple, nullable=True, content=True, redact=Redaction.WORDS),
+        boolean("is_error", nullable=True, content=True),
         text("model_id", nullable=True),
         text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
         instant("rolled_back_at", nullable=True, residence=Residence.FLAG),

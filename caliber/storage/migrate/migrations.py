@@ -42,7 +42,7 @@ from caliber.storage.migrate.schema_changes import (
     statements_between,
 )
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
@@ -180,6 +180,13 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_reader_version=9,
         min_writer_version=9,
         changes=(DropRelation(USAGE), AddRelation("usage")),
+    ),
+    # A process of schema 9 would send results of tools that failed as if they had not.
+    10: MigrationStep(
+        "thoughts of models, and results that are errors",
+        min_reader_version=10,
+        min_writer_version=10,
+        changes=(AddColumn("turn", "thinking"), AddColumn("turn", "is_error")),
     ),
 }
 
