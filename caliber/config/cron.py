@@ -50,9 +50,9 @@ def check_time_zone(name: str) -> str:
     return name
 
 
-def zone_of(name: str) -> tzinfo:
-    """Return the time zone of a name; UTC needs no data on the machine."""
-    return UTC if name == "UTC" else ZoneInfo(name)
+def zone_of(name: str | None) -> tzinfo:
+    """Return the time zone of a name, UTC without one; UTC needs no data on the machine."""
+    return UTC if name in (None, "UTC") else ZoneInfo(name)
 
 
 def next_due(cron: str, zone: tzinfo, after_us: int) -> int:

@@ -78,9 +78,7 @@ class CaliberConfig(Section):
     """All that can be set. Two configurations are equal when their contents are; ``hash`` names the content."""
 
     token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
-    checkpoint_retention: Int = knob(
-        "Checkpoints kept for each trajectory. Equals pcp.recovery_points.max_checkpoints.", "C-097", gt=0
-    )
+    checkpoint_retention: Int = knob("Most checkpoints kept; as pcp.recovery_points.max_checkpoints.", "C-097", gt=0)
     stale_threshold: Duration | None = knob(
         "Age from which a validation reports knowledge as stale; equals pcp.grounding.stale_data_max_age_ms.",
         "C-098",
@@ -120,7 +118,9 @@ class CaliberConfig(Section):
         "Time that cached vectors are kept.", "C-118", unit="ms", source_value=30 * 86_400_000, gt=0
     )
     cache_dir: Name = knob("Folder for files that can be made again; ~ is the home folder.", "design")
-    time_zone: TimeZone = knob("Zone of the users' days; in zones of the United States 12/05 is in December.", "ours")
+    time_zone: TimeZone | None = knob(
+        "Zone of the users' days; US zones read 12/05 as December.", "ours", optional=True
+    )
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)
 

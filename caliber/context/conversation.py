@@ -6,7 +6,7 @@ The other modules of this package use traits of relations only and name no relat
 from __future__ import annotations
 
 import uuid
-from datetime import tzinfo
+from datetime import timedelta, timezone, tzinfo
 from typing import Final
 
 import numpy as np
@@ -65,7 +65,16 @@ def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int
 def moment_of(snapshot: ResidentSnapshot, trajectory: bytes, now_us: int, zone: tzinfo) -> Moment:
     """Return the instant of the last user turn of a task, or now, with the zone that makes the user's days."""
     row = last_said(snapshot, trajectory)
-    return Moment(now_us if row < 0 else int(times_of(snapshot[TURNS], np.array([row]))[0]), zone)
+    return Moment(now_us, zone) if row < 0 else moments_of(snapshot[TURNS], np.array([row]), zone)[0]
+
+
+def moments_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> list[Moment]:
+    """Return the instant of each turn, with the zone of its writer, or ``zone`` where that is unknown."""
+    offsets = turns.column("utc_offset_s")[rows].tolist()
+    return [
+        Moment(at_us, timezone(timedelta(seconds=offset)) if offset else zone)
+        for at_us, offset in zip(times_of(turns, rows).tolist(), offsets, strict=True)
+    ]
 
 
 def last_said(snapshot: ResidentSnapshot, trajectory: bytes) -> int:

@@ -174,7 +174,7 @@ class Scope:
 class Turn:
     """One message in a scope. ``turn_number`` counts through the whole trajectory (K-022).
 
-    ``author_id`` is the id of the user or agent that wrote it, if that is neither the task's user nor its agent.
+    ``author_id`` is the user or agent that wrote it, if not the task's own; ``utc_offset_s`` its offset, if not UTC.
     ``thinking`` are the thoughts of an answer as its provider signed them; ``is_error``: it is the result of a tool
     that failed.
     """
@@ -199,6 +199,7 @@ class Turn:
     trust: TrustLabel = TrustLabel.WEB
     rolled_back_at: datetime | None = None
     author_id: uuid.UUID | None = None
+    utc_offset_s: int | None = None
     version: int = 1
 
     @property

@@ -55,6 +55,8 @@ class Dates:
 
     happened: tuple[str, ...]
     entered: str
+    offset: str = "utc_offset_s"
+    """The column, if there is one, of the offset from UTC that makes its day, in seconds; 0 in memory: unknown."""
 
 
 AS_SAID: Final = Dates(("occurred_at", "created_at"), "created_at")

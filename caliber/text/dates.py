@@ -124,6 +124,11 @@ class Interval:
     zone: tzinfo = UTC
 
     @property
+    def clock_us(self) -> tuple[int, int]:
+        """The first and last instant of its days on clocks that show UTC."""
+        return midnight_us(self.first, UTC), midnight_us(self.last, UTC) + DAY_US - 1
+
+    @property
     def first_us(self) -> int:
         """The instant its first day begins."""
         return midnight_us(self.first, self.zone)

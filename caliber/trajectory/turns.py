@@ -59,6 +59,7 @@ class NewTurn:
     thinking: tuple[dict[str, Any], ...] | None
     is_error: bool | None
     occurred_at: datetime | None
+    utc_offset_s: int | None
     idempotency_key: str | None
     model_id: str | None
     trust: TrustLabel
@@ -113,6 +114,8 @@ def check_turn(
     else:
         tokens = arguments.as_whole(token_count, "token_count")
     name = arguments.as_name(name, "name")
+    occurred_at = arguments.as_instant(occurred_at, "occurred_at")
+    offset = None if occurred_at is None else occurred_at.utcoffset()
     return NewTurn(
         role=role,
         content=raw,
@@ -122,7 +125,9 @@ def check_turn(
         tool_call_id=arguments.as_name(tool_call_id, "tool_call_id"),
         thinking=thinking,
         is_error=None if is_error is None else arguments.as_flag(is_error, "is_error"),
-        occurred_at=arguments.as_instant(occurred_at, "occurred_at"),
+        occurred_at=occurred_at,
+        # UTC is how programs write instants, and nobody's zone.
+        utc_offset_s=None if not offset else int(offset.total_seconds()),
         idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
         model_id=arguments.as_name(model_id, "model_id"),
         trust=label_of(role, name) if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
@@ -238,6 +243,7 @@ def append_turns(
                 token_count=turn.token_count,
                 created_at=now,
                 occurred_at=turn.occurred_at,
+                utc_offset_s=turn.utc_offset_s,
                 name=turn.name,
                 tool_calls=turn.tool_calls,
                 tool_call_id=turn.tool_call_id,

@@ -298,7 +298,7 @@ WRONG: dict[str, list[Any]] = {
     "access.default_visibility.executor": [["boss"], "executor", None],
     "close.on_llm_failure": ["ignore", None],  # C-215
     "policy_engine.on_error": ["retry", None],  # C-229
-    "time_zone": ["", "Mars/Olympus", 1, None],
+    "time_zone": ["", "Mars/Olympus", 1],
     "policy_engine.time_zone": ["", "Mars/Olympus", "../UTC", "/etc/localtime", "Europe", "a\0b", 1, None],  # C-148
     "policy_engine.schedule_attempts_max": POSITIVE,
     "trajectory.children_on_complete": ["kill", None],  # C-237

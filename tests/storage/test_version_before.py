@@ -198,7 +198,7 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
     pg.tamper(None, "ALTER TABLE trajectory DROP COLUMN user_id, DROP COLUMN agent_id")
     for name in ("turn", "scope"):
         pg.tamper(None, f"ALTER TABLE {name} DROP COLUMN rolled_back_at")
-    pg.tamper(None, "ALTER TABLE turn DROP COLUMN thinking, DROP COLUMN is_error")
+    pg.tamper(None, "ALTER TABLE turn DROP COLUMN thinking, DROP COLUMN is_error, DROP COLUMN utc_offset_s")
     pg.tamper(None, "ALTER TABLE erasure DROP COLUMN unread")
     for name in ("turn", "artifact", "content_version"):
         pg.tamper(None, f"ALTER TABLE {name} DROP COLUMN author_id")

@@ -20,7 +20,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "orphan_detection_threshold": ("admin.maintenance", "api.subsystems"),
     "embedding_cache_retention": ("admin.maintenance",),
     "cache_dir": ("admin.rule_outcomes", "engine.engine"),
-    "time_zone": ("context.in_database.window_rows", "context.inputs", "search.service"),
+    "time_zone": ("context.gather.shared", "context.in_database.window_rows", "context.inputs", "search.service"),
     "system_instructions": ("context.assembler",),
     "persona": ("context.assembler",),
     "storage.adapter": (

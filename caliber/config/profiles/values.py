@@ -33,7 +33,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "min_relevance_threshold": 0.0,
         "embedding_cache_retention": 30 * DAY,
         "cache_dir": "~/.cache/caliber",
-        "time_zone": "UTC",
         "storage": postgres_values(path) if adapter == "postgres" else sqlite_values(path),
         "resident": {
             "resident_bytes": 1 << 30,

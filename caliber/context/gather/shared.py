@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.config.cron import zone_of
 from caliber.context.columns import (
     DAY,
     LEAD,
@@ -25,7 +27,7 @@ from caliber.context.columns import (
     VALUE,
     VALUES_IN_ONE,
 )
-from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS, times_of
+from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS, moments_of, times_of
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
@@ -49,14 +51,13 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText, day_text
-from caliber.model.errors import StorageError
 from caliber.model.windows import CutOff
 from caliber.storage.compile.damage import undated
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
 
-_DAY_US: Final = 86_400_000_000
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 _ONE: Final = np.float32(1)
 
 
@@ -203,7 +204,11 @@ def as_passages(
     if not len(rows):
         return part
     times = times_of(turns, rows)
-    days = times // _DAY_US
+    zone = zone_of(plan.config.time_zone)
+    try:
+        days = np.array([moment.day.toordinal() - _EPOCH for moment in moments_of(turns, rows, zone)], np.int64)
+    except OverflowError as error:
+        raise undated(turns.relation, map(turns.packed, rows.tolist())) from error
     tasks, numbers = turns.column("trajectory_id")[rows], turns.column("turn_number")[rows]
     first_day = days.min()
     _, of = np.unique(tasks.astype(np.int64) * (days.max() - first_day + 1) + days - first_day, return_inverse=True)
@@ -220,10 +225,7 @@ def as_passages(
     reading = np.empty(len(rows), np.int64)
     reading[np.lexsort((numbers, passages))] = np.arange(len(rows))
     names_of = sorted(set(days.tolist()))
-    try:
-        heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
-    except StorageError as error:
-        raise undated(turns.relation, map(turns.packed, rows.tolist())) from error
+    heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
     colon = 2 if plan.additive else 0
     lead = dict(zip(names_of, (length - colon for length in heads), strict=True))
     columns = {

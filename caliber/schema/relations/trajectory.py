@@ -91,12 +91,9 @@ def _outcome_to_json(outcome: TrajectoryOutcome) -> dict[str, Any]:
 def _outcome_from_json(body: dict[str, Any]) -> TrajectoryOutcome:
     return TrajectoryOutcome(
         status=OutcomeStatus(body["status"]),
-        summary=body["summary"],
         artifacts_produced=tuple(ArtifactId(uuid.UUID(item)) for item in body["artifacts_produced"]),
         notes_generated=tuple(NoteId(uuid.UUID(item)) for item in body["notes_generated"]),
-        duration_ms=body["duration_ms"],
-        tokens_input=body["tokens_input"],
-        tokens_output=body["tokens_output"],
+        **{name: body[name] for name in ("summary", "duration_ms", "tokens_input", "tokens_output")},
     )
 
 
@@ -318,6 +315,7 @@ TURN = Relation(
         text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
         instant("rolled_back_at", nullable=True, residence=Residence.FLAG),
         uuid_("author_id", nullable=True, comment="the user or agent that wrote it; NULL: one of the task's own"),
+        integer("utc_offset_s", nullable=True, residence=_COLUMN, resident_null=0, comment="of its writer"),
         version(),
     ),
     active=("rolled_back_at",),

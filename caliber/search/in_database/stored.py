@@ -42,7 +42,7 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
 from caliber.storage.write.catalog_guard import dropped_since
-from caliber.text.dates import Moment
+from caliber.text.dates import DAY_US, Moment
 
 NOT_RESIDENT: Final = "not_resident"
 """Why every result of this mode is degraded."""
@@ -214,7 +214,8 @@ class StoredSearch:
         settings = self.settings
         find.by_words(visibility, terms, settings, out)
         if query.when is not None and (query.of_days_only or not (query.terms or query.prefixes)):
-            find.of_days(visibility, query.when.first_us, query.when.last_us, out)
+            # Wider by any offset from UTC: the days of some records are of other zones.
+            find.of_days(visibility, query.when.first_us - DAY_US, query.when.last_us + DAY_US, out)
         if asked.vector is not None and asked.space is not None and settings.weights.vector:
             find.by_vector(visibility, asked.space, asked.vector, settings, asked.limit, out, besides=besides)
         find.beside(visibility, settings, out)

@@ -25,7 +25,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
-from caliber.search.ranking.fusion import Joined, are_of, times_us
+from caliber.search.ranking.fusion import Joined, are_of
 from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, Nearest, Searched, phrase_rows
 from caliber.text.dates import Interval
 
@@ -134,7 +134,7 @@ class Floor:
         """Return the candidates of the days that the query asks for; None where there is none."""
         when = self._query.when
         assert when is not None
-        of_days = [item.allowed.take(item.rows) & are_of(times_us(item.owners, item.rows), when) for item in searched]
+        of_days = [item.allowed.take(item.rows) & are_of(item.owners, when, item.rows) for item in searched]
         return of_days if any(mask.any() for mask in of_days) else None
 
     def _near(self, similarities: NDArray[np.float32]) -> int:
@@ -155,7 +155,7 @@ class Floor:
         """Return how many visible records are of the days that the query names."""
         if self._stats is not None:
             return self._stats.count_of_days(when)
-        return sum(int(np.count_nonzero(are_of(times_us(item.owners), when) & item.visible)) for item in searched)
+        return sum(int(np.count_nonzero(are_of(item.owners, when) & item.visible)) for item in searched)
 
     def _covered(self, item: Searched, day: float) -> Floats:
         """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
@@ -168,7 +168,7 @@ class Floor:
             found = item.words.scores(coverage.words, item.visible, _HELD, kept=item.allowed, given=item.rows)
             held = found.own[: len(item.rows)]
         if when is not None:
-            held = held + np.where(are_of(times_us(item.owners, item.rows), when), day, 0.0)
+            held = held + np.where(are_of(item.owners, when, item.rows), day, 0.0)
         covered: Floats = held / total
         return covered
 

@@ -225,13 +225,19 @@ def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
 def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
     """Make candidates of the records of some days, for a query that asks for nothing else."""
     for item in searched:
-        item.add(np.flatnonzero(item.allowed & are_of(times_us(item.owners), when)))
+        item.add(np.flatnonzero(item.allowed & are_of(item.owners, when)))
 
 
-def are_of(times: Ints, when: Interval) -> Bools:
-    """Return which instants are of some days."""
+def are_of(owners: RelationSnapshot, when: Interval, rows: Ints | slice = _EVERY) -> Bools:
+    """Return which records are of some days: on the clock of the writer where that is known. Shapes: ``bool[n]``"""
+    times = times_us(owners, rows)
     found: Bools = (times >= when.first_us) & (times <= when.last_us)
-    return found
+    if not owners.relation.has(owners.relation.dates.offset):
+        return found
+    offsets = owners.column(owners.relation.dates.offset)[rows].astype(np.int64)
+    first, last = when.clock_us
+    shown = times + offsets * 1_000_000
+    return np.where(offsets == 0, found, (shown >= first) & (shown <= last))
 
 
 def newest_day(searched: Sequence[Searched], now: Moment) -> date:

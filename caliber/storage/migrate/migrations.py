@@ -183,10 +183,10 @@ MIGRATIONS: dict[int, MigrationStep] = {
     ),
     # A process of schema 9 would send results of tools that failed as if they had not.
     10: MigrationStep(
-        "thoughts of models, and results that are errors",
+        "thoughts of models, results that are errors, days of turns",
         min_reader_version=10,
         min_writer_version=10,
-        changes=(AddColumn("turn", "thinking"), AddColumn("turn", "is_error")),
+        changes=(AddColumn("turn", "thinking"), AddColumn("turn", "is_error"), AddColumn("turn", "utc_offset_s")),
     ),
 }
 
