@@ -47,7 +47,7 @@ class LearningMethods(TaskMethods):
     ) -> Learned:
         """Append messages to a task, and learn facts and preferences about the user from them.
 
-        Messages are mappings as OpenAI and Anthropic write them. ``user`` is the person who talks, by name; ``task``
+        Messages are mappings as providers write them. ``user`` is the person who talks, by name; ``task``
         the task, or None for the one of this user that was active last, or a new one. A message with an ``id`` is
         appended once to a task. Messages without are compared with the end of the task: those that it ends with are
         there already, so that a call may be repeated, and may bring the whole conversation each time. An answer that

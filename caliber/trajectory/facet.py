@@ -335,17 +335,17 @@ class TaskMethods:
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
-            texts = [
-                embedded_text(turn.name, turn.content.decode("utf-8", "replace"))
-                for turn in (*[turn for _, turn in replaced], *new)
-            ]
+            written = [*[turn for _, turn in replaced], *new] if replaced else new
+            texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in written]
             vectors = embedder.prepare("turn", texts)
 
         def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Callable[[], None]]]]:
             uow.guard(guard, self._principal)
             stored = yield from turn_ops.append_turns(uow, scope_id, new, author_id)
             appended = bool(uow.changes)  # turns that were there already change nothing
-            changed = [turn_ops.replace_turn(uow, old, turn) for old, turn in replaced] + stored
+            changed = stored
+            if replaced:
+                changed = [turn_ops.replace_turn(uow, old, turn) for old, turn in replaced] + stored
             if vectors is not None:
                 for turn, text, vector in zip(changed, texts, vectors, strict=True):
                     attach(uow, "turn", turn.turn_id, text, vector)
