@@ -13,6 +13,7 @@ from typing import Any
 
 import pydantic
 import pytest
+from support.cases import each
 
 import caliber
 from caliber.config import CaliberConfig, FrozenMap, StorageConfig, profiles
@@ -100,7 +101,7 @@ OPTIONAL = sorted(path for path, field in knobs(CaliberConfig) if not field.is_r
 # --- what must be stated -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", REQUIRED)
+@each("path", REQUIRED)
 def test_a_missing_knob_is_named(path: str) -> None:
     # C-094 to C-121, K-002, K-003: every knob is required, none has a silent default
     data = sample()
@@ -308,7 +309,7 @@ WRONG: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "value"), [(path, value) for path, values in WRONG.items() for value in values])
+@each(("path", "value"), [(path, value) for path, values in WRONG.items() for value in values])
 def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None:
     # C-094 to C-121, C-125, C-250 to C-256, C-488 to C-491, C-506
     found = faults(put(sample(), path, value))
@@ -318,7 +319,7 @@ def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None
     assert all(error.context["reason"] for error in at_path if isinstance(error, InvalidConfigValue))
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "value"),
     [
         ("token_budget", 2_000_000),
@@ -363,10 +364,8 @@ def test_values_at_the_limits_are_accepted(path: str, value: Any) -> None:
     assert CaliberConfig.from_json(config.canonical_json()) == config
 
 
-@pytest.mark.parametrize(
-    "path", [path for path, field in knobs(CaliberConfig) if field.annotation in (float, float | None)]
-)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@each("path", [path for path, field in knobs(CaliberConfig) if field.annotation in (float, float | None)])
+@each("value", [math.nan, math.inf, -math.inf])
 def test_no_number_is_nan_or_infinite(path: str, value: float) -> None:
     # C-099 C-110
     error = only(put(sample(), path, value))
@@ -393,7 +392,7 @@ SECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@each("section", SECTIONS)
 def test_an_unknown_knob_is_refused_with_its_path(section: str) -> None:
     # C-124
     path = f"{section}.no_such_knob" if section else "no_such_knob"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.cases import each
 
 from caliber.dsl.filters import compile_filter
 from caliber.kernels.patterns import matches
@@ -106,7 +107,7 @@ def test_and_and_or_become_flat_lists() -> None:
     assert len(made.conditions[0].conditions) == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("", "the text ends too early"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.cases import each
 from support.evidence import examples
 
 from caliber.erasure.proving import Proof
@@ -30,7 +31,7 @@ from caliber.storage.maintain.erasing import Place
 NAME = "Zoë O'Brien-Łuk"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "{}",
@@ -41,8 +42,8 @@ NAME = "Zoë O'Brien-Łuk"
         "{}\u0301",
     ],
 )
-@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-@pytest.mark.parametrize("case", [str, str.upper, str.lower, str.swapcase])
+@each("form", ["NFC", "NFD", "NFKC", "NFKD"])
+@each("case", [str, str.upper, str.lower, str.swapcase])
 def test_a_name_is_found_however_it_is_written(text: str, form: str, case: type[str]) -> None:
     subject = Subject((), (NAME,))
     written = text.format(unicodedata.normalize(form, case(NAME)))

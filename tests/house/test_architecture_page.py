@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from support.cases import each
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -34,6 +34,6 @@ def test_rooms_of_the_drawing_stand_in_the_order_of_their_rows() -> None:
     assert rows == sorted(rows)
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"[\w/]+/\w+\.(?:py|h)\b", PAGE))))
+@each("path", sorted(set(re.findall(r"[\w/]+/\w+\.(?:py|h)\b", PAGE))))
 def test_files_of_the_page_exist(path: str) -> None:
     assert any((REPOSITORY / folder / path).is_file() for folder in ("", "caliber"))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.cases import each
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DECISIONS = REPOSITORY / "docs" / "decisions"
@@ -25,7 +26,7 @@ def is_there(page: Path, target: str, part: str) -> bool:
     return path.exists() and (not part or part in anchors(path.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(REPOSITORY)) for page in PAGES])
+@each("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     links = re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text)
@@ -35,11 +36,11 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 def test_a_broken_link_would_be_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Part two\n[here](page.md#part-two) [down](#part-two)")
-    test_links_of_a_page_lead_somewhere(page)
+    test_links_of_a_page_lead_somewhere.__wrapped__(page)
     for broken in ("gone.md#part", "page.md#part-three", "#part-three"):
         page.write_text(f"# Part two\n[here](page.md) [there]({broken})")
         with pytest.raises(AssertionError, match=re.escape(broken.partition("#")[2])):
-            test_links_of_a_page_lead_somewhere(page)
+            test_links_of_a_page_lead_somewhere.__wrapped__(page)
 
 
 def named_decisions(text: str) -> set[str]:
@@ -103,7 +104,7 @@ def long_lines(path: Path) -> list[int]:
     return [number for number, line in enumerate(lines, start=1) if len(line) > 120]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=[str(path.relative_to(REPOSITORY)) for path in DOCUMENTS])
+@each("path", DOCUMENTS)
 def test_lines_of_a_document_have_at_most_120_columns(path: Path) -> None:
     assert long_lines(path) == []
 
@@ -113,4 +114,4 @@ def test_a_long_line_would_be_seen(tmp_path: Path) -> None:
     page.write_text("\n".join(["é" * 120, "| " + "a" * 117 + " |", "```", "    " + "b" * 120, "```"]), encoding="utf-8")
     assert long_lines(page) == [2, 4]
     with pytest.raises(AssertionError, match=re.escape("[2, 4]")):
-        test_lines_of_a_document_have_at_most_120_columns(page)
+        test_lines_of_a_document_have_at_most_120_columns.__wrapped__(page)

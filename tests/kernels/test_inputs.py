@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cases import each
 
 from caliber import kernels
 from caliber.model.errors import DTypeError, InputError, InvalidValue, NonFiniteError, ShapeError
@@ -157,7 +158,7 @@ WRONG: dict[str, tuple[type[InputError], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@each("case", WRONG)
 def test_wrong_input_is_a_typed_error(case: str) -> None:
     kind, call = WRONG[case]
     with pytest.raises(InputError) as caught:

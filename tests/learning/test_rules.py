@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.cases import each
 from support.evidence import share
 from support.learning import remember_run, remember_score
 
@@ -57,7 +58,7 @@ def read(*texts: str) -> list[str]:
     return out
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "facts"),
     [
         ("My name is Ana, I'm 34 years old.", ["is called Ana", "is 34 years old"]),
@@ -140,7 +141,7 @@ def test_statements_are_read(text: str, facts: list[str]) -> None:
     assert read(text) == facts
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "Remember that.",
@@ -218,7 +219,7 @@ def test_junk_is_not_read(text: str) -> None:
     assert read(text) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "facts"),
     [
         ("I'm 35, no 36.", ["is 36 years old"]),
@@ -242,7 +243,7 @@ def test_slips_and_discoveries(text: str, facts: list[str]) -> None:
     assert read(text) == facts
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "I'm Batman.",
@@ -452,7 +453,7 @@ def test_facts_that_are_spoken_of_again_end_only_where_they_are_over(memory: cal
     assert not wrong
 
 
-@pytest.mark.parametrize("text", remember_score.OPEN.with_name("passing.txt").read_text("utf-8").splitlines())
+@each("text", remember_score.OPEN.with_name("passing.txt").read_text("utf-8").splitlines())
 def test_what_is_said_in_passing_states_nothing(text: str) -> None:
     assert read(text) == []
 

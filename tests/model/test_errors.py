@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
+from support.cases import each
 
 from caliber.model import errors
 from caliber.model.errors import CaliberError, ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
@@ -63,8 +64,8 @@ def make(kind: type[CaliberError]) -> CaliberError:
     return kind(**FIELDS.get(kind.__name__, {"reason": "r1"}))
 
 
-@pytest.mark.parametrize("kind", TREE)
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@each("kind", TREE)
+@each("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_every_error_survives_pickling(kind: type[CaliberError], protocol: int) -> None:
     # C-093
     original = make(kind)
@@ -78,14 +79,14 @@ def test_every_error_survives_pickling(kind: type[CaliberError], protocol: int) 
     assert again.code == original.code
 
 
-@pytest.mark.parametrize("kind", TREE)
+@each("kind", TREE)
 def test_every_error_survives_copying(kind: type[CaliberError]) -> None:
     original = make(kind)
     for again in (copy.copy(original), copy.deepcopy(original)):
         assert (type(again), str(again)) == (kind, str(original))
 
 
-@pytest.mark.parametrize("kind", TREE)
+@each("kind", TREE)
 def test_every_error_has_the_code_of_its_family(kind: type[CaliberError]) -> None:
     # C-058
     families = [base.__name__ for base in kind.__mro__ if base.__name__ in FAMILIES]
@@ -93,7 +94,7 @@ def test_every_error_has_the_code_of_its_family(kind: type[CaliberError]) -> Non
     assert len(families) <= 1, "an error belongs to one family"
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@each("name", FIELDS)
 def test_errors_carry_and_show_the_specified_fields(name: str) -> None:
     # C-059 to C-081, C-083 to C-092
     error = make(getattr(errors, name))

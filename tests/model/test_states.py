@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from support.cases import each
 
 from caliber.model import states
 from caliber.model.errors import InvalidStateTransition
@@ -91,7 +92,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "current", "target"), PAIRS)
+@each(("name", "current", "target"), PAIRS)
 def test_every_pair_of_states_is_allowed_or_refused_as_specified(name: str, current: str, target: str) -> None:
     # C-436 C-438 C-439 C-440 C-441 C-442 C-443 C-444
     machine, kind, table, _ = MACHINES[name]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from types import ModuleType
 
 import pytest
+from support.cases import each
 
 import caliber.model
 from caliber.model import ids, time
@@ -131,7 +132,7 @@ def test_uuid_from_bytes_equals_the_standard_library() -> None:
         assert pickle.loads(pickle.dumps(ours)) == theirs
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ENUMS if issubclass(kind, enum.StrEnum)])
+@each("kind", [kind for kind in ENUMS if issubclass(kind, enum.StrEnum)])
 def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> None:
     # design section 7: "enums compare equal to their lower-case text"
     for member in kind:
@@ -163,7 +164,7 @@ def test_closed_sets_hold_exactly_the_specified_values(kind: type[enum.StrEnum],
     assert sorted(kind) == sorted(values.split())
 
 
-@pytest.mark.parametrize("record", RECORDS)
+@each("record", RECORDS)
 def test_records_are_frozen_and_slotted(record: type) -> None:
     # design section 2: "entities as frozen slotted dataclasses"
     assert dataclasses.is_dataclass(record)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.cases import each
 from support.search.checks import language_of
 from support.search.twin_text import understand, words_of
 from support.search.worlds import QUERIES, TEXTS
@@ -71,7 +72,7 @@ def test_an_identifier_is_found_by_its_parts_however_it_is_spelt(parts: list[str
     assert analyzer(camel).terms[-1] == analyzer("".join(parts)).terms[-1], "the whole is found, too"
 
 
-@pytest.mark.parametrize("language", languages())
+@each("language", languages())
 def test_every_language_stems_what_is_empty_long_or_strange(language: str) -> None:
     analyzer = Analyzer(language)
     for word in ("", "a", "x" * 70, "\u0130", "\u0345", "日本", "é" * 40, "\U0001d518"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each
 from support.kernels.copy_columns import copy_chunks
 
 from caliber.kernels.copy.rows import CopyReader, CopyRows
@@ -83,8 +84,8 @@ def through_copy(relation: Relation, batch: Any) -> Any:
     return again
 
 
-@pytest.mark.parametrize("relation", RELATIONS, ids=lambda relation: relation.name)
-@pytest.mark.parametrize("count", [0, 1, 9])
+@each("relation", RELATIONS)
+@each("count", [0, 1, 9])
 def test_nothing_is_nothing_in_every_type(relation: Relation, count: int) -> None:
     columns = {column.name: nothing(column, count) for column in relation.columns}
     empty = tuple([None] * (len(relation.columns) + relation.ordinal))

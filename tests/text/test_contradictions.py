@@ -8,6 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each
 from support.text.contradiction_score import OPEN, score
 
 from caliber.model.guard.validation import VerdictKind
@@ -83,7 +84,7 @@ def test_what_can_both_hold_is_no_contradiction(first: str, second: str) -> None
     assert contradicts(second, first) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("first", "second", "subject"),
     [
         ("Nora's flight leaves from gate 12.", "Nora's flight leaves from gate 31.", "Nora"),
@@ -166,7 +167,7 @@ def test_one_attribute_with_two_values_is_a_contradiction(first: str, second: st
     assert contradicts(second, first, subject) is not None
 
 
-@pytest.mark.parametrize(
+@each(
     ("first", "second", "subject"),
     [
         ("The library is open until ten in the evening.", "The library opens at nine in the morning.", None),
