@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
+from datetime import UTC
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -86,6 +87,9 @@ def _repeats(messages: Sequence[NewTurn], turns: Sequence[Turn]) -> bool:
 
 
 def _same(message: NewTurn, turn: Turn) -> bool:
+    at, before = message.occurred_at, turn.occurred_at
+    if at is not None and before is not None and at.astimezone(UTC).date() != before.date():
+        return False  # the same words of another day are another event
     return message.says(turn) and message.idempotency_key in (None, turn.idempotency_key)
 
 
