@@ -16,7 +16,7 @@ from caliber.model.events import Event, EventFamily, EventType
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 
-_RETRIEVED: Final = frozenset(relation.retrieved for relation in BY_NAME.values() if relation.retrieved is not None)
+RETRIEVED: Final = frozenset(relation.retrieved for relation in BY_NAME.values() if relation.retrieved is not None)
 
 
 def event_filter(
@@ -33,7 +33,7 @@ def event_filter(
     def filtered(event: Event) -> Event | None:
         if event.family is EventFamily.AUDIT:
             return None
-        if event.event_type in _RETRIEVED and event.principal != label:
+        if event.event_type in RETRIEVED and event.principal != label:
             return None
         if event.trajectory_id is not None and not readers.sees_task(event.trajectory_id.bytes):
             return None

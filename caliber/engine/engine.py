@@ -317,7 +317,7 @@ class Engine:
     def write(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
-        check("the write was prepared; nothing was written")
+        check("the write was prepared; this transaction wrote nothing")
         units: list[UnitOfWork] = []
         erased = self.memory.erasures
 

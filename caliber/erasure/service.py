@@ -34,7 +34,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
-from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.model.events import EventFamily, EventType
 from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
@@ -45,6 +45,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ROUNDS: Final = 3
 """How often data that others wrote meanwhile (a vector, a window in a queue) is searched for and erased too."""
+_GOES_ON: Final = "maintenance goes on with it, and so does admin.resume_forgetting"
 _WAIT_MS: Final = 10_000
 _BEHIND_MS: Final = 1_000
 """The longest wait for another user of the store when a job finishes an erasure; its next time is later."""
@@ -150,6 +151,9 @@ class Forgetting:
             with claim.working():
                 try:
                     return self._removed(kind, wanted, outcome, erasure_id, wait_s=wait / 1_000, scrub_log=scrub_log)
+                except Unavailable as error:
+                    text = f"the records are erased; removing them from files was stopped ({error}): " + _GOES_ON
+                    raise Unavailable(text, erasure_id=erasure_id, reason=error.context.get("reason")) from error
                 finally:
                     leave(engine, claim)
 

@@ -84,7 +84,7 @@ class EntityRef:
     def user(cls, name: str) -> EntityRef:
         """Return the user of a name: the same reference in every program. ``maria`` and ``Maria`` are two users.
 
-        Raises: as ``named``, which says what the id is.
+        The id is that of ``named``, in the namespace 6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42. Raises: as ``named``.
         """
         return cls.named(EntityType.USER, name)
 

@@ -142,6 +142,6 @@ def test_uses_that_count_for_everybody_are_found(
 @pytest.mark.prove
 @pytest.mark.databases("one")
 def test_events_of_what_others_read_are_found(backend: Backend, another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_filter, "_RETRIEVED", frozenset())
+    monkeypatch.setattr(event_filter, "RETRIEVED", frozenset())
     with pytest.raises(Leak):
         check_alone(opener(backend, another, "resident", **COUNTED), random.Random(seed()), 40)

@@ -31,6 +31,7 @@ FOREIGN = frozenset(
         "_current_frames",  # sys
         "_exit",  # os
         "_fixtureinfo",  # pytest
+        "_getframe",  # sys
         "_export_to_c",  # pyarrow
         "_import_from_c",  # pyarrow
         "_native",  # the extension module

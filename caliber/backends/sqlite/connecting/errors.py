@@ -36,7 +36,7 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
         False,
         "the file cannot be opened; check that its folder exists and is writable",
     ),
-    (apsw.InterruptError, "timeout", True, "the deadline of the call passed; nothing was written"),
+    (apsw.InterruptError, "timeout", True, "the deadline of the call passed; this transaction wrote nothing"),
     (apsw.IOError, "input/output", True, "the disk reported an error; check it before going on"),
     (apsw.NoMemError, "out of memory", True, "the machine has no memory left"),
 )
@@ -101,7 +101,7 @@ def _full(store: str) -> Unavailable:
         free = None
     free_text = "" if free is None else f" ({free} bytes are free there)"
     return Unavailable(
-        f"{store} is unavailable (disk full): free disk space{free_text} and try again; nothing was written",
+        f"{store} is unavailable (disk full): free disk space{free_text} and try again; this transaction wrote nothing",
         reason="disk full",
         free_bytes=free,
     )
