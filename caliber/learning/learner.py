@@ -91,7 +91,7 @@ class Learner:
         self._jobs = engine.part(JobQueue)
         self._embeddings = engine.part(Embeddings)
         self._config = engine.config.learning
-        self._locks = [DeadlineLock("other messages of the user were learnt from") for _ in range(_LOCKS)]
+        self._locks: dict[int, DeadlineLock] = {}
         self._jobs.register(Handler(KIND, self.run, outlasts=is_outage))
 
     # --- enqueueing ------------------------------------------------------------------------------
@@ -151,7 +151,8 @@ class Learner:
         if user is None:
             self._engine.write(claim.ack)
             return 0
-        with self._locks[user.id.int % _LOCKS]:
+        turn = DeadlineLock("other messages of the user were learnt from")
+        with self._locks.setdefault(user.id.int % _LOCKS, turn):
             for _ in range(self._engine.config.storage.serialization_retries):
                 try:
                     return self._run(claim, user)

@@ -166,7 +166,7 @@ class QueryReader:
 
 
 def _asks_of_days(text: str, when: Interval, today: date) -> bool:
-    """Return whether the sentence that names days asks what was on them: "What did we say yesterday?"
+    """Return whether the sentence that names days asks for what was on them: "What did we talk of yesterday?"
 
     "What should I cook today?" does not, nor does "I slept badly yesterday".
     """

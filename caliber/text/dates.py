@@ -182,7 +182,7 @@ class DateReader:
         return self._daylike.search(text.casefold()) is not None
 
     def find(self, text: str, today: date, zone: tzinfo = UTC, newest: date | None = None) -> Interval | None:
-        """Return the first days named, as somebody in ``zone`` means them, or None.
+        """Return the first days named, as a person in ``zone`` means them, or None.
 
         "Last week" is relative to ``today``; what names no year is the latest that is not after ``newest``, or today.
         """

@@ -20,6 +20,7 @@ WHITE_BOX = {
     "tests/kernels/test_bytes.py": "the clock and the counters of new ids are the process's own",
     "tests/kernels/test_keyword.py": "the segments and rows of an index of words are compared with its twin's",
     "tests/llm/test_answers.py": "thousands of drawn answers are read without a service to send each",
+    "tests/postgres/test_seen_commits.py": "stops a writer between its commit and the news of it",
     "tests/support/backends/faulty_backends.py": "plants another session under each unit of work while it lives",
     "tests/data/schema_2/make.py": "a program of the version that it was made by",
 }

@@ -15,7 +15,6 @@ from caliber.model.errors import CaliberError
 from caliber.text.comparison import verify_contradiction
 from caliber.text.dates import DateReader
 from caliber.text.key_sentences import key_sentences
-from caliber.text.lexicon import lexicon_of
 from caliber.text.naming import name_entity
 from caliber.text.sections import parts, title_of
 from caliber.text.sentences import split_sentences
@@ -31,7 +30,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "key sentences": lambda text: key_sentences(text, "quit", lambda spans: len(spans) < 9),
     "contradiction": lambda text: verify_contradiction(text, f"{text} not"),
     "names": name_entity,
-    "dates": lambda text: DateReader(lexicon_of("english")).find(text, date(2026, 1, 1)),
+    "dates": lambda text: DateReader().find(text, date(2026, 1, 1)),
     "markdown": lambda text: title_of("a.md", text),
     "parts": parts,
     "language": parse,

@@ -257,7 +257,7 @@ def test_thousands_of_turns_without_a_change_of_scope(backend: Any, start: Any) 
     count = scale(1_500, 5_000, daily=300)
     blocks = count // 16
     for begin in range(0, count, 500):
-        new = [{"role": "user", "content": f"turn {number}"} for number in range(begin, begin + 500)]
+        new = [{"role": "user", "content": f"turn {number}"} for number in range(begin, min(begin + 500, count))]
         talk.memory.append_turns(talk.scope_id, new)
     talk.memory.flush()
     assert talk.ranges == [(16 * block, 16 * block + 15) for block in range(blocks)]

@@ -337,7 +337,7 @@ def _patience_s(deadline: float) -> float:
 
 
 def _too_late() -> Unavailable:
-    return Unavailable("the deadline passed while other writers were busy; this transaction wrote nothing", reason="timeout")
+    return Unavailable("the deadline passed while others wrote; this transaction wrote nothing", reason="timeout")
 
 
 def _unanswered() -> Unavailable:

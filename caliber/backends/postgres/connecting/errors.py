@@ -25,7 +25,11 @@ from caliber.model.errors import (
 from caliber.storage.maintain.moved import MOVED, MOVING
 
 _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
-    "53100": ("disk full", True, "the server's disk is full: free space there and try again; this transaction wrote nothing"),
+    "53100": (
+        "disk full",
+        True,
+        "the server's disk is full: free space and try again; this transaction wrote nothing",
+    ),
     "53200": ("out of memory", True, "the server has no memory left"),
     "53300": (
         "out of connections",
@@ -39,7 +43,11 @@ _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     ),
     "55P03": ("locked", True, "another transaction holds what is needed; try again, or raise storage.lock_timeout_ms"),
     "57014": ("timeout", True, "the statement took longer than allowed; this transaction wrote nothing"),
-    "25P03": ("timeout", True, "the transaction was idle for longer than the server allows; this transaction wrote nothing"),
+    "25P03": (
+        "timeout",
+        True,
+        "the transaction idled longer than the server allows; this transaction wrote nothing",
+    ),
     "25P04": ("timeout", True, "the transaction took longer than the server allows; this transaction wrote nothing"),
     "25006": ("read-only", True, "the server is read-only, as a standby is; connect to the primary"),
     "26000": (
