@@ -97,7 +97,8 @@ def check_turn(
     """Return a validated turn, labelled by ``label_of`` if its caller gives no label. Raises: InputError kinds."""
     role = arguments.as_enum(role, TurnRole, "role")
     raw = arguments.as_content(content, "content", allow_empty=True)
-    calls = () if tool_calls is None or tool_calls == () else calls_of(tool_calls, "tool_calls")
+    none = tool_calls is None or (isinstance(tool_calls, tuple) and not tool_calls)  # not by ==, which arrays answer
+    calls = () if none else calls_of(tool_calls, "tool_calls")
     if calls and role is not TurnRole.ASSISTANT:
         raise InvalidValue(field="tool_calls", reason="only assistant turns call tools")
     if (tool_call_id is not None or is_error is not None) and role is not TurnRole.TOOL:
