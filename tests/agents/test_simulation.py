@@ -1,6 +1,6 @@
 """Simulated agents on a faulty store: random interleavings of transactions, judged by the rules of each subsystem.
 
-Two dozen seeds a subsystem in ``make test``; 10,000 in ``make soak``, recorded in ``docs/evidence/``. A seed that fails
+A hundred seeds a subsystem in ``make prove``; 10,000 in ``make soak``, recorded in ``docs/evidence/``. One that fails
 is printed, and gives the same history again.
 """
 
@@ -25,7 +25,7 @@ import caliber
 
 pytestmark = pytest.mark.prove
 
-SEEDS, SEEDS_A_STORE = scale(24, 10_000), 250
+SEEDS, SEEDS_A_STORE = scale(100, 10_000), 250
 PLANTED_SEEDS = 60
 """A planted fault is seen within so many seeds."""
 

@@ -1,6 +1,6 @@
 """A writing program beside an adversary: signals, forks, a network that falls silent, damage, interrupts.
 
-A run of each kind for each database in ``make test``; 200 runs in ``make soak``, recorded in ``docs/evidence/``.
+A run of each kind for each database in ``make prove``; 200 runs in ``make soak``, recorded in ``docs/evidence/``.
 Source: design section 10.
 """
 

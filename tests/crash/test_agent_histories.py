@@ -1,6 +1,6 @@
 """Clients in processes that are killed, paused beyond their leases, or have wrong clocks: their histories are judged.
 
-A few hundred calls a subject in ``make test``; 16 clients and 200,000 calls a database in ``make soak``, recorded in
+A few hundred calls a subject in ``make prove``; 16 clients and 200,000 calls a database in ``make soak``, recorded in
 ``docs/evidence/``. Source: C-364 to C-368, K-037.
 """
 

@@ -1,6 +1,6 @@
 """A writing process is killed while a store has full text: index and texts say the same, also while it is being made.
 
-Two kills in ``make test``, 100 in ``make soak``. Source: design section 10; docs/decisions/0081.
+Ten kills in ``make prove``, 100 in ``make soak``. Source: design section 10; docs/decisions/0081.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from caliber.storage.sql.full_text import FullTextState
 pytestmark = pytest.mark.prove
 
 CHILD = Path(__file__).parent / "writing_process.py"
-KILLS = scale(2, 100)
+KILLS = scale(10, 100)
 
 
 def faults_of(path: str) -> tuple[list[str], FullTextState | None]:

@@ -1,6 +1,6 @@
 """Programs that write to PostgreSQL are killed while full text is made: index and texts say the same.
 
-One kill in ``make test``, 40 in ``make soak``. Source: design section 10; docs/decisions/0081.
+Four kills in ``make prove``, 40 in ``make soak``. Source: design section 10; docs/decisions/0081.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from caliber.testing import inspect
 pytestmark = pytest.mark.prove
 
 CHILD = Path(__file__).parent / "writing_process.py"
-KILLS = scale(1, 40)
+KILLS = scale(4, 40)
 DSN = "CALIBER_TEST_TEXT_DSN"
 STORE = {"storage__adapter": "postgres", "storage__schema_name": "killed", "storage__pool_max": 6}
 

@@ -1,6 +1,6 @@
 """A process is killed at each step of remembering: the turns and the learning are each there as a whole, or not at all.
 
-Six steps a database in ``make test``, 400 in ``make soak``. Source: M §3.1, C-238; docs/learning.md.
+40 steps a database in ``make prove``, 400 in ``make soak``. Source: M §3.1, C-238; docs/learning.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from caliber.model.time import FixedClock
 
 pytestmark = pytest.mark.prove
 
-STEPS = scale(6, 400)
+STEPS = scale(40, 400)
 LATER_US = 1_700_000_000_000_000 + 3_600_000_000
 """An hour after the killed process: its leases are over."""
 OLD = {"lives in Berlin", "likes jazz"}

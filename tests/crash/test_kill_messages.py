@@ -1,6 +1,6 @@
 """Consumers of messages are killed at random moments: no message is lost, and none has its effect twice.
 
-Two kills a database in ``make test``; 100 in ``make soak``. Source: C-371, C-372.
+Ten kills a database in ``make prove``; 100 in ``make soak``. Source: C-371, C-372.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from caliber.model import Principal
 
 pytestmark = pytest.mark.prove
 
-KILLS = scale(2, 100)
+KILLS = scale(10, 100)
 NAMES = ("bob", "eve")
 IMPORTED = [
     "caliber.api.opening",

@@ -31,8 +31,8 @@ from caliber.model.errors import Unavailable
 pytestmark = pytest.mark.prove
 
 CHILD = Path(__file__).parent / "serving_process.py"
-START_KILLS = scale(4, 200)
-SERVER_KILLS = scale(2, 100)
+START_KILLS = scale(20, 200)
+SERVER_KILLS = scale(10, 100)
 BUSY = "SELECT count(*) FROM generate_series(1, 4000000000)"
 SHARED_MEMORY = Path("/proc/sysvipc/shm")
 

@@ -35,7 +35,7 @@ from caliber.testing import inspect
 pytestmark = pytest.mark.prove
 
 CHILD = Path(__file__).parent / "searching_process.py"
-KILLS = scale(2, 30)
+KILLS = scale(3, 30)
 QUIET = {"search__keyword__similar_words": "none", "write_behind__trace_enabled": False}
 NOTES_A_SECOND = 50_000
 

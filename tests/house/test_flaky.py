@@ -1,6 +1,6 @@
 """A failed test is run again alone: one that then passes is named as flaky, everything else stays red.
 
-With workers, the plugin that hands them whole files is there as well, as in ``make test``.
+With workers, the plugin that hands them whole files is there as well, as in ``make prove``.
 """
 
 from __future__ import annotations

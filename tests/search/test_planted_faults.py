@@ -66,7 +66,7 @@ FAULTS = {
 
 
 SURE = ("words are rarer than they are",)
-"""What a few comparisons find: the fault of ``make test``."""
+"""What a few comparisons find: the fault of ``make prove``."""
 
 
 @pytest.mark.parametrize("name", FAULTS)
