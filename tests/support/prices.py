@@ -81,13 +81,24 @@ def _cpu_s() -> float:
 
 
 def _family_s(pid: int) -> float:
-    try:
-        own = (_PROC / str(pid) / "stat").read_text().rpartition(") ")[2].split()[11:15]
-        threads = list((_PROC / str(pid) / "task").iterdir())
-        children = [child for thread in threads for child in (thread / "children").read_text().split()]
-    except OSError:  # it has just ended
-        return 0.0
+    root = _PROC / str(pid)
+    own = _read(root / "stat").rpartition(") ")[2].split()[11:15]  # nothing of a process that has just ended
+    children = {child for thread in _threads(root) for child in _read(thread / "children").split()}
     return sum(map(int, own)) / os.sysconf("SC_CLK_TCK") + sum(_family_s(int(child)) for child in children)
+
+
+def _threads(process: Path) -> list[Path]:
+    try:
+        return list((process / "task").iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
