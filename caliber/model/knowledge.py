@@ -93,7 +93,8 @@ class Usage:
     version: int = 1
 
     def __post_init__(self) -> None:  # both ids, bit by bit: one operation for the keys of many
-        object.__setattr__(self, "usage_id", uuid.UUID(int=self.owner_id.int ^ self.used_by.int))
+        if self.usage_id == NOBODY:
+            object.__setattr__(self, "usage_id", uuid.UUID(int=self.owner_id.int ^ self.used_by.int))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from caliber.model.events import EventFamily
-from caliber.model.knowledge import NoteType
+from caliber.model.knowledge import NOBODY, NoteType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import ArtifactType, ToolCall, TurnRole
@@ -135,8 +135,8 @@ def dataset() -> list[tuple[Relation, Any]]:
         (EMBEDDING_SPACE, plain(EMBEDDING_SPACE, space_id=SPACE)),
         (EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.TURN, owner_id=uid(21), chunk_index=0)),
         (EMBEDDING, plain(EMBEDDING, space_id=SPACE, owner_type=EntityType.NOTE, owner_id=uid(41), chunk_index=0)),
-        (USAGE, plain(USAGE, owner_type=EntityType.NOTE, owner_id=uid(41), access_count=5,
-                      last_accessed_at=from_us(50))),
+        (USAGE, plain(USAGE, usage_id=uid(41), owner_type=EntityType.NOTE, owner_id=uid(41), used_by=NOBODY,
+                      access_count=5, last_accessed_at=from_us(50))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(81), trajectory_id=T1, created_at=from_us(1))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(82), trajectory_id=T1, created_at=from_us(3))),
         (CHECKPOINT, plain(CHECKPOINT, checkpoint_id=uid(83), trajectory_id=T1, created_at=from_us(2))),
@@ -179,7 +179,7 @@ def argument(name: str) -> Any:
         return "trace"
     if name in texts:
         return "r"
-    if name.endswith("_id") or name in ("mailbox", "mailbox_of_type", "claimed_by"):
+    if name.endswith("_id") or name in ("mailbox", "mailbox_of_type", "claimed_by", "used_by"):
         return uid(1).bytes
     if name in ("owner_type", "initiator_type"):
         return "note"

@@ -100,4 +100,5 @@ def reasons(profile: str, config: CaliberConfig) -> dict[str, str]:
 
 
 def _made(profile: str, path: str | os.PathLike[str], overrides: dict[str, Any]) -> CaliberConfig:
-    return CaliberConfig.from_mapping(values(profile, str(as_path(path, "path")), overrides))
+    as_path(path, "path")
+    return CaliberConfig.from_mapping(values(profile, os.fspath(path), overrides))  # as written: it may be a DSN

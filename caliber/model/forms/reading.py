@@ -16,6 +16,7 @@ from caliber.model import arguments
 from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.forms.messages import THOUGHTS
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 from caliber.model.trajectory import ToolCall, TurnRole
 
 _ROLES: Final = {
@@ -260,7 +261,8 @@ def _instant(message: Mapping[str, Any], field: str) -> datetime | None:
             moment = datetime.fromisoformat(value)
             # Logs that name no time zone are taken as UTC, so that they mean the same on every machine.
             return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError) as error:
+        let_through(error)
         value = ()
     if value is None or isinstance(value, datetime):
         return value

@@ -17,6 +17,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
+from caliber.model.process.interrupts import let_through
+
 BESIDE: Final = ("-wal", "-shm", "-journal")
 """The endings of the files that SQLite keeps beside a database."""
 IN_USE: Final = "it belongs to a store that this process has open"
@@ -32,7 +34,8 @@ def identity_of(path: str | os.PathLike[str]) -> Identity | None:
     """Return the identity of a file, whatever its name; None without one, or without the right to look."""
     try:
         found = os.stat(path)  # noqa: PTH116  (a Path would cost as much again)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        let_through(error)
         return None
     return found.st_dev, found.st_ino
 
