@@ -103,7 +103,12 @@ def as_text(declared: Any) -> str:
 
 def lazy(function: Any) -> dict[str, Any]:
     """Return the names of ours that a function's module imports, also for type checkers alone."""
-    tree = ast.parse(inspect.getsource(sys.modules[inspect.unwrap(function).__module__]))
+    return imported(inspect.unwrap(function).__module__)
+
+
+@functools.cache
+def imported(module: str) -> dict[str, Any]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {
         alias.name: getattr(importlib.import_module(node.module), alias.name, None)
         for node in ast.walk(tree)

@@ -44,6 +44,7 @@ def refused(name, why):
 """
 
 
+@pytest.mark.prove
 def test_the_page_holds_every_message(gen_errors: Any) -> None:
     assert gen_errors.PAGE.read_text(encoding="utf-8") == gen_errors.page(REPOSITORY / "caliber"), "run `make gen`"
 
