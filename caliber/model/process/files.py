@@ -11,6 +11,7 @@ So only this module opens files by path. A backend reads the files of its open s
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import weakref
 from io import BufferedReader
@@ -63,6 +64,13 @@ _held: Final = weakref.WeakValueDictionary[int, HeldFiles]()
 
 def is_in_use(path: str | os.PathLike[str]) -> bool:
     """Return whether a file belongs to a store that this process has open, under whatever name."""
+    if not _is_held(path):
+        return False
+    gc.collect()  # a handle that was dropped unclosed, by an error perhaps, may have had it
+    return _is_held(path)
+
+
+def _is_held(path: str | os.PathLike[str]) -> bool:
     found = _all_held()
     wanted = identity_of(path) if found else None
     return wanted is not None and any(held.have(wanted) for held in found)

@@ -150,7 +150,7 @@ class Round:
             holds_within(lambda: all(one.hear() for one in every), PATIENCE_S)
             until = time.monotonic() + self.seconds
             while time.monotonic() < until and not faults:
-                let_run(min(self.chance.expovariate(self._processes / 4), until - time.monotonic(), 3))
+                let_run(max(0.0, min(self.chance.expovariate(self._processes / 4), until - time.monotonic(), 3)))
                 faults = [fault for one in every for fault in one.faults()]
                 at = self.chance.randrange(self._processes)
                 # A process that is killed before it calls proves little.

@@ -256,11 +256,11 @@ class SqliteConnection(Calls):
                     stays = ctypes.c_int(1)
                     self.raw.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(stays))
                 self.raw.close(True)
-                self._held = None
         except apsw.ConnectionClosedError:
-            return  # it was closed before, by a thread that was interrupted
+            pass  # it was closed before, by a thread that was interrupted
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
+        self._held = None
 
     @property
     def is_inherited(self) -> bool:

@@ -37,7 +37,7 @@ from caliber.backends.sqlite.schema import (
 from caliber.dump.archive import Archive, only_one
 from caliber.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
-from caliber.model.process.files import sync
+from caliber.model.process.files import IN_USE, InUse, sync
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relations.events import ERASURE
@@ -107,6 +107,8 @@ def _restored(
             _put(beside, target, options)
     except apsw.Error as error:
         raise translate(error, str(target)) from error
+    except InUse as error:
+        raise Unavailable(f"{target.name} cannot be restored: {IN_USE}", reason="in use") from error
     finally:
         _clear(beside)
     return epoch
