@@ -217,6 +217,7 @@ def test_faults_are_found(backend: Backend) -> None:
     assert world.faults[2].startswith("then: still notes 'Groningen'")
 
 
+@pytest.mark.prove
 def test_the_program_remembers_after_a_restart(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
 

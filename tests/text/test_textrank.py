@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from support.evidence import scale
+from support.evidence import scale, share
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.local.static import StaticEmbeddingProvider
@@ -143,7 +143,10 @@ class Counting(HashEmbeddingProvider):
         return super().embed_batch(texts)
 
 
-@pytest.mark.parametrize("piece", ["The cat number {} sat on the mat. ", "x", "\n", ". ", "- item {}\n", "```\n"])
+PIECES = ["The cat number {} sat on the mat. ", "x", "\n", ". ", "- item {}\n", "```\n"]
+
+
+@pytest.mark.parametrize("piece", share(PIECES, 1, daily=3))
 def test_work_on_huge_texts_is_bounded(piece: str) -> None:
     # Issue 2, "Bad input": 50 MB content; a twentieth of it is more than is read of any text
     text = "".join(piece.format(number) for number in range(2_000)) * (
