@@ -17,7 +17,7 @@ from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.schema.traits import ALWAYS_US, NEVER_US
+from caliber.schema.traits import ALWAYS_US, NEVER_US, NO_OFFSET_S
 from caliber.text.dates import Moment
 
 TASKS: Final = TRAJECTORY.name
@@ -72,7 +72,7 @@ def moments_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -
     """Return the instant of each turn, with the zone of its writer, or ``zone`` where that is unknown."""
     offsets = turns.column("utc_offset_s")[rows].tolist()
     return [
-        Moment(at_us, timezone(timedelta(seconds=offset)) if offset else zone)
+        Moment(at_us, zone if offset == NO_OFFSET_S else timezone(timedelta(seconds=offset)))
         for at_us, offset in zip(times_of(turns, rows).tolist(), offsets, strict=True)
     ]
 

@@ -17,6 +17,8 @@ from caliber.model.lazy_dataclass import dataclass
 
 NEVER_US = 2**63 - 1
 """Stands for a missing end of validity in resident columns: later than any instant."""
+NO_OFFSET_S = 100_000
+"""The offset from UTC of records whose writer gave none, in memory: no clock is a day ahead."""
 ALWAYS_US = -(2**63)
 """Stands for a missing start of validity in resident columns: earlier than any instant."""
 

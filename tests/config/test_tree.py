@@ -135,6 +135,7 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "vector",
             "context_window_persistence.ttl_ms",
             "principal.role",
+            "time_zone",  # without it days are those of UTC
             "tokens.vocabulary",  # an estimator that counts bytes has none
             "orphan_detection_threshold",  # without it no task is ended
             "stale_threshold",  # as pcp.grounding: without both no age is stale

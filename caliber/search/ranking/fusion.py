@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
 from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.traits import NO_OFFSET_S
 from caliber.search.ranking.legs import Bools, Floats, Ints, Nearest, Searched
 from caliber.storage.compile.damage import undated
 from caliber.text.dates import Interval, Moment
@@ -237,7 +238,7 @@ def are_of(owners: RelationSnapshot, when: Interval, rows: Ints | slice = _EVERY
     offsets = owners.column(owners.relation.dates.offset)[rows].astype(np.int64)
     first, last = when.clock_us
     shown = times + offsets * 1_000_000
-    return np.where(offsets == 0, found, (shown >= first) & (shown <= last))
+    return np.where(offsets == NO_OFFSET_S, found, (shown >= first) & (shown <= last))
 
 
 def newest_day(searched: Sequence[Searched], now: Moment) -> date:

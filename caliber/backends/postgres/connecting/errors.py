@@ -28,7 +28,7 @@ _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "53100": (
         "disk full",
         True,
-        "the server's disk is full: free space and try again; this transaction wrote nothing",
+        "the server's disk is full: free space there, try again; this transaction wrote nothing",
     ),
     "53200": ("out of memory", True, "the server has no memory left"),
     "53300": (
