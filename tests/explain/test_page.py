@@ -66,6 +66,7 @@ def text(page: Browser, selector: str) -> str:
     return str(page.run(f"document.querySelector({selector!r}).innerText"))
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("look", LOOKS)
 def test_page_works_without_a_complaint(page: Browser, written: Any, look: str, tmp_path: Path) -> None:
     path, window, _ = written
@@ -85,6 +86,7 @@ def test_page_works_without_a_complaint(page: Browser, written: Any, look: str, 
     page.screenshot(folder / f"{path.stem}-{look}-left-out.png")
 
 
+@pytest.mark.prove
 def test_page_shows_everything_that_explain_does(page: Browser, written: Any) -> None:
     path, window, explained = written
     opened(page, path)
@@ -131,6 +133,7 @@ def test_page_shows_everything_that_explain_does(page: Browser, written: Any) ->
     assert len(rows) == min(50, len(explained["exclusions"]))
 
 
+@pytest.mark.prove
 def test_filter_pages_and_details_by_keyboard_alone(page: Browser, written: Any) -> None:
     path, _, explained = written
     opened(page, path)
@@ -176,6 +179,7 @@ def test_filter_pages_and_details_by_keyboard_alone(page: Browser, written: Any)
     assert page.complaints() == []
 
 
+@pytest.mark.prove
 def test_everything_that_can_be_used_has_a_name(page: Browser, written: Any) -> None:
     path, _, _ = written
     opened(page, path)
@@ -188,6 +192,7 @@ def test_everything_that_can_be_used_has_a_name(page: Browser, written: Any) -> 
     assert any(role in ("image", "img") and name.startswith("Tokens by section: ") for role, name in names)
 
 
+@pytest.mark.prove
 def test_hostile_texts_stay_texts(page: Browser, written: Any) -> None:
     path, _, _ = written
     html = path.read_text("utf-8")
@@ -213,6 +218,7 @@ def test_hostile_texts_stay_texts(page: Browser, written: Any) -> None:
     assert any("Content Security Policy" in complaint for complaint in page.complaints())  # the browser refused both
 
 
+@pytest.mark.prove
 def test_a_window_alone_has_a_page_and_a_frame(page: Browser, written: Any, tmp_path: Path) -> None:
     _, window, explained = written
     again = pickle.loads(pickle.dumps(window))
