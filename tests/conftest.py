@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from hypothesis import settings
 
 # Collection makes a million objects and no garbage.
 gc.disable()
+
+# A shell that starts a run in the background ignores SIGINT, and so would every program that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # NumPy's library starts a thread for each core, which spins for 50 ms, in each of a thousand processes.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
