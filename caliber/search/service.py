@@ -181,7 +181,7 @@ class Searching:
         if where is not None:
             kind_names = tuple(where.predicates)
         space = self._embeddings.searched(snapshot)
-        out = []
+        answers = []
         with self._boundary(snapshot) as search:
             for query, (vector, without) in zip(queries, vectors, strict=True):
                 asked = Asked(
@@ -200,8 +200,8 @@ class Searching:
                     by_role=by_role,
                     moment=Moment(now, zone_of(engine.config.time_zone)),
                 )
-                out.append(self._answered(asked, search))
-        return out
+                answers.append((asked, *search(asked)))
+        return [self._answered(*answer) for answer in answers]
 
     def _limit(self, limit: int | None) -> int:
         settings = self._engine.config.search
@@ -239,9 +239,9 @@ class Searching:
             return stored.at_one_boundary()
         return nullcontext(lambda asked: self._in_memory(asked, snapshot))
 
-    def _answered(self, asked: Asked, search: Search) -> SearchResult:
+    def _answered(self, asked: Asked, outcome: Outcome, position: Position) -> SearchResult:
+        # After the reads of the search have ended: what is read here needs a connection of its own.
         engine = self._engine
-        outcome, position = search(asked)
         reason = outcome.degraded
         if self._shared.stored is not None:
             reason = ", ".join(filter(None, (NOT_RESIDENT, reason)))

@@ -49,14 +49,20 @@ class HeldFiles:
         self._first = identity_of(self._base)
         self._names = (self._base, *(f"{self._base}{ending}" for ending in BESIDE))
         self.has_other_name = any(
-            each._base != self._base and self._first is not None and each.have(self._first) for each in _all_held()
+            each._base != self._base and self._first is not None and each._main() == self._first for each in _all_held()
         )
         """Whether the process has the file open under another name, where SQLite would look for another log."""
         _held[id(self)] = self
 
+    def _main(self) -> Identity | None:
+        """Return which file the database is; one that was created is known from its first asking on."""
+        if self._first is None:
+            self._first = identity_of(self._base)
+        return self._first
+
     def have(self, wanted: Identity) -> bool:
         """Return whether a file is one of these, also after the database was renamed."""
-        return wanted == self._first or any(identity_of(name) == wanted for name in self._names)
+        return wanted == self._main() or any(identity_of(name) == wanted for name in self._names)
 
 
 _held: Final = weakref.WeakValueDictionary[int, HeldFiles]()
