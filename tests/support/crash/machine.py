@@ -380,14 +380,15 @@ class Judge:
         """Return the answers that tell of a fault."""
         told = ("verify", "purge copy")
         faults = [f"{op.name}: {op}" for op in self._ops if op.name in told and op.outcome == OK and op.result]
-        faults += [
-            f"purge copy: {op}" for op in self._ops if op.name == "purge copy" and op.outcome == OK and op.result
-        ]
-        faults += [
-            f"{op.name}: {op}" for op in self._ops
-            if op.name == "ingest" and op.result and not any(word in str(op.result) for word in BUSY)
-        ]  # fmt: skip
+        faults += [f"{op.name}: {op}" for op in self._ops if op.name == "ingest" and op.result and not self._excused(op)]
         return faults
+
+    def _excused(self, op: Op) -> bool:
+        """Return whether others may be why a command ended with an error: by a lock, or by erasing what it writes to."""
+        if any(word in str(op.result) for word in BUSY):
+            return True
+        beside = [each for each in (*self._erasing, *self._overwriting) if not each.before(op) and not op.before(each)]
+        return bool(beside) and "was not found" in str(op.result)
 
 
 def written(ops: Iterable[Op]) -> Iterable[Written]:
