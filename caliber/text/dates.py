@@ -106,8 +106,9 @@ def _pattern(words: bool) -> re.Pattern[str]:
 
 
 _MONTH_IN: Final = re.compile(_M, re.IGNORECASE)
+_BEGUN: Final = "|".join(sorted({name[:3] for name in MONTHS | DAYS}))
 _DAYLIKE: Final = {
-    True: re.compile(r"\d|day|week|month|year|night|this|ago|" + "|".join(sorted({name[:3] for name in MONTHS}))),
+    True: re.compile(rf"\d|day|week|month|year|night|this|ago|{_BEGUN}"),
     False: re.compile(r"\d"),
 }
 """Parts without one of which a text in lower case names no day: one look spares the rest."""
@@ -164,11 +165,21 @@ class Moment(NamedTuple):
 
 
 class _Now(NamedTuple):
-    """The day from which days are reckoned, the latest day that lacks a year, and whether 12/05 is in December."""
+    """The day from which days are reckoned, the latest day that lacks a year, and whether 12/05 is in December.
+
+    ``ahead``: what could be of two days is the next, not the latest.
+    """
 
     today: date
     latest: date
     month_first: bool
+    ahead: bool = False
+
+    @classmethod
+    def of(cls, today: date, zone: tzinfo, newest: date | None = None, *, ahead: bool = False) -> _Now:
+        """Return the present of a person in a zone, whose newest record is of a day."""
+        latest = today if newest is None else min(newest, today)
+        return cls(today, latest, _MONTH_FIRST.match(str(zone)) is not None, ahead)
 
 
 class DateReader:
@@ -186,7 +197,10 @@ class DateReader:
 
         "Last week" is relative to ``today``; what names no year is the latest that is not after ``newest``, or today.
         """
-        now = _Now(today, today if newest is None else min(newest, today), _MONTH_FIRST.match(str(zone)) is not None)
+        return self.first(text, _Now.of(today, zone, newest), zone)
+
+    def first(self, text: str, now: _Now, zone: tzinfo) -> Interval | None:
+        """Return the first days named, reckoned from a day, or None."""
         for match in self._pattern.finditer(text):
             try:
                 found = self._days(text, match, now)
@@ -223,9 +237,25 @@ class DateReader:
         return *found, match.start(), end
 
 
+def days_said(text: str, moment: Moment, *, ahead: bool = False) -> Interval | None:
+    """Return the first days that a message names, as its author meant them at a moment; None if it names none.
+
+    "Tomorrow" is the day after the moment's day in its zone. A weekday, or a day without its year, is the latest one;
+    with ``ahead``, for plans ("my exam is on 12 June"), the next (a day of the calendar may be today). ``start`` and
+    ``end`` of the result are its place in the text. English, and dates in numbers.
+    """
+    try:
+        now = _Now.of(moment.day, moment.zone, ahead=ahead)
+    except OverflowError:
+        return None
+    return DateReader().first(text, now, moment.zone)
+
+
 def _resolve(match: re.Match[str], now: _Now, least: date | None = None) -> tuple[date, date] | None:
     """Return the days of one form; without a year the first from ``least`` on, or the latest up to the newest."""
     today, latest = now.today, now.latest
+    if now.ahead and least is None:
+        least = today
     form, text = match.lastgroup or "", match[0].casefold()
     if form == "near":
         return _near(text, today)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from caliber.text.dates import DateReader, Moment
+from caliber.text.dates import DateReader, Moment, days_said
 
 Days = tuple[date, date] | None
 READER = DateReader()
@@ -205,6 +205,41 @@ def test_every_phrase_on_the_clocks_of_every_zone(zone: tzinfo) -> None:
         for phrase, days in phrases(today):
             if days is not None and "/" not in phrase:
                 check_bounds(today, phrase, zone)
+
+
+def moment_of(day: date, zone: tzinfo) -> Moment:
+    return Moment(round(datetime(day.year, day.month, day.day, 12, tzinfo=zone).timestamp()) * 1_000_000, zone)
+
+
+def test_what_a_message_says_is_of_its_own_day_and_of_a_plan_the_next() -> None:
+    # issue 40, point 3: learning reads its days here
+    zone = ZoneInfo("Pacific/Auckland")
+    for today in TODAYS[1:4]:
+        said = moment_of(today, zone)
+        for phrase, days in phrases(today):
+            found = days_said(f"I was there {phrase}.", said)
+            assert (found and (found.first, found.last)) == days, (phrase, today)
+        plans: dict[str, Callable[[date], bool]] = {
+            "on 12 June": lambda day: (day.month, day.day) == (6, 12),
+            "on June 12th": lambda day: (day.month, day.day) == (6, 12),
+            "on 29 February": lambda day: (day.month, day.day) == (2, 29),
+            "tomorrow": lambda day, today=today: day == today + DAY,  # type: ignore[misc]
+            "on the 3rd": lambda day: day.day == 3,
+            "on Friday": lambda day, today=today: day > today and day.weekday() == 4,  # type: ignore[misc]
+            "next tue": lambda day, today=today: day > today and day.weekday() == 1,  # type: ignore[misc]
+        }
+        for phrase, fits in plans.items():
+            day = today
+            while not fits(day):
+                day += DAY
+            found = days_said(f"My exam is {phrase}.", said, ahead=True)
+            assert found is not None, phrase
+            assert found.first == found.last == day, (phrase, today)
+    assert days_said("see you tomorrow", Moment(2**62)) is None
+
+
+def test_short_names_of_days_are_seen() -> None:
+    assert all(READER.may_name(f"last {name[:3]}") for name in calendar.day_name)
 
 
 def test_the_ends_of_the_calendar_are_days() -> None:
