@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
@@ -117,6 +117,18 @@ class TurnText:
         if self.role == _SYSTEM:
             return Message("user", self.content, self.name or _SYSTEM, self.call_id, calls)
         return Message(self.role, self.content, self.name, self.call_id, calls, self.thinking, self.is_error)
+
+
+def turns_shown_as(message: Message) -> Iterator[TurnText]:
+    """Yield the turns that ``TurnText.message`` shows as a message: one of a user, or of role ``system``."""
+    calls = tuple((each["id"], each["function"]["name"], each["function"]["arguments"]) for each in message.tool_calls)
+    shown_as = TurnText(
+        message.role, message.content, message.name, calls, message.tool_call_id, message.thinking, message.is_error
+    )
+    yield shown_as
+    if message.role == "user" and message.name:
+        for name in (None, message.name) if message.name == _SYSTEM else (message.name,):
+            yield replace(shown_as, role=_SYSTEM, name=name)
 
 
 @dataclass(frozen=True, slots=True)

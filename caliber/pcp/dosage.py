@@ -43,7 +43,7 @@ from caliber.context.filling.filled import Filled
 from caliber.context.filling.shares import fill_shared
 from caliber.context.gather.dialogue import mark_turns
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
-from caliber.context.texts import RenderedTexts, TurnText, day_text
+from caliber.context.texts import RenderedTexts, TurnText, day_text, turns_shown_as
 from caliber.context.trace import RULES, Decided, trace
 from caliber.context.window import build_window
 from caliber.kernels import uuid7
@@ -154,11 +154,8 @@ class Dosage:
         if len(spoken) != len(messages):
             raise not_a_window("has other messages than its sections")
         for number, (piece, message) in enumerate(zip(spoken, messages, strict=True)):
-            calls = tuple(
-                (each["id"], each["function"]["name"], each["function"]["arguments"]) for each in message.tool_calls
-            )
-            turn = TurnText(message.role, message.content, message.name, calls, message.tool_call_id)
-            if turn.text != piece.text:
+            turn = next((each for each in turns_shown_as(message) if each.text == piece.text), None)
+            if turn is None:
                 raise not_a_window("has a message that reads otherwise in its text")
             piece.turn, piece.number = turn, number
         _mark(spoken, self._config.assembly.recent_exchanges)

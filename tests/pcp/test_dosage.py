@@ -136,3 +136,20 @@ def test_no_window_exceeds_a_limit(
         assert inside.count("artifact") <= counts[1]
         memory.flush()
         assert memory.replay(window.window_id) == window
+
+
+def test_turns_that_messages_show_otherwise_are_known_again(backend: Any) -> None:
+    memory = backend.open()
+    history = [
+        {"role": "system", "content": "Answer in one word."},
+        {"role": "user", "content": "Is the pump on?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "name": "pump", "arguments": {"at": 1}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "no power", "is_error": True},
+        {"role": "user", "name": "system", "content": "What now?"},
+        {"role": "user", "content": "And the valve? " * 20},
+    ]
+    task = memory.remember(history, user="ana").trajectory_id
+    window = memory.assemble_context(task, max_tokens=2_000)
+    assert all(str(said["content"]) in window.text for said in history)
+    smaller = memory.pcp.apply_dosage(window, max_tokens=window.used_tokens - 1)
+    assert smaller.used_tokens < window.used_tokens
