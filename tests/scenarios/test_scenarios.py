@@ -23,10 +23,12 @@ sys.modules[_SPEC.name] = running
 _SPEC.loader.exec_module(running)
 
 EVERY = {name: running.load(name) for name in ("open.json", "sealed.json")}
+COMPANION = ("companion_open.json", "companion_sealed.json", "companion_chats.json")
+GOAL = 0.95
 STEP = 1 if soaking() else 5
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*EVERY, *COMPANION])
 def test_scenarios_are_those_that_were_written(name: str) -> None:
     sums = dict(line.split()[::-1] for line in (HERE / "SHA256SUMS").read_text(encoding="utf-8").splitlines())
     assert hashlib.sha256((HERE / name).read_bytes()).hexdigest() == sums[name]
@@ -38,3 +40,15 @@ def test_scenarios_are_those_that_were_written(name: str) -> None:
 def test_window_holds_the_answer_and_nothing_irrelevant(scenario: Any) -> None:
     for window in running.run(scenario):
         assert window.right, (window.budget, "lacks", window.missing, "holds", window.unwanted, window.text)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", COMPANION)
+def test_companion_over_five_weeks(name: str, record_property: Any) -> None:
+    """The share of right scenarios is reported: below the goal as an expected failure that names the wrong ones."""
+    scenarios = running.load(name)
+    wrong = [one["id"] for one in scenarios if not all(window.right for window in running.run(one))]
+    right = len(scenarios) - len(wrong)
+    record_property("right", f"{right} of {len(scenarios)}")
+    if right < GOAL * len(scenarios):
+        pytest.xfail(f"{name}: {right} of {len(scenarios)} right, not {', '.join(wrong)}")
