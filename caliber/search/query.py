@@ -32,6 +32,8 @@ _SENTENCE_ENDS: Final = ".?!\n"
 _PAST = re.compile(r"\b(?:did|was|were|\w{3,}ed)\b", re.IGNORECASE)
 _ASKING = re.compile(r"\b(?:what|which|who|whom|whose|when|where|how|why)\b", re.IGNORECASE)
 _SAID = re.compile(r"\b(?:i|we|you|he|she|they|it|my|our|your|his|her|their)\b", re.IGNORECASE)
+_INSIDE = re.compile(r"(?<=[\w,;'’] )\w{2,}")
+"""Words inside a sentence, where a capital makes a name."""
 _STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
 _PREFIX = re.compile(r"(?<![\w*])\w[\w.-]+")
 
@@ -112,6 +114,7 @@ class QueryReader:
         # The days are a separate leg: as words they would match every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
+        names = _names(rest, raw[: self._max_words])
         terms: dict[str, bool] = {}
         evidence: set[str] = set()
         parts: list[str] = []
@@ -121,9 +124,9 @@ class QueryReader:
             # A possessive names somebody too; stems have no ending.
             parts.extend(_POSSESSIVE.sub("", part) if "'" in part or "’" in part else part for part in analysis.parts)
             alone = analysis.parts[0] if len(analysis.parts) == 1 else None
-            is_stop_word = alone in self._lexicon.stop_words
+            is_stop_word = alone in self._lexicon.stop_words and word not in names
             for term in analysis.terms:
-                terms.setdefault(term, is_stop_word)
+                terms[term] = is_stop_word and terms.get(term, True)
             if not is_stop_word and alone not in self._lexicon.fillers:
                 evidence.update(analysis.terms)
             if len(analysis.parts) > 1:
@@ -163,6 +166,18 @@ class QueryReader:
     def _parts_of(self, text: str) -> tuple[str, ...]:
         words = words_of(text.encode("utf-8", "replace"))
         return tuple(part for word in words for part in self._analyzer.cached(word.decode("utf-8")).parts)
+
+
+def _names(text: str, words: Sequence[str]) -> set[str]:
+    """Return the words written as names: with a capital inside a sentence or alone, or in capitals.
+
+    They are searched, also if they are spelt like stop words: "Who is Will?", "The Who", "IT".
+    """
+    if len(words) > 2 and not any(word[:1].islower() for word in words):
+        return set()  # every word has a capital
+    capitals = {word for word in words if len(word) > 1 and word.isupper()}
+    inside = {word for word in _INSIDE.findall(text) if word[0].isupper()}
+    return capitals | inside | ({word for word in words if word[0].isupper()} if len(words) == 1 else set())
 
 
 def _asks_of_days(text: str, when: Interval, today: date) -> bool:

@@ -34,6 +34,9 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 _LONGEST: Final = 64
 """Longer parts are not stemmed."""
 
+_UNACCENTED: Final = dict(zip("ıłøđħŧ", "ilodht", strict=True))
+"""Letters of ASCII whose accent Unicode holds for a part of the letter."""
+
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\da-zA-Z_]+")
 _SIGNS = re.compile(r"[^\w'’]+|_+")
 _ELISION = re.compile(r"^\w{1,3}['’](?=\w{3,})|['’]+$")
@@ -68,8 +71,8 @@ class Analyzer:
         """Return the parts of a word as written, and its search terms."""
         text = normalized("NFKC", word)
         parts = _parts(text)
-        folded_parts = tuple(part.casefold() for part in parts)
-        whole = text.casefold()
+        folded_parts = tuple(map(_folded, parts))
+        whole = _folded(text)
         if len(parts) == 1 and (whole == folded_parts[0] or "'" in text or "’" in text):
             folded = folded_parts[0]
             return Analysis(folded_parts, (self.stem(folded),), self._flags(folded))
@@ -117,10 +120,19 @@ def _parts(text: str) -> list[str]:
     return pieces or [text]
 
 
+def _folded(text: str) -> str:
+    """Return text in small letters; ``İ`` is an ``i``, not two characters."""
+    folded = text.casefold()
+    return folded if folded.isascii() else folded.replace("i\u0307", "i")
+
+
 def _plain(text: str) -> str:
-    """Return text without the accents on letters of ASCII: ``cafe`` for ``café``, but ``й`` for ``й``."""
+    """Return text without the accents on letters of ASCII, digits as those of ASCII.
+
+    ``cafe`` for ``café``, ``12`` for ``१२``, but ``й`` for ``й``.
+    """
     out = []
     for char in text:
         base = unicodedata.normalize("NFKD", char)
-        out.append(base[0] if base[0].isascii() else char)
+        out.append(base[0] if base[0].isascii() else str(unicodedata.decimal(char, _UNACCENTED.get(char, char))))
     return "".join(out)

@@ -97,4 +97,4 @@ def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: P
     with caliber.open(settings_for(path, **knobs)) as memory:
         (job,) = until(lambda: memory.jobs.list(kind=KIND, state="done"))
         assert job.attempts == (1 if by == "a caller" else 2)
-    assert faults_of(path) == ([], FullTextState("english/1", True, {}))
+    assert faults_of(path) == ([], FullTextState("english/2", True, {}))

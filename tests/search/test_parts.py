@@ -89,6 +89,8 @@ def test_every_language_stems_what_is_empty_long_or_strange(language: str) -> No
     datetime.date(2023, 11, 14),
     9,
 )
+@example("Who saw The Who, I and Will in IT? It was, NO. So And", "english", datetime.date(2023, 11, 14), 99)
+@example("WHAT IS IT OR THE WHO", "english", datetime.date(2023, 11, 14), 99)
 def test_a_query_is_read_as_the_twin_reads_it(text: str, language: str, today: datetime.date, most: int) -> None:
 
     reader = QueryReader(Analyzer(language), lexicon_of(language), max_words=most)

@@ -19,7 +19,7 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.sql.full_text import PART_MARK, FullText, TextEntry, TextIndexer
 from caliber.text.words import Analyzer, languages
 
-RULES: Final = 1
+RULES: Final = 2
 """Version of the term rules; increase it with every change: an index made by other rules must be rebuilt."""
 
 _WORDS_KEPT: Final = 200_000

@@ -118,8 +118,8 @@ class Language:
 
     def _meaning(self, word: str) -> Meaning:
         text = unicodedata.normalize("NFKC", word)
-        parts = tuple(piece.casefold() for piece in pieces(text))
-        whole = text.casefold()
+        parts = tuple(piece.casefold().replace("i̇", "i") for piece in pieces(text))
+        whole = text.casefold().replace("i̇", "i")
         dated = any(self._dated(part) for part in parts)
         if len(parts) == 1 and (whole == parts[0] or "'" in text or "’" in text):
             return Meaning(parts, (self.stem(parts[0]),), dated)
@@ -139,7 +139,11 @@ class Language:
 
 def _without_accent(char: str) -> str:
     base = unicodedata.normalize("NFKD", char)[0]
-    return base if base.isascii() else char
+    if base.isascii():
+        return base
+    if unicodedata.category(char) == "Nd":
+        return str(unicodedata.digit(char))
+    return {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ħ": "h", "ŧ": "t"}.get(char, char)
 
 
 def pieces(text: str) -> list[str]:
@@ -240,6 +244,7 @@ def understand(
     named = DateReader(words=language.reads_dates).find(text, *today())
     rest = text if named is None else text[: named.start] + " " + text[named.end :]
     words = words_of(rest.encode("utf-8", "replace"))
+    named_words = capitalised(rest, words[:max_words])
     silent: dict[str, bool] = {}
     telling: set[str] = set()
     parts: list[str] = []
@@ -248,8 +253,10 @@ def understand(
         meaning = language.meaning(word)
         parts += [_owner(part) for part in meaning.parts]
         for term in meaning.terms:
-            silent.setdefault(term, len(meaning.parts) == 1 and meaning.parts[0] in language.stop_words)
-            if len(meaning.parts) > 1 or meaning.parts[0] not in language.stop_words | language.fillers:
+            is_silent = len(meaning.parts) == 1 and meaning.parts[0] in language.stop_words and word not in named_words
+            silent[term] = is_silent and silent.get(term, True)
+            told = word in named_words and meaning.parts[0] not in language.fillers
+            if told or len(meaning.parts) > 1 or meaning.parts[0] not in language.stop_words | language.fillers:
                 telling.add(term)
         if len(meaning.parts) > 1:
             phrases.append(meaning.parts[:PHRASE_PARTS])
@@ -273,6 +280,19 @@ def understand(
         idle=bool(silent) and not telling and not begun and named is None,
         saying=tuple(parts[:PHRASE_PARTS]) if everything and not begun else (),
     )
+
+
+def capitalised(text: str, words: list[str]) -> set[str]:
+    """Return the words written as names: a capital inside a sentence, capitals alone, or the only word."""
+    if len(words) >= 3 and all(not word[0].islower() for word in words):
+        return set()
+    found = {word for word in words if len(word) >= 2 and word == word.upper() != word.lower()}
+    for run in re.finditer(r"\w+", text):
+        before = text[max(0, run.start() - 2) : run.start()]
+        inside = len(before) == 2 and before[1] == " " and re.match(r"[\w,;'’]", before[0])
+        if inside and len(run[0]) >= 2 and run[0][0].isupper():
+            found.add(run[0])
+    return found | {word for word in words[:1] if len(words) == 1 and word[0].isupper()}
 
 
 def unique(items):  # type: ignore[no-untyped-def]

@@ -21,7 +21,7 @@ NOW_US = 1_700_000_000_000_000
 _VOCABULARY = """
     lake lakes boat boating happy happiness backup backups moved host the a of is not who what backup_host BackupHost
     jobs/backup.py HTTPServer2 user's l'homme C++ e-mail 3,000 2023 Friday yesterday café Straße Ines Omar Weber naïve
-    x 7 don't well-known v2.1 東京 我们 Привет \ufb01nal
+    x 7 don't well-known v2.1 東京 我们 Привет \ufb01nal Will IT ١٢ 12 İzmir izmir
 """
 _WORDS = st.sampled_from(("lake", "lakes", "boat", "backups", "happy", "the")) | st.sampled_from(_VOCABULARY.split())
 TEXTS = st.lists(_WORDS, min_size=1, max_size=9).map(" ".join) | st.sampled_from(
@@ -104,6 +104,7 @@ STORES = st.lists(_STEPS, min_size=14, max_size=32)
 _QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_from(
     [
         "who moved the backups last week?",
+        "Who saw The Who, or was it Will from IT?",
         "when did Ines Weber go boating in May 2023",
         '"lake boat" C++ happine*',
         "what is Omar's backup_host",
