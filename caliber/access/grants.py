@@ -220,7 +220,7 @@ class Access:
         if found is None:
             raise NotFound(entity_type="record", id=key)
         relation, record = found
-        if relation.owner is None and relation.readers is None:
+        if relation.owner is None and not relation.listed:
             raise InvalidValue(field="on", reason=f"is a {relation.name}; grant a task, a session or a note")
         if not self._owns(relation, record):
             raise self._denied(action, relation, key)

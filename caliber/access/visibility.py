@@ -392,7 +392,7 @@ class Readers:
         """Return whether a call may name a record to change it, or to write below it: it may be seen, or its user be
         acted for.
         """
-        return (self.serves_tasks and relation.readers is None) or self.allows_entity(relation, entity)
+        return (self.serves_tasks and not relation.listed) or self.allows_entity(relation, entity)
 
     def not_found(self, entity_type: str, key: uuid.UUID) -> NotFound:
         """Return the error for a record that does not exist or is hidden: one text for both.

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from caliber.memories.conditions import unknown
 from caliber.model import arguments
-from caliber.model.errors import DTypeError, InputError, InvalidValue, RequiredFieldMissing
+from caliber.model.errors import ConstraintViolation, DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Scope, Session
 from caliber.model.trust import TrustLabel
 from caliber.schema.declared_memories import INDEXED_TEXT_BYTES, KEY
 from caliber.schema.memories import MemoryBinding
-from caliber.schema.memory_types import IndexType
+from caliber.schema.memory_types import IndexType, MemoryType, RetentionKind
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.json_values import as_json, finite
 from caliber.storage.compile.json_values import whole as whole_number
@@ -58,6 +59,31 @@ def checked(
 def several(faults: list[InputError]) -> InvalidValue:
     """Return one error that lists all faults."""
     return InvalidValue(field=f"{len(faults)} faults", reason="; ".join(str(fault) for fault in faults))
+
+
+def check_retained(memory: MemoryType, scope: Scope | None, session: Session | None) -> None:
+    """Raise unless the record that limits its lifetime exists."""
+    kind = memory.retention.kind
+    if kind is RetentionKind.SCOPE:
+        if scope is None:
+            raise RequiredFieldMissing(
+                f"scope is required: records of {memory.name} live as long as their scope", field="scope"
+            )
+        if not scope.is_open:
+            raise ConstraintViolation(
+                constraint="scope_open", reason=f"scope {scope.scope_id} is closed; open another one"
+            )
+    elif kind is RetentionKind.SESSION:
+        if session is None:
+            raise RequiredFieldMissing(
+                f"session is required: records of {memory.name} live as long as their session; name it, or a"
+                " trajectory of it",
+                field="session",
+            )
+        if session.ended_at is not None:
+            raise ConstraintViolation(
+                constraint="session_open", reason=f"session {session.session_id} has ended; start another one"
+            )
 
 
 def _field(memory: MemoryBinding, name: str, value: Any, field: str, *, whole: bool) -> tuple[str, Any]:

@@ -54,4 +54,4 @@ class RecordMethods:
         # Most stores have none, and opening one of them need not import the module that builds relations.
         from caliber.memories.records import Records
 
-        return Records(self._engine, self._principal, searching, bound)
+        return Records(self._engine, self._principal, searching, bound, user)

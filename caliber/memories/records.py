@@ -1,6 +1,7 @@
 """Writer of one declared memory: inserts, updates, archives and deletes records, one transaction per call.
 
-Every principal of a tenant may write its records; ``created_by`` names the writer of the words.
+Every principal of a tenant may write its records; ``created_by`` names the writer of the words. A record without a
+task that a user, or another for a user, inserts is that user's.
 
 Source: C-130 to C-148; docs/memories.md.
 """
@@ -8,12 +9,14 @@ Source: C-130 to C-148; docs/memories.md.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from caliber.access.owners import author_of, guest_in, require_own_trust
+from caliber.access.identities import user_for
+from caliber.access.owners import author_of, default_readers, guest_in, require_own_trust
 from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
 from caliber.kernels import uuid7
@@ -25,7 +28,6 @@ from caliber.model.agents import LockToken
 from caliber.model.deadline import bounded
 from caliber.model.errors import (
     Conflict,
-    ConstraintViolation,
     InputError,
     InvalidValue,
     NotFound,
@@ -33,6 +35,7 @@ from caliber.model.errors import (
 )
 from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import TrustLabel, least_trusted
@@ -70,10 +73,18 @@ class _New:
 class Records(RecordReader):
     """The records of one declared memory: read and written. Safe to share between threads."""
 
-    def __init__(self, engine: Engine, principal: Principal, searching: Searching, own: MemoryBinding) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        principal: Principal,
+        searching: Searching,
+        own: MemoryBinding,
+        user: str | EntityRef | None = None,
+    ) -> None:
         super().__init__(engine, principal, searching, own)
         self._embeddings = engine.part(Embeddings)
         self._own = own
+        self._user = principal.id if user is None and principal.is_user else user
 
     # --- inserting -------------------------------------------------------------------------------
 
@@ -95,7 +106,8 @@ class Records(RecordReader):
         """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
 
         ``trajectory``, ``scope``, ``session`` and ``parent`` are ids of the records it belongs to; the ids above them
-        follow. The same idempotency key gives the same record. The default of ``trust`` is ``trust.notes``.
+        follow. Without a task, one by or for a user is read by that user alone. The same idempotency key gives the
+        same record. The default of ``trust`` is ``trust.notes``.
 
         Raises: InputError kinds, all that is wrong in one error; NotFound, ConstraintViolation (a scope or session that
             has ended), Conflict (the key came with other content or another label), LockExpired.
@@ -189,14 +201,15 @@ class Records(RecordReader):
         with bounded(deadline_ms):
             self._readers.require_kind(self._relation)
             ready = self._with_vectors(new)
+            whose = None if self._user is None else user_for(self._engine, self._principal, self._user)
 
             def work(uow: UnitOfWork) -> list[Any]:
                 uow.guard(guard, self._principal)
-                return [self._insert(uow, item) for item in ready]
+                return [self._insert(uow, item, whose) for item in ready]
 
             return self._engine.write(work)
 
-    def _insert(self, uow: UnitOfWork, new: _New) -> Any:
+    def _insert(self, uow: UnitOfWork, new: _New, whose: EntityRef | None) -> Any:
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
             found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
@@ -213,7 +226,7 @@ class Records(RecordReader):
                     )
                 return self._repeated(uow, found)
         now = from_us(uow.now_us)
-        record = dataclasses.replace(self._placed(uow, record), created_at=now, updated_at=now)
+        record = dataclasses.replace(self._placed(uow, record, whose), created_at=now, updated_at=now)
         if new.keyed and self._is_taken(uow, record.record_id):
             raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
         uow.insert(relation, record)
@@ -237,20 +250,22 @@ class Records(RecordReader):
 
     # --- where a record belongs ------------------------------------------------------------------
 
-    def _placed(self, uow: UnitOfWork, record: Any) -> Any:
-        """Return a record with the ids of everything it belongs to, taken from the records above it.
+    def _placed(self, uow: UnitOfWork, record: Any, whose: EntityRef | None) -> Any:
+        """Return a record with the ids of everything it belongs to, taken from the records above it, and its readers.
 
         Raises: NotFound; RequiredFieldMissing, InvalidValue, ConstraintViolation for what its memory asks for.
         """
         memory_type = self._own.type
-        places = {name: getattr(record, name) for name in ("trajectory_id", "scope_id", "session_id")}
+        places: dict[str, Any] = {name: getattr(record, name) for name in ("trajectory_id", "scope_id", "session_id")}
+        readers: tuple[str, ...] | None = None
         if memory_type.parent is not None:
             if record.parent_id is None:
                 raise RequiredFieldMissing(
                     f"parent is required: records of {memory_type.name} belong to a record of {memory_type.parent}",
                     field="parent",
                 )
-            self._take(places, self._above(uow, memory_type.parent, record.parent_id), "parent")
+            above, readers = self._above(uow, memory_type.parent, record.parent_id)
+            self._take(places, above, "parent")
         scope: Scope | None = None
         if places["scope_id"] is not None:
             scope = self._seen(uow, SCOPE, places["scope_id"])
@@ -263,19 +278,35 @@ class Records(RecordReader):
         session: Session | None = None
         if places["session_id"] is not None:
             session = self._seen(uow, SESSION, places["session_id"])
-        self._check_retained(scope, session)
+        record_checks.check_retained(memory_type, scope, session)
         if trajectory is not None and memory_type.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
             # Ending its scope or task writes the trajectory too: one of the two comes first, and the other sees it.
             uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
+        if readers is None and trajectory is None:
+            readers = self._readers_for(session, whose)
+        if self._relation.readers is not None:  # not of a memory that is no longer declared, from an earlier store
+            places["visible_to"] = readers
         return dataclasses.replace(record, **places)
 
-    def _above(self, uow: UnitOfWork, parent: str, key: uuid.UUID) -> dict[str, uuid.UUID]:
-        """Return the owner of the record above another."""
+    def _readers_for(self, session: Session | None, whose: EntityRef | None) -> tuple[str, ...] | None:
+        """Return the readers of a record without a task: the user of its session, and the one it is inserted for."""
+        principal, access = self._principal, self._engine.config.access
+        people = [
+            None if session is None or session.initiator.entity_type is not EntityType.USER else session.initiator
+        ]
+        names = [default_readers(principal, access, user) or () for user in (*people, whose) if user is not None]
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(names))) or None
+
+    def _above(
+        self, uow: UnitOfWork, parent: str, key: uuid.UUID
+    ) -> tuple[dict[str, uuid.UUID], tuple[str, ...] | None]:
+        """Return the owner of the record above another, and its readers."""
         bound = self._engine.store.catalog.named(parent)
         assert bound is not None  # a memory without its parent is not opened
         entity = self._seen(uow, bound.relation, key)
         names = [name for name in ("trajectory_id", "scope_id", "session_id") if bound.relation.has(name)]
-        return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}
+        readers = None if bound.relation.readers is None else getattr(entity, bound.relation.readers)
+        return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}, readers
 
     def _seen(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:
         """Return a record that the principal may see. Raises: NotFound."""
@@ -290,30 +321,6 @@ class Records(RecordReader):
             if places[name] not in (None, key):
                 raise InvalidValue(field=name, reason=f"is not that of its {what}")
             places[name] = key
-
-    def _check_retained(self, scope: Scope | None, session: Session | None) -> None:
-        """Raise unless the record that limits its lifetime exists."""
-        kind = self._own.type.retention.kind
-        if kind is RetentionKind.SCOPE:
-            if scope is None:
-                raise RequiredFieldMissing(
-                    f"scope is required: records of {self._name} live as long as their scope", field="scope"
-                )
-            if not scope.is_open:
-                raise ConstraintViolation(
-                    constraint="scope_open", reason=f"scope {scope.scope_id} is closed; open another one"
-                )
-        elif kind is RetentionKind.SESSION:
-            if session is None:
-                raise RequiredFieldMissing(
-                    f"session is required: records of {self._name} live as long as their session; name it, or a"
-                    " trajectory of it",
-                    field="session",
-                )
-            if session.ended_at is not None:
-                raise ConstraintViolation(
-                    constraint="session_open", reason=f"session {session.session_id} has ended; start another one"
-                )
 
     # --- changing --------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ from caliber.schema.relation import (
     json_,
     stamped,
     text,
+    text_array,
     uuid_,
     version,
 )
@@ -95,6 +96,7 @@ _RESERVED: Final = frozenset(
         KEY,
         "parent_id",
         "created_by",
+        "visible_to",
         "content_hash",
         "fingerprint",
         "idempotency_key",
@@ -299,6 +301,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
         links=Links(),
         task="trajectory_id",
+        readers="visible_to" if memory.has_readers else None,
         trust=Trust("trust"),
         exported=Exported.RECORDS,
         ordinal=True,
@@ -354,6 +357,8 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
     yield instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US)
     # Kept with earlier contents: a record that two wrote in may go with one of the two.
     yield text("created_by", nullable=True, content=True, redact=Redaction.AUTHOR)
+    if memory.has_readers:
+        yield text_array("visible_to", nullable=True, residence=Residence.INTERNED, redact=Redaction.PRINCIPALS)
     yield enum("trust", TrustLabel, residence=_COLUMN)
     yield integer("token_count", check=(0, None), residence=_COLUMN)
     yield blob("content_hash", length=32)
@@ -412,6 +417,7 @@ _PYTHON: Final[Mapping[ColumnType, Any]] = {
     ColumnType.UUID: uuid.UUID,
     ColumnType.INSTANT: datetime,
     ColumnType.TEXT: str,
+    ColumnType.TEXT_ARRAY: tuple[str, ...],
     ColumnType.INT: int,
     ColumnType.FLOAT: float,
     ColumnType.BOOL: bool,
@@ -422,9 +428,14 @@ _PYTHON: Final[Mapping[ColumnType, Any]] = {
 
 def _shape_of(memory: MemoryType) -> MemoryType:
     """Return a memory reduced to what determines its record class: memories that differ elsewhere share their class."""
-    plain = Retention(RetentionKind.PERSISTENT)
     return MemoryType(
-        memory.name, MemoryCategory.EPISODIC, memory.fields, plain, memory.indexes, parent=memory.parent and "scope"
+        memory.name,
+        MemoryCategory.EPISODIC,
+        memory.fields,
+        Retention(RetentionKind.PERSISTENT),
+        memory.indexes,
+        parent=memory.parent and "scope",
+        has_readers=memory.has_readers,
     )
 
 

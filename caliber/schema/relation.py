@@ -290,6 +290,8 @@ class Relation:
     """What a record states, and what that rests on; None where records state nothing that could be wrong."""
     window: Window | None = None
     """How records appear in context windows; None if windows do not use them."""
+    listed: bool = field(init=False, compare=False, repr=False)
+    """True if the readers of a record alone, and no task, decide who may see it."""
     hides: bool = field(init=False, compare=False, repr=False)
     """True if a record may be hidden from some principal."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
@@ -297,6 +299,7 @@ class Relation:
     def __post_init__(self) -> None:
         hides = not (self.readers is None and self.task is None and self.owner is None and not self.between)
         object.__setattr__(self, "hides", hides)
+        object.__setattr__(self, "listed", self.readers is not None and self.task is None)
         object.__setattr__(self, "rule_of", {rule.column: rule for rule in self.derived or ()})
         for index, column in enumerate(self.columns):
             if column.name in self._by_name:

@@ -362,7 +362,7 @@ def test_every_statement_of_a_memory_keeps_its_contract(backend: Any) -> None:
     wanted = contracts_of(texts_of(store.catalog))
     assert set(store.full_text.statements) == set(wanted)
     own = [name for name in wanted if name.endswith(("memory_fact", "memory_place", "memory_draft"))]
-    assert len(own) == 33
+    assert len(own) == 36
     lists: dict[str, Any] = {
         "seen": "[]",
         "keys": "[]",

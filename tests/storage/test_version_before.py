@@ -218,6 +218,9 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
 def test_an_archive_of_the_version_before_restores(backend: Any, settings: Any) -> None:
     backend.create(backend.config())
     caliber.restore(settings, DATA / "archive.zip", replace=True)
+    with pytest.raises(SchemaMismatch, match=r"records of memory fact have no readers.*run `caliber db migrate`"):
+        caliber.open(settings)
+    assert caliber.migrate(settings) == [], "no version, but a step of a memory"
     check_jobs(settings)
     check_store(settings, restored=True)
 
@@ -227,5 +230,6 @@ def test_a_copy_of_the_version_before_restores(file_backend: Any, tmp_path: Path
     copy = tmp_path / "copy.db"
     shutil.copyfile(DATA / "store.sqlite", copy)
     caliber.restore(settings, copy)
+    assert caliber.migrate(settings) == []
     check_store(settings, restored=True)
     assert (DATA / "store.sqlite").read_bytes() == copy.read_bytes(), "the copy stays as it was"

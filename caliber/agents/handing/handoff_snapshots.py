@@ -63,10 +63,10 @@ def _task_of(record_id: uuid.UUID | None, records: ResidentSnapshot) -> str | No
     if found is None:
         return None
     rows, number = found
-    column = rows.relation.task
-    if column is None or rows.relation.readers is not None:
+    relation, row, index = rows.relation, rows.packed(number), codec_of(rows.relation).index
+    if relation.task is None or (relation.readers is not None and row[index(relation.readers)] is not None):
         return None
-    task = rows.packed(number)[codec_of(rows.relation).index(column)]
+    task = row[index(relation.task)]
     return None if task is None else str(uuid.UUID(bytes=task))
 
 

@@ -109,9 +109,9 @@ class VisibleSet:
 
     def _readers(self, asked: Asked) -> str:
         """Return the lists of readers and the entities that let the principal see a record, as JSON."""
-        searched = (relation for relation in self.relations.values() if relation.text is not None)
-        hiding = [relation.name for relation in searched if relation.readers is not None]
-        lists = {row[0] for name in hiding for row in self.ask(f"search.readers_{name}")}
+        hiding = [each for each in self.relations.values() if each.text is not None and each.readers is not None]
+        there = [each.name for each in hiding if each.name in BY_NAME or each.name not in self.dropped()]
+        lists = {row[0] for name in there for row in self.ask(f"search.readers_{name}")}
         return asked.readers.stated(sorted(lists))
 
     def filters(self, kind: str) -> Sequence[Filters]:

@@ -261,7 +261,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     used = {f"search.used_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",))}
     return {
         **readers,
-        **(used if relation.readers else {}),
+        **(used if relation.listed else {}),
         **(linked if relation.linked else {}),
         **({f"search.around_{name}": _AROUND} if relation.neighbours else {}),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),

@@ -116,7 +116,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
     return {
         **readers_of(relation, records),
-        **(used if relation.readers else {}),
+        **(used if relation.listed else {}),
         **(linked if relation.linked else {}),
         **_around(relation, dialect),
         f"search.figures_{kind}": (

@@ -96,7 +96,7 @@ def _of(relation: Relation) -> dict[str, str]:
     }
     return {
         **readers_of(relation, records),
-        **(used if relation.readers else {}),
+        **(used if relation.listed else {}),
         **(linked if relation.linked else {}),
         **_around(relation),
         f"search.figures_{kind}": (
