@@ -26,6 +26,7 @@ DISPUTED_LEAD: Final = "[another record contradicts this] "
 """The text before a record whose conflict with another one is open: no cut at the end removes it."""
 _SYSTEM: Final = "system"
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
+_INDENT: Final = "\n    "
 _DAY_US: Final = 86_400_000_000
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -64,27 +65,27 @@ class TurnText:
             label += f" [{self.call_id}]"
         if self.is_error:
             label += " (error)"
-        # A name begins no line of its own, whatever characters it has.
-        return (label if label.isprintable() else " ".join(label.splitlines())) + ": "
+        return flat(label) + ": "
 
     @property
     def text(self) -> str:
         """The turn as it reads in the window's text."""
-        thoughts = "".join([f"\n[{each['type']}] {each.get('thinking', '')}" for each in self.thinking])
-        return self.label + self._said + thoughts
+        thoughts = [indented(f"[{each['type']}] {each.get('thinking', '')}") for each in self.thinking]
+        return "\n".join([self.label + self._said, *thoughts])
 
     @property
     def has_parts(self) -> bool:
         """True for a turn that reads otherwise than as its role and content."""
-        return bool(self.name is not None or self.calls or self.call_id is not None or self.thinking or self.is_error)
+        parts = self.name is not None or self.calls or self.call_id is not None or self.thinking or self.is_error
+        return bool(parts) or not self.content.isprintable()
 
     @property
     def _said(self) -> str:
         """The content and the calls, without the thoughts before them."""
-        text = self.content
+        text = indented(self.content)
         for at, (call_id, name, arguments) in enumerate(self.calls):
             lead = "\n" if at or self.content else ""
-            text += f"{lead}[call {call_id}] {name}({arguments})"
+            text += lead + indented(f"[call {call_id}] {name}({arguments})")
         return text
 
     @property
@@ -101,9 +102,9 @@ class TurnText:
         """The turn as a line of a passage, one that is not its first."""
         return f"{self.speaker}: {self._said}"
 
-    def with_content(self, content: str) -> TurnText:
-        """Return the same turn saying something else, such as its beginning."""
-        return replace(self, content=content, thinking=())
+    def cut(self, text: str) -> TurnText:
+        """Return the turn of which only ``text`` is shown, a part of how it reads."""
+        return replace(self, content=text[len(self.label) :].replace(_INDENT, "\n"), thinking=())
 
     def message(self) -> Message:
         """Return the turn as a message; of role ``system`` as one of a user: its writer may be any user, or a file.
@@ -213,6 +214,19 @@ def quoted(whole: str, spans: Sequence[tuple[int, int]]) -> str:
     return out
 
 
+def flat(text: str) -> str:
+    """Return a text as one line."""
+    return text if text.isprintable() else " ".join(text.splitlines())
+
+
+def indented(text: str) -> str:
+    """Return a text of which every further line is indented: none can begin a record, a passage or a section."""
+    if text.isprintable():
+        return text
+    first, *others = text.splitlines() or [""]
+    return first + "".join([_INDENT + line if line.strip() else "\n" for line in others])
+
+
 def shown(content: bytes | str | None) -> str:
     """Return content as text."""
     if isinstance(content, str):
@@ -238,34 +252,25 @@ def turn_text(
     return TurnText(role, shown(content), name, parsed, call_id, thoughts, bool(is_error))
 
 
-def render_columns(relation: Relation, columns: Sequence[Sequence[Any]], *, flat: bool = True) -> list[str]:
-    """Return the texts of some records, by the template of their relation.
+def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the texts of some records, by the template of their relation; further lines are indented.
 
-    ``columns`` has the values of each column that windows show, as drivers keep them. The text of a template of one
-    line is one line, so that no value begins another record or section. Without ``flat`` texts are as windows had them
-    before.
+    ``columns`` has the values of each column that windows show, as drivers keep them.
     """
     window = relation.in_windows
     if window.template is None:
-        return [_listed(relation, values, flat=flat) for values in zip(*columns, strict=True)]
-    form, texts = (
-        window.form.format,
-        [[value if type(value) is str else shown(value) for value in values] for values in columns],
-    )
-    if flat and window.is_line:
-        return [
-            text if (text := form(*values)).isprintable() else " ".join(text.splitlines())
-            for values in zip(*texts, strict=True)
-        ]
-    return [form(*values) for values in zip(*texts, strict=True)]
+        return [_listed(relation, values) for values in zip(*columns, strict=True)]
+    form = window.form.format
+    texts = [[value if type(value) is str else shown(value) for value in values] for values in columns]
+    return [indented(form(*values)) for values in zip(*texts, strict=True)]
 
 
-def _listed(relation: Relation, values: Sequence[Any], *, flat: bool) -> str:
-    """Return a record as a list item: its fields with values, of which further lines are indented."""
+def _listed(relation: Relation, values: Sequence[Any]) -> str:
+    """Return a record as a list item: its fields with values."""
     rendered = [
-        (column, text if text.isprintable() or not flat else "\n    ".join(text.splitlines()))
+        (column, indented(_plain(column, value)))
         for column, value in zip(map(relation.column, relation.in_windows.shown), values, strict=True)
-        for text in ([] if value is None else [_plain(column, value)])
+        if value is not None
     ]
     if len(rendered) == 1 and rendered[0][0].residence is Residence.TEXT:
         return f"- {rendered[0][1]}"
@@ -298,9 +303,9 @@ def passage_lead(line: str, speaker: str, day: int) -> str:
     return f"[{speaker}, {day_text(day)}] {line[len(speaker) + 2 :]}"
 
 
-def text_of_content(relation: Relation, content: Mapping[str, Any], *, flat: bool = True) -> str:
+def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
     """Return the text of a record from its content columns; a field that no longer exists is left out."""
-    return render_columns(relation, [[content.get(name)] for name in relation.in_windows.shown], flat=flat)[0]
+    return render_columns(relation, [[content.get(name)] for name in relation.in_windows.shown])[0]
 
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:

@@ -237,7 +237,7 @@ def cut_texts(
             rendered.cut(place, made)
             shown[place] = plan.measure([rendered.texts[place]])[0]
         if turn is not None:
-            rendered.cut_turns[place] = turn.with_content(rendered.texts[place][len(label) :])
+            rendered.cut_turns[place] = turn.cut(rendered.texts[place])
     return shown
 
 

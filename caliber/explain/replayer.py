@@ -152,11 +152,8 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
                 raise StorageError("a window's record names a memory that its configuration does not have")
             short = record.shortened.get(place)
             lead = DISPUTED_LEAD if ranked[MARK][place] & DISPUTED else ""
-            for flat in (True, False):  # a window of an earlier version has the lines of a text as they were
-                text = text_of_content(plan.records[source], content, flat=flat)
-                out[place] = lead + (text if short is None else short.of(text))
-                if content_hash(out[place]) == record.hashes[place]:
-                    break
+            text = text_of_content(plan.records[source], content)
+            out[place] = lead + (text if short is None else short.of(text))
         if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")
     return RenderedTexts(out, lambda places: [turns[place] for place in places], speakers=speakers)

@@ -362,11 +362,6 @@ class Window:
         return tuple(name for _, name, _, _ in string.Formatter().parse(self.template) if name is not None)
 
     @cached_property
-    def is_line(self) -> bool:
-        """True for a template of one line: the text of a record is one line too."""
-        return self.template is not None and "\n" not in self.template
-
-    @cached_property
     def form(self) -> str:
         """The template with places by number, for ``str.format``."""
         return "".join(

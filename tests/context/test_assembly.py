@@ -55,7 +55,7 @@ def test_every_source_has_its_section(world: Any) -> None:
     assert [item.priority for item in window.sections] == [100, 95, 90, 80, 70, 65, 60]  # C-051
     assert window.text == (
         "# System\nBe brief.\n\n# Persona\nA librarian.\n\n# Conversation\nuser: hello\n\n"
-        "# Artifacts\n[fact]\nx = 1\n\n"
+        "# Artifacts\n[fact]\n    x = 1\n\n"
         "# Notes\n- build (fact): tests use make\n\n# facts\nwater is wet\n\n# History\n- we began"
     )
     assert window.status is ResultStatus.OK
@@ -85,7 +85,7 @@ def test_stable_first_puts_what_changes_least_first(world: Any) -> None:
     ]
     assert window.text == (
         "# System\nBe brief.\n\n# Persona\nA librarian.\n\n# facts\nwater is wet\n\n# History\n- we began\n\n"
-        "# Conversation\nuser: hello\n\nassistant: hi\n\n# Artifacts\n[fact]\nx = 1\n\n"
+        "# Conversation\nuser: hello\n\nassistant: hi\n\n# Artifacts\n[fact]\n    x = 1\n\n"
         "# Notes\n- build (fact): tests use make\n\n# Now\nuser: what is x?"
     )
     (user, current) = (section(window, name) for name in ("user", "current"))

@@ -199,7 +199,7 @@ def test_strict_caps_hold(world: Any) -> None:
     assert rules(window, SourceType.ARTIFACT) == ["section_limit"] * 4
     assert [section.name for section in window.sections] == ["notes"]
     (first, *_) = [d for d in window.assembly_trace if d.rule_id == "section_limit"]
-    assert first.reason == "needs 17 tokens; section artifacts may hold 0 and is too full for it"
+    assert first.reason == "needs 21 tokens; section artifacts may hold 0 and is too full for it"
 
 
 def test_a_strict_cap_follows_the_budget(world: Any) -> None:
@@ -216,8 +216,8 @@ def many(world: Any, count: int = 20) -> None:
     """Notes and artifacts whose texts are 24 bytes long each."""
     for at in range(count):
         world.note(f"note {at:03}")
-        world.artifact(f"artifact {at:05} ..")
-    assert len("- build (fact): note 000") == len("[fact]\nartifact 00000 ..") == 24
+        world.artifact(f"artifact {at:04}")
+    assert len("- build (fact): note 000") == len("[fact]\n    artifact 0000") == 24
 
 
 MANY = {"assembly.notes_without_query": 40, "pcp.dosage.max_notes_in_window": 40}
@@ -250,7 +250,7 @@ def test_a_floor_is_kept_for_its_section(world: Any) -> None:
     world.open_space()
     for at in range(20):
         world.note(f"note {at:03}", [1, 0, 0, 0])
-        world.artifact(f"artifact {at:05} ..", [1, 1, 0, 0])
+        world.artifact(f"artifact {at:04}", [1, 1, 0, 0])
     query = {"query": "q", "query_embedding": [1, 0, 0, 0], "max_tokens": 500}
     wide = {"assembly.note_search_limit": 40, "pcp.dosage.max_notes_in_window": 40}
     without = world.window(config=shared(**wide), **query)
