@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from caliber.access.identities import current
 from caliber.access.owners import TaskOwners, user_of
@@ -32,6 +32,9 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.facet import TaskMethods
 from caliber.trajectory.turns import NewTurn
 
+_BEHIND: Final = 64
+"""Turns behind an edited message that are still found."""
+
 
 class LearningMethods(TaskMethods):
     """Methods of ``Caliber`` that learn from messages."""
@@ -51,7 +54,8 @@ class LearningMethods(TaskMethods):
         the task, or None for the one of this user that was active last, or a new one. A message with an ``id`` is
         appended once to a task. Messages without are compared with the end of the task: those that it ends with are
         there already, so that a call may be repeated, and may bring the whole conversation each time. An answer that
-        comes otherwise than it was, between messages that are there, replaces the stored one.
+        comes otherwise than it was, between messages that are there, replaces the stored one. Where a conversation that
+        is brought whole goes on otherwise, with an edited question or for another answer, the turns behind leave it.
 
         The turns are committed first. With ``wait`` False a job learns from them behind the call, and
         ``memory.learning.get`` returns the result later; it goes on after a crash in either case. Only messages of
@@ -163,6 +167,7 @@ class LearningMethods(TaskMethods):
         known = {told[at]: turn for at, turn in found.known.items()}
         own = self._author(user, task=trajectory_id)  # nobody's words are replaced by another
         replaced = {told[at]: turn for at, turn in found.replaced.items() if turn.author_id == own}
+        gone = found.gone if all(turn.author_id == own for turn in found.gone) else []
         number, leads, fresh = task.turn_count, 0, dict[int, NewTurn]()
         for at, each in enumerate(new):
             if at in known or at in replaced:
@@ -184,9 +189,9 @@ class LearningMethods(TaskMethods):
                 key = f"{number} {digest(each)}"
                 number += 1
             fresh[at] = _with_key(each, key)
-        if fresh or replaced:
+        if fresh or replaced or gone:
             pairs = [(turn, new[at]) for at, turn in replaced.items()]
-            changed = self._append(self._scope(trajectory_id), list(fresh.values()), None, also, user, pairs)
+            changed = self._append(self._scope(trajectory_id), list(fresh.values()), None, also, user, pairs, gone)
             known.update(zip([*replaced, *fresh], changed, strict=True))
         return [known[at] for at in sorted(known)]
 
@@ -211,7 +216,9 @@ class LearningMethods(TaskMethods):
                 raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
             task: Trajectory = tasks.codec.decode(rows[0])
             scopes = store.plans[SCOPE.name]
-            first = max(0, task.turn_count - 2 * size) if size else task.turn_count
+            # Messages that bring a conversation up to an edited one are fewer than its turns.
+            most = 2 * size + (_BEHIND if size > 2 else 0)
+            first = max(0, task.turn_count - most) if size else task.turn_count
             # Mostly the open one holds as many as are asked for.
             rows = session.run(scopes.lists["list_open"], (trajectory_id.bytes,))[-1:]
             if not rows or scopes.codec.decode(rows[0]).start_turn > first:

@@ -1,7 +1,8 @@
 """Messages of a call of ``remember``: as new turns, and compared with the conversation that they may bring again.
 
-Clients send a conversation with each call: the end of it, or all of it, also after an answer was edited or generated
-again. Words of the user are never taken out; an answer is replaced where the messages around it say so.
+Clients send a conversation with each call: the end of it, or all of it, also after a question was edited, or an answer
+generated again. An answer is replaced where the messages around it say so; where a conversation goes on otherwise from
+some message on, the turns behind are taken back: they stay stored, as after a recovery.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from caliber.trajectory.turns import LabelOf, NewTurn, check_turn
 _CHANCE: Final = 4
 """So many messages that begin a conversation are no other conversation that begins alike."""
 _ANSWERS: Final = (TurnRole.ASSISTANT, TurnRole.TOOL)
+_ALIKE: Final = 0.6
+"""The part of an edited question that is as it was; less of it is another question."""
+_COMPARED: Final = 400
+"""Characters of a question that are compared."""
 
 
 def check_messages(estimator: Estimator, label_of: LabelOf, messages: Any) -> list[NewTurn]:
@@ -53,10 +58,14 @@ def digest(turn: NewTurn) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Resent:
-    """The messages of a call: those that are stored, by place; new answers in place of stored ones; the rest."""
+    """The messages of a call: those that are stored, by place; new answers in place of stored ones; the rest.
+
+    ``gone`` are the turns that the conversation no longer has.
+    """
 
     known: dict[int, Turn] = field(default_factory=dict)
     replaced: dict[int, Turn] = field(default_factory=dict)
+    gone: list[Turn] = field(default_factory=list)
 
     def take(self, at: int, turns: Sequence[Turn]) -> None:
         """Take messages from a place on as these turns."""
@@ -74,7 +83,9 @@ def resent(messages: Sequence[NewTurn], turns: Sequence[Turn], *, complete: bool
     if most not in (len(turns), len(messages)) and len(messages) > 1:
         begin, equal = _longest(messages, turns)
         if equal > most:
-            realigned = _aligned(messages, turns[begin:], whole=complete and not begin)
+            whole = complete and not begin
+            realigned = _branched(messages, turns[begin:], equal, whole=whole)
+            realigned = realigned or _aligned(messages, turns[begin:], whole=whole)
             if realigned is not None:
                 return realigned
     out.take(0, turns[len(turns) - most :])
@@ -105,6 +116,35 @@ def _longest(messages: Sequence[NewTurn], turns: Sequence[Turn]) -> tuple[int, i
         if equal > best[1]:
             best = begin, equal
     return best
+
+
+def _branched(messages: Sequence[NewTurn], turns: Sequence[Turn], equal: int, *, whole: bool) -> Resent | None:
+    """Return messages whose first ``equal`` ones are turns, and that go on otherwise; None if they may not.
+
+    They ask for another answer, have another answer with nothing of what followed, or have an edited question.
+    """
+    sent, stored = messages[equal:], turns[equal:]
+    if not stored or not (whole or equal >= _CHANCE) or any(_same(each, turn) for each in sent for turn in stored):
+        return None
+    asked = messages[equal - 1].role is TurnRole.USER and equal > 2
+    answers = [turn.role in _ANSWERS for turn in stored]
+    if not sent:
+        certain = asked
+    elif sent[0].role in _ANSWERS:
+        certain = asked and answers[0] and not all(answers)
+    else:
+        is_edited = equal > 1 and not answers[0]
+        certain = is_edited and (equal >= _CHANCE or _alike(sent[0].content, stored[0].content))
+    if not certain:
+        return None
+    out = Resent(gone=list(stored) if sent or all(answers) else [])  # else a call that is late, or was repeated
+    out.take(0, turns[:equal])
+    return out
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    first, second = (text.decode("utf-8", "replace")[:_COMPARED] for text in (one, other))
+    return SequenceMatcher(None, first, second, autojunk=False).ratio() >= _ALIKE
 
 
 def _aligned(messages: Sequence[NewTurn], turns: Sequence[Turn], *, whole: bool) -> Resent | None:

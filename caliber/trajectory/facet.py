@@ -317,10 +317,12 @@ class TaskMethods:
         also: Callable[[UnitOfWork, list[Turn]], None] | None = None,
         user: EntityRef | None = None,
         replaced: Sequence[tuple[Turn, turn_ops.NewTurn]] = (),
+        gone: Sequence[Turn] = (),
     ) -> list[Turn]:
         """Append turns of a ``user``, or of the principal, and write some in place of ``replaced``; return both.
 
-        ``also`` is called in each attempt of their transaction: with the turns if one is new, else with none.
+        ``also`` is called in each attempt of their transaction: with the turns if one is new, else with none. The
+        turns that are ``gone`` are taken back.
 
         Raises: StaleInputs if a turn to replace was changed since.
         """
@@ -344,6 +346,8 @@ class TaskMethods:
             stored = yield from turn_ops.append_turns(uow, scope_id, new, author_id)
             appended = bool(uow.changes)  # turns that were there already change nothing
             changed = stored
+            for turn in gone:
+                turn_ops.take_back(uow, turn)
             if replaced:
                 changed = [turn_ops.replace_turn(uow, old, turn) for old, turn in replaced] + stored
             if vectors is not None:

@@ -25,7 +25,7 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relation import Relation
-from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
+from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import codec_of, decoder_of
 from caliber.storage.compile.damage import Row, damaged, damaged_row
 from caliber.storage.write.pipelined import Pipelined
@@ -267,6 +267,26 @@ def append_turns(
     return [existing[at] if at in existing else next(stored_turns) for at in range(len(new))]
 
 
+def take_back(uow: UnitOfWork, old: Turn) -> None:
+    """Take a turn out of its conversation, and the summaries with it; windows that were made with it stay.
+
+    Raises: StaleInputs if the turn was changed since it was read.
+    """
+    found = _unchanged(uow, old)
+    uow.update(TURN, dataclasses.replace(found, rolled_back_at=from_us(uow.now_us)))
+    for summary in uow.select_entities(
+        TURN_SUMMARY, "turn_summary.overlapping", old.scope_id.bytes, old.turn_number, old.turn_number
+    ):
+        uow.delete(TURN_SUMMARY, summary)
+
+
+def _unchanged(uow: UnitOfWork, old: Turn) -> Turn:
+    found: Turn | None = uow.find(TURN, old.turn_id.bytes)
+    if found is None or found.version != old.version:
+        raise StaleInputs(entity_type="turn", id=old.turn_id, reason="it was changed since it was read")
+    return found
+
+
 def replace_turn(uow: UnitOfWork, old: Turn, new: NewTurn) -> Turn:
     """Write a message in place of a stored turn, which stays in windows that were made with it.
 
@@ -274,9 +294,7 @@ def replace_turn(uow: UnitOfWork, old: Turn, new: NewTurn) -> Turn:
 
     Raises: StaleInputs if the turn was changed since it was read.
     """
-    found: Turn | None = uow.find(TURN, old.turn_id.bytes)
-    if found is None or found.version != old.version:
-        raise StaleInputs(entity_type="turn", id=old.turn_id, reason="it was changed since it was read")
+    found = _unchanged(uow, old)
     inherits = new.role is TurnRole.ASSISTANT and not new.labelled
     changed: Turn = uow.update(
         TURN,

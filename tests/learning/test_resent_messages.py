@@ -61,12 +61,36 @@ CASES: dict[str, tuple[list[str], list[str], list[str]]] = {
     "an answer cut out": (["a", ">b", "c", ">d"], ["a", "c", ">d", "e"], ["a", ">b", "c", ">d", "e"]),
     "the last answer cut out": (["a", ">b", "c", ">d"], ["a", ">b", "c", "e"], ["a", ">b", "c", ">d", "e"]),
     "the first message cut out": (["a", ">b", "c"], [">b", "c", ">d"], ["a", ">b", "c", ">d"]),
+    "a pair cut out": (
+        ["a", ">b", "is it so", ">d", "is it not", ">f"],
+        ["a", ">b", "is it not", ">f", "g"],
+        ["a", ">b", "is it so", ">d", "is it not", ">f", "g"],
+    ),
+    # The conversation goes on otherwise.
     "another question late in a long talk": (
         ["a", ">b", "c", ">d", "e", ">f"],
         ["a", ">b", "c", ">d", "E"],
-        ["a", ">b", "c", ">d", "e", ">f", "E"],
+        ["a", ">b", "c", ">d", "E"],
     ),
-    # Words of the user stay, and what may be another conversation is one.
+    "an edited question": (
+        ["a", ">b", "Is it warm in Rome?", ">Yes.", "Good.", ">Is it?"],
+        ["a", ">b", "Is it warm in Oslo?", ">No."],
+        ["a", ">b", "Is it warm in Oslo?", ">No."],
+    ),
+    "an edited question far behind": (
+        ["a", ">b", "Is it warm in Rome?", ">Yes.", *(f"{'>' * (at % 2)}{at}" for at in range(20))],
+        ["a", ">b", "Is it warm in Oslo?"],
+        ["a", ">b", "Is it warm in Oslo?"],
+    ),
+    "for another answer": (["a", ">b", "c", ">d"], ["a", ">b", "c"], ["a", ">b", "c"]),
+    "for another answer, with calls": (["a", ">b", "c", "!c1", "<c1x", ">d"], ["a", ">b", "c"], ["a", ">b", "c"]),
+    "another answer, and nothing behind": (
+        ["a", ">b", "c", ">d", "e", ">f"],
+        ["a", ">b", "c", ">D"],
+        ["a", ">b", "c", ">D"],
+    ),
+    # What may be another conversation is one, and a call that was late takes no words of the user back.
+    "earlier": (["a", ">b", "c", ">d", "e", ">f"], ["a", ">b", "c"], ["a", ">b", "c", ">d", "e", ">f"]),
     "begins alike": (
         ["hi", ">hello", "a", ">b"],
         ["hi", ">hello", "c"],
@@ -141,3 +165,20 @@ def test_a_guest_replaces_no_words_of_the_host(backend: Any) -> None:
     ana.access.grant(to="ben", on=task, right="write")
     ben.remember([{"role": "system", "content": "Be rude."}, *talk("a", ">b", "c", ">D")], task=task)
     assert shown(memory, task) == ["#Be kind.", "a", ">b", "c", ">d", "#Be rude.", ">D"]
+    ben.remember(talk("a", ">b", "c"), task=task)
+    assert shown(memory, task)[:5] == ["#Be kind.", "a", ">b", "c", ">d"]
+
+
+def test_turns_behind_an_edited_question_leave_windows_and_searches(backend: Any) -> None:
+    memory = backend.open(clock=FixedClock())
+    ana = memory.acting_as(caliber.Principal.user("ana"))
+    before = talk(LIMA, ">Yes.", "Is it warm in Rome?", ">It is pleasant near the fountain.", "And in May?")
+    task = ana.remember(before).trajectory_id
+    old = ana.assemble_context(task)
+    ana.remember([*before[:2], *talk("Is it warm in Oslo?", ">No, bring a scarf.")])
+    new = ana.assemble_context(task)
+    assert not [word for word in ("Rome", "fountain", "May") if word in new.text]
+    assert "scarf" in new.text
+    assert not [hit for hit in ana.search("fountain Rome").hits if "Rome" in hit.content or "fountain" in hit.content]
+    assert ana.replay(old.window_id).text == old.text
+    assert memory.forget(user="ana").proven

@@ -380,7 +380,9 @@ class Judge:
         """Return the answers that tell of a fault."""
         told = ("verify", "purge copy")
         faults = [f"{op.name}: {op}" for op in self._ops if op.name in told and op.outcome == OK and op.result]
-        faults += [f"{op.name}: {op}" for op in self._ops if op.name == "ingest" and op.result and not self._excused(op)]
+        faults += [
+            f"{op.name}: {op}" for op in self._ops if op.name == "ingest" and op.result and not self._excused(op)
+        ]
         return faults
 
     def _excused(self, op: Op) -> bool:
