@@ -23,7 +23,7 @@ import caliber
 from caliber.backends.sqlite.maintaining.erasing import SqliteEraser
 from caliber.importing import chat
 from caliber.importing import files as importing
-from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.errors import CaliberError, SchemaMismatch, Unavailable
 from caliber.model.process.files import InUse, is_in_use, open_file
 
 pytestmark = pytest.mark.skipif(not LOCKS.exists(), reason="only Linux lists locks")
@@ -150,3 +150,12 @@ def test_a_file_is_free_once_its_last_handle_is_closed(tmp_path: Path) -> None:
     moved.rename(path)
     second.close()
     open_file(path).close()
+
+
+def test_a_file_that_did_not_open_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "other.txt"
+    path.write_bytes(b"x" * 10_000)
+    with pytest.raises(SchemaMismatch) as caught:
+        caliber.open(config(str(path)))
+    assert not is_in_use(path)
+    assert caught.tb is not None  # the error lives, and all that its frames have

@@ -54,6 +54,10 @@ class HeldFiles:
         """Whether the process has the file open under another name, where SQLite would look for another log."""
         _held[id(self)] = self
 
+    def release(self) -> None:
+        """Hold them no longer: the database is closed, or did not open."""
+        _held.pop(id(self), None)
+
     def _main(self) -> Identity | None:
         """Return which file the database is; one that was created is known from its first asking on."""
         if self._first is None:

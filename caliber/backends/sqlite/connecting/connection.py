@@ -92,7 +92,16 @@ class SqliteConnection(Calls):
         self.raw: Any = None
         self._held = None if options.in_memory else HeldFiles(options.path)
         with self.turn():
-            self._open(memory_name, create=create, read_only=read_only)
+            try:
+                self._open(memory_name, create=create, read_only=read_only)
+            except BaseException:
+                self._release()  # a caught error keeps this object alive, and the file may be another's soon
+                raise
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     def _open(self, memory_name: str, *, create: bool, read_only: bool) -> None:
         options = self._options
@@ -260,7 +269,7 @@ class SqliteConnection(Calls):
             pass  # it was closed before, by a thread that was interrupted
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
-        self._held = None
+        self._release()
 
     @property
     def is_inherited(self) -> bool:
@@ -271,4 +280,4 @@ class SqliteConnection(Calls):
         if not self.is_inherited:
             keep(self.raw)
             self.raw = Inherited()
-            self._held = None
+            self._release()

@@ -82,15 +82,17 @@ class Calls:
     @managed
     def connected(self, path: Path, flags: int) -> Iterator[apsw.Connection]:
         """Lend a plain connection, to be used within turns. Raises: apsw.Error."""
-        with self.turn():
-            held = HeldFiles(str(path))
-            raw = apsw.Connection(str(path), flags=flags)
+        held = HeldFiles(str(path))
         try:
-            yield raw
-        finally:
             with self.turn():
-                raw.close()
-            del held
+                raw = apsw.Connection(str(path), flags=flags)
+            try:
+                yield raw
+            finally:
+                with self.turn():
+                    raw.close()
+        finally:
+            held.release()
 
 
 class Forks:
