@@ -61,6 +61,12 @@ class Query:
     stop_word_phrase: tuple[str, ...] = ()
     of_days_only: bool = False
     """Whether it asks for what was on its days: then records of other days are found only where none is of these."""
+    day_terms: tuple[str, ...] = ()
+    """The terms of "two weeks ago", which are searched where the days tell no records apart."""
+
+    def with_words_of_days(self) -> Query:
+        """Return the query that is searched by the words of its days as well."""
+        return replace(self, terms=tuple(dict.fromkeys((*self.terms, *self.day_terms))))
 
 
 class Now(NamedTuple):
@@ -113,6 +119,12 @@ class QueryReader:
         when = None if now is None else self._dates.find(text, now.today, now.zone, now.newest)
         # The days are a separate leg: as words they would match every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
+        day_words = (
+            ()
+            if when is None or not when.relative
+            else words_of(text[when.start : when.end].encode("utf-8", "replace"))
+        )
+        day_parts = [self._analyzer.cached(word.decode("utf-8")) for word in day_words]
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
         names = _names(rest, raw[: self._max_words])
         terms: dict[str, bool] = {}
@@ -151,6 +163,12 @@ class QueryReader:
             prefixes=tuple(dict.fromkeys(found.casefold() for found in prefixes[: self._max_words])),
             parts=tuple(parts),
             when=when,
+            day_terms=tuple(
+                term
+                for analysis in day_parts
+                if not self._lexicon.stop_words.issuperset(analysis.parts)
+                for term in analysis.terms
+            ),
             of_days_only=now is not None and when is not None and _asks_of_days(text, when, now.today),
             asks_time=self._lexicon.asks_time.search(text) is not None,
             cut=cut,

@@ -26,7 +26,7 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Now, Query, QueryReader
-from caliber.search.ranking import fusion
+from caliber.search.ranking import days, fusion
 from caliber.search.ranking.diversity import diversified, likeness
 from caliber.search.ranking.floor import Floor, Floored, Thresholds
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
@@ -71,6 +71,7 @@ class Searcher:
                 least=settings.keyword.similar_min,
             )
         self._names = Names(self._spelt)
+        self._days_meant = days.DaysMeant()
         self._visible_cache = VisibleCache()
         self._graph = GraphLeg(settings.graph, self._visible_cache, self.kinds)
 
@@ -200,7 +201,7 @@ class Searcher:
         """Return the parsed query of a request."""
         if request.query is not None:
             return request.query
-        newest = functools.partial(fusion.newest_day, searched) if request.stats is None else request.stats.newest
+        newest = functools.partial(days.newest_day, searched) if request.stats is None else request.stats.newest
         return self.read(request.text, request.moment or Moment(request.now_us), newest)
 
     def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
@@ -218,6 +219,11 @@ class Searcher:
         links = self._link_graph(request, searched)
         weights, degraded = self._weights(request, links)
         nearest = self._nearest(searched, request, weights, beyond=beyond)
+        if query.when is not None:
+            for item in searched:
+                item.meant = self._days_meant.of(item, query.when)
+            if query.day_terms and not days.days_tell(searched, query.when, request.stats):
+                query = query.with_words_of_days()
         linked = weights["graph"] > 0
         settings = self._settings
         coverage = keyword_leg(
@@ -290,7 +296,7 @@ class Searcher:
     ) -> tuple[list[fusion.Joined], Reached]:
         settings = self._settings
         if query.when is not None and (query.of_days_only or not (query.terms or query.prefixes)):
-            fusion.add_those_of(searched, query.when)
+            days.add_those_of(searched, query.when)
         by_word = fusion.keyword_parts(searched, settings)
         own, neighbours = [part for part, _ in by_word], [part for _, part in by_word]
         legs = fusion.Legs(own, neighbours, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
@@ -367,7 +373,8 @@ class Searcher:
         times = [fusion.times_us(item.owners, item.rows) for item in searched] if dated else []
         if settings.date and query.when is not None:
             when, slack = query.when, settings.date_slack_ms
-            applies("date", settings.date, (fusion.date_scores(at, when, slack) for at in times))
+            scores = (days.date_scores(item, at, when, slack) for item, at in zip(searched, times, strict=True))
+            applies("date", settings.date, scores)
         if settings.time and query.asks_time:
             flagged("time", settings.time, NAMES_A_TIME)
         if settings.exact and query.phrases:

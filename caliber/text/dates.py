@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from calendar import monthrange
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final, NamedTuple
 
@@ -82,6 +83,7 @@ _FORMS: Final = {
     "weekday": _W,
 }
 _IN_NUMBERS: Final = ("iso", "numeric")
+_RELATIVE: Final = ("ago", "past", "near", "which")
 _NEEDS: Final = {
     "half": "on since from between before after until till by",
     "ordinal": "on since from between before after until till by",
@@ -123,6 +125,8 @@ class Interval:
     start: int
     end: int
     zone: tzinfo = UTC
+    relative: bool = False
+    """Whether they are told by their distance from today: "two weeks ago"."""
 
     @property
     def clock_us(self) -> tuple[int, int]:
@@ -197,18 +201,17 @@ class DateReader:
 
         "Last week" is relative to ``today``; what names no year is the latest that is not after ``newest``, or today.
         """
-        return self.first(text, _Now.of(today, zone, newest), zone)
+        return next(self.every(text, _Now.of(today, zone, newest), zone), None)
 
-    def first(self, text: str, now: _Now, zone: tzinfo) -> Interval | None:
-        """Return the first days named, reckoned from a day, or None."""
+    def every(self, text: str, now: _Now, zone: tzinfo) -> Iterator[Interval]:
+        """Yield all days named, in the order of the text; of a span its last day once more."""
         for match in self._pattern.finditer(text):
             try:
                 found = self._days(text, match, now)
             except (ValueError, OverflowError):  # 31 June, month 13, before the year 1
                 continue
             if found is not None:
-                return Interval(*found, zone)
-        return None
+                yield Interval(*found, zone, match.lastgroup in _RELATIVE)
 
     def _days(self, text: str, match: re.Match[str], now: _Now) -> tuple[date, date, int, int] | None:
         before = _LEAD.search(text[max(0, match.start() - _LEAD_CHARS) : match.start()])
@@ -244,11 +247,16 @@ def days_said(text: str, moment: Moment, *, ahead: bool = False) -> Interval | N
     with ``ahead``, for plans ("my exam is on 12 June"), the next (a day of the calendar may be today). ``start`` and
     ``end`` of the result are its place in the text. English, and dates in numbers.
     """
+    return next(iter(all_days_said(text, moment, ahead=ahead)), None)
+
+
+def all_days_said(text: str, moment: Moment, *, ahead: bool = False) -> list[Interval]:
+    """Return all days that a message names, as ``days_said`` does the first."""
     try:
         now = _Now.of(moment.day, moment.zone, ahead=ahead)
     except OverflowError:
-        return None
-    return DateReader().first(text, now, moment.zone)
+        return []
+    return list(DateReader().every(text, now, moment.zone))
 
 
 def _resolve(match: re.Match[str], now: _Now, least: date | None = None) -> tuple[date, date] | None:

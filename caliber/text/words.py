@@ -13,14 +13,13 @@ import re
 import threading
 import unicodedata
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import Stemmer
 
 from caliber.kernels import Analysis
 from caliber.model.errors import InvalidValue
 from caliber.text.lexicon import Lexicon, lexicon_of
-from caliber.text.unicode_forms import normalized
 
 NO_STEMMER: Final = "none"
 """The language that leaves words as they are."""
@@ -33,6 +32,9 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 
 _LONGEST: Final = 64
 """Longer parts are not stemmed."""
+
+_PIECE: Final = 256
+"""Characters normalized at once: to order the marks of one character takes time by the square of their number."""
 
 _UNACCENTED: Final = dict(zip("ıłøđħŧ", "ilodht", strict=True))
 """Letters of ASCII whose accent Unicode holds for a part of the letter."""
@@ -100,6 +102,16 @@ class Analyzer:
         with self._lock:
             stems: list[str] = self._stemmer.stemWords(folded)
         return [stem if stem.isascii() else _plain(stem) for stem in stems]
+
+
+def normalized(form: Literal["NFC", "NFKC"], word: str) -> str:
+    """Return a word in a normal form; one longer than any word is normalized in pieces, to bound the marks."""
+    if word.isascii():
+        return word
+    if len(word) <= _PIECE:
+        return unicodedata.normalize(form, word)
+    pieces = (word[at : at + _PIECE] for at in range(0, len(word), _PIECE))
+    return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
 def _parts(text: str) -> list[str]:

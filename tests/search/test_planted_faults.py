@@ -28,7 +28,7 @@ FAULTS = {
     "one similar word less": (
         "search.ranking.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
     ),
-    "what was before days is as near as after": ("search.ranking.fusion", "_BEFORE = 3.0", "_BEFORE = 1.0"),
+    "what was before days is as near as after": ("search.ranking.days", "_BEFORE = 3.0", "_BEFORE = 1.0"),
     "recency falls twice as fast": (
         "search.ranking.fusion", "age / (half_life_ms * 1_000)", "age / (half_life_ms * 500)",
     ),

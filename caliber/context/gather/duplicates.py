@@ -22,7 +22,7 @@ from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
-from caliber.text.unicode_forms import normalized
+from caliber.text.words import normalized
 
 Rows = NDArray[np.int64]
 

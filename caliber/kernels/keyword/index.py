@@ -129,6 +129,10 @@ class Vocabulary:
                 self._learn([self._words.word(number).decode("utf-8") for number in range(learned, end)])
             return end < until
 
+    def word(self, number: int) -> bytes:
+        """Return a word as written."""
+        return self._words.word(number)
+
     def spellings(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
         """Return the parts of the words of each text, in order."""
         with self.lock:
@@ -423,6 +427,12 @@ class KeywordSnapshot:
             packed, self._part_starts, self._part_ids, self._words, _numbers(parts, "parts")
         )
         return found
+
+    def words(self, documents: Sequence[int]) -> list[list[str]]:
+        """Return the words of some documents, in the order of their texts."""
+        numbers, edges = _unpacked(self._index.packed(documents))
+        words = [word.decode("utf-8") for word in map(self.dictionary.word, numbers.tolist())]
+        return [words[start:end] for start, end in pairwise(edges.tolist())]
 
     def _mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         length = int(mask.shape[0]) if getattr(mask, "ndim", 0) == 1 else self.length

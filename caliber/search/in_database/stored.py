@@ -32,6 +32,7 @@ from caliber.search.in_database import candidates as find
 from caliber.search.in_database.candidates import Candidates, VisibleSet
 from caliber.search.in_database.full_text import indexer_name
 from caliber.search.query import Query
+from caliber.search.ranking.days import SAID_WITHIN_US
 from caliber.search.request import Asked, Outcome, Request
 from caliber.search.searcher import Searcher
 from caliber.search.stats import KindStats, StoredStats
@@ -214,8 +215,9 @@ class StoredSearch:
         settings = self.settings
         find.by_words(visibility, terms, settings, out)
         if query.when is not None and (query.of_days_only or not (query.terms or query.prefixes)):
-            # Wider by any offset from UTC: the days of some records are of other zones.
-            find.of_days(visibility, query.when.first_us - DAY_US, query.when.last_us + DAY_US, out)
+            # Wider by any offset from UTC, as days of some records are of other zones; then those that mean the days.
+            for wider in (DAY_US, SAID_WITHIN_US):
+                find.of_days(visibility, query.when.first_us - wider, query.when.last_us + wider, out)
         if asked.vector is not None and asked.space is not None and settings.weights.vector:
             find.by_vector(visibility, asked.space, asked.vector, settings, asked.limit, out, besides=besides)
         find.beside(visibility, settings, out)
@@ -301,7 +303,7 @@ class StoredSearch:
 
 def terms_of(query: Query, stats: StoredStats, visibility: VisibleSet, searcher: Searcher) -> dict[str, float]:
     """Return the terms to look up for a query, with their rarity, and for prefixes also spellings."""
-    unique = dict.fromkeys(query.terms)
+    unique = dict.fromkeys((*query.terms, *query.day_terms))
     for beginning in query.prefixes:
         for token in visibility.beginning(beginning):
             unique[token] = None

@@ -25,12 +25,15 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
-from caliber.search.ranking.fusion import Joined, are_of
+from caliber.search.ranking.days import are_of, count_of_days
+from caliber.search.ranking.fusion import Joined
 from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, Nearest, Searched, phrase_rows
-from caliber.text.dates import Interval
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """Each word counts once, whatever the length of the text."""
+
+_OF_OTHER_DAYS = 0.6
+"""The least share of the words beside the days that a record of other days holds."""
 
 _CUT = re.compile(r"/\d+(?=@)")
 
@@ -115,10 +118,12 @@ class Floor:
         bound = self._of_days(searched) if self._query.of_days_only else None
         if any(near) and not whole and bound is None and self._all_good(joined, most):
             return Floored(list(joined), self._beyond(nearest))
-        day = 0.0 if when is None else self._coverage.weight(self._count_of_days(searched, when))
+        of_days = 0 if when is None else count_of_days(searched, when, self._stats)
+        day = self._coverage.weight(of_days) if of_days else 0.0
         covered = [self._covered(item, day) for item in searched]
         if bound is not None:
             _, strength = self._evidence(searched, covered, nearest)
+            bound = self._with_other_days(searched, bound, near)
             return Floored(self._kept(searched, joined, bound, most), (), None, strength)
         strong = [self._strong(*each) for each in zip(searched, covered, near, strict=True)]
         if not any(mask.any() for mask in strong):
@@ -134,8 +139,24 @@ class Floor:
         """Return the candidates of the days that the query asks for; None where there is none."""
         when = self._query.when
         assert when is not None
-        of_days = [item.allowed.take(item.rows) & are_of(item.owners, when, item.rows) for item in searched]
+        of_days = [item.allowed.take(item.rows) & are_of(item, when, item.rows) for item in searched]
         return of_days if any(mask.any() for mask in of_days) else None
+
+    def _with_other_days(self, searched: Sequence[Searched], bound: list[Bools], near: Sequence[int]) -> list[Bools]:
+        """Return the records of the days, and of others where two words or more beside the days find none of these."""
+        if len(self._coverage.words) < 2:
+            return bound
+        rest = [self._covered(item, 0.0) for item in searched]
+        answered = any(
+            (self._strong(item, shares, count) & mask).any()
+            for item, shares, count, mask in zip(searched, rest, near, bound, strict=True)
+        )
+        if answered:
+            return bound
+        return [
+            mask | (item.allowed.take(item.rows) & (shares >= _OF_OTHER_DAYS))
+            for item, shares, mask in zip(searched, rest, bound, strict=True)
+        ]
 
     def _near(self, similarities: NDArray[np.float32]) -> int:
         """Return how many of the nearest candidates count as found by their vectors."""
@@ -151,12 +172,6 @@ class Floor:
         good = sum(int(np.count_nonzero(item.best.best >= self._least.rest)) for item in joined)
         return good >= most or good == sum(len(item.best.best) for item in joined)
 
-    def _count_of_days(self, searched: Sequence[Searched], when: Interval) -> int:
-        """Return how many visible records are of the days that the query names."""
-        if self._stats is not None:
-            return self._stats.count_of_days(when)
-        return sum(int(np.count_nonzero(are_of(item.owners, when) & item.visible)) for item in searched)
-
     def _covered(self, item: Searched, day: float) -> Floats:
         """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
         coverage, when = self._coverage, self._query.when
@@ -168,7 +183,7 @@ class Floor:
             found = item.words.scores(coverage.words, item.visible, _HELD, kept=item.allowed, given=item.rows)
             held = found.own[: len(item.rows)]
         if when is not None:
-            held = held + np.where(are_of(item.owners, when, item.rows), day, 0.0)
+            held = held + np.where(are_of(item, when, item.rows), day, 0.0)
         covered: Floats = held / total
         return covered
 

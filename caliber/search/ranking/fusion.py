@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import NamedTuple
 
 import numpy as np
@@ -18,18 +17,13 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
 from caliber.resident.mirror import RelationSnapshot
-from caliber.schema.traits import NO_OFFSET_S
-from caliber.search.ranking.legs import Bools, Floats, Ints, Nearest, Searched
-from caliber.storage.compile.damage import undated
-from caliber.text.dates import Interval, Moment
+from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
 """Score of a candidate without evidence: it ranks last, but is returned."""
 
 _TOP_IMPORTANCE = 10.0
-_BEFORE = 3.0
-"""A record from before the days that a query names counts off this many times as fast as one from after them."""
 
 
 @dataclass(slots=True)
@@ -221,51 +215,6 @@ def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
     for column in reversed(others):
         times = np.where(column == np.iinfo(np.int64).min, times, column)
     return times
-
-
-def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
-    """Make candidates of the records of some days, for a query that asks for nothing else."""
-    for item in searched:
-        item.add(np.flatnonzero(item.allowed & are_of(item.owners, when)))
-
-
-def are_of(owners: RelationSnapshot, when: Interval, rows: Ints | slice = _EVERY) -> Bools:
-    """Return which records are of some days: on the clock of the writer where that is known. Shapes: ``bool[n]``"""
-    times = times_us(owners, rows)
-    found: Bools = (times >= when.first_us) & (times <= when.last_us)
-    if not owners.relation.has(owners.relation.dates.offset):
-        return found
-    offsets = owners.column(owners.relation.dates.offset)[rows].astype(np.int64)
-    first, last = when.clock_us
-    shown = times + offsets * 1_000_000
-    return np.where(offsets == NO_OFFSET_S, found, (shown >= first) & (shown <= last))
-
-
-def newest_day(searched: Sequence[Searched], now: Moment) -> date:
-    """Return the day of the newest visible record: "in May" is not after it."""
-    newest = [(at, number) for number, at in enumerate(map(_newest_us, searched)) if at is not None]
-    at, number = max(newest, default=(now.at_us, 0))
-    try:
-        return now._replace(at_us=min(now.at_us, at)).day
-    except OverflowError:
-        owners, visible = searched[number].owners, searched[number].visibility.visible
-        raise undated(owners.relation, map(owners.packed, np.flatnonzero(visible).tolist())) from None
-
-
-def _newest_us(item: Searched) -> int | None:
-    visibility = item.visibility
-    if visibility.newest_us is None and visibility.count:
-        visibility.newest_us = int(times_us(item.owners)[visibility.visible].max())
-    return visibility.newest_us
-
-
-def date_scores(times: NDArray[np.int64], when: Interval, slack_ms: int) -> Floats:
-    """Return 1 for records of the days, falling to 0 ``slack_ms`` after them, and three times as fast before."""
-    first, last, slack = when.first_us, when.last_us, slack_ms * 1_000
-    early, late = (first - times).astype(np.float64) * _BEFORE, (times - last).astype(np.float64)
-    gap = np.where(times < first, early, np.maximum(late, 0.0))
-    scores: Floats = np.clip(1.0 - gap / slack, 0.0, 1.0)
-    return scores
 
 
 def recency_scores(times: NDArray[np.int64], now_us: int, half_life_ms: int) -> Floats:

@@ -58,6 +58,8 @@ class Searched:
     """Whether there may be candidates that are no hits."""
     excluded: Ints | None = None
     """Visible rows that lend nothing and are no candidates."""
+    meant: Bools | None = None
+    """The mask of rows whose texts mean the days of the query."""
 
     @property
     def visible(self) -> Bools:

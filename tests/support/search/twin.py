@@ -16,10 +16,10 @@ import uuid
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from support.search.twin_text import NAME_PARTS, Language, Question, parts_of, understand, words_of
+from support.search.twin_text import NAME_PARTS, Language, Question, days_meant, parts_of, understand, words_of
 
 KINDS = ("note", "artifact", "turn", "scope")
 LEGS = ("vector", "keyword", "graph", "importance")
@@ -87,6 +87,7 @@ class Record:
     vectors: list[array[float]] = field(default_factory=list)
     before: Record | None = None
     after: Record | None = None
+    document: bytes = b""
     parts: tuple[str, ...] = ()
     counts: dict[str, int] = field(default_factory=dict)
     length: int = 0
@@ -98,7 +99,7 @@ class Record:
 
     def read(self, language: Language) -> None:
         """Take in the words."""
-        document = f"{self.head}: ".encode() + self.text if self.head else self.text
+        document = self.document = f"{self.head}: ".encode() + self.text if self.head else self.text
         meanings = [language.meaning(word) for word in words_of(document)]
         self.parts = tuple(part for meaning in meanings for part in meaning.parts)
         terms = [term for meaning in meanings for term in dict.fromkeys(meaning.terms)]
@@ -267,6 +268,10 @@ class Twin:
 
     def _found(self, question: Question, weights: dict[str, float]) -> tuple[list[Hit], tuple[str, ...]]:
         settings = self.settings
+        of_days = self._of_days(question)
+        happened = [record for record in self.visible if self._happened(record, question.days)]
+        if question.days is not None and not 0 < len(happened) < len(self.visible):
+            question = replace(question, terms=list(dict.fromkeys([*question.terms, *question.day_terms])))
         own, whole = self._by_word(question)
         nearest = self._nearest() if weights["vector"] else []
         near = nearest[: settings.vector_candidates]
@@ -278,10 +283,9 @@ class Twin:
             "keyword": {record for record in self.visible if whole[record] > 0},
             "graph": {record for record in self.visible if graph[record] > 0},
         }
-        of_days = set()
+        added = set()
         if question.days is not None and (question.of_days or not (question.terms or question.prefixes)):
-            first, last = day_us(question.days[0]), day_us(question.days[1]) + DAY_US
-            of_days = {record for record in self.visible if first <= record.at_us < last}
+            added = of_days
             finders["keyword"] = finders["keyword"] if question.terms or question.prefixes else set()
         if settings.fusion == "rrf":
             own_share = self._ranks({record: own_share[record] + lent_share[record] for record in self.visible})
@@ -292,7 +296,7 @@ class Twin:
         hits = []
         for record in self.allowed:
             found_by = tuple(leg for leg in LEGS if record in finders.get(leg, ()))
-            if not found_by and record not in of_days:
+            if not found_by and record not in added:
                 continue
             parts: list[tuple[str, float, float]] = [
                 ("keyword", weights["keyword"], own_share[record]),
@@ -314,7 +318,8 @@ class Twin:
             question.of_days and self.floor_is_on(weights["vector"] > 0) and any(hit.record in of_days for hit in hits)
         )
         if bound:
-            hits = [hit for hit in hits if hit.record in of_days]
+            others = self._of_other_days(hits, of_days, question, dict(near), least, compared=weights["vector"] > 0)
+            hits = [hit for hit in hits if hit.record in of_days or hit.record in others]
         else:
             hits = self._above_the_floor(hits, question, dict(near), graph, least, compared=weights["vector"] > 0)
         hits.sort(key=lambda hit: (-hit.score, hit.record.id))
@@ -326,6 +331,53 @@ class Twin:
                 beyond = [hit for hit in beyond if not question.idle and alike[hit.record] >= least]
             hits += beyond
         return hits[: self.asked.limit], tuple(" ".join(name) for name in names)
+
+    # --- days -------------------------------------------------------------------------------------
+
+    def _happened(self, record: Record, days: tuple[datetime.date, datetime.date] | None) -> bool:
+        return days is not None and day_us(days[0]) <= record.at_us < day_us(days[1]) + DAY_US
+
+    def _of_days(self, question: Question) -> set[Record]:
+        """Return the records of the days of a question: what happened on them, and what means them."""
+        if question.days is None:
+            return set()
+        first, last = question.days
+        found = {record for record in self.visible if self._happened(record, question.days)}
+        for record in self.visible:
+            far = max(day_us(first) - record.at_us, record.at_us - (day_us(last) + DAY_US - 1))
+            if not record.dated or far > 31 * DAY_US:
+                continue
+            day = datetime.date(1970, 1, 1) + datetime.timedelta(record.at_us // DAY_US)
+            for start, end in days_meant(record.document, day):
+                within = first <= start and end <= last
+                if within or ((end - start).days < 7 and start <= last and first <= end):
+                    found.add(record)
+        return found
+
+    def _of_other_days(
+        self,
+        hits: list[Hit],
+        of_days: set[Record],
+        question: Question,
+        near: Mapping[Record, float],
+        least: float | None,
+        *,
+        compared: bool,
+    ) -> set[Record]:
+        """Return the hits of other days that hold most other words, where no record of the days is strong by these."""
+        holding = Counter(term for record in self.visible for term in record.counts)
+        told = [
+            group
+            for group, beginning in self._groups(question, holding)
+            if (beginning or group[0][0] not in question.fillers) and any(holding[term] for term, _ in group)
+        ]
+        if len(told) < 2:
+            return set()
+        shares = self._covered(question, days=False)
+        strong = self._strong(hits, question, near, shares, least, compared=compared)
+        if strong & of_days:
+            return set()
+        return {hit.record for hit in hits if shares[hit.record] >= 0.6}
 
     # --- the floor --------------------------------------------------------------------------------
 
@@ -356,26 +408,46 @@ class Twin:
         floor = self.settings.floor
         if not self.floor_is_on(compared) or not hits:
             return hits
-        words = floor.words if compared else floor.words_alone
         shares = self._covered(question)
-        quoted = list(question.phrases)
-        if len(question.saying) >= floor.saying_words:
-            quoted.append(question.saying)
-        strong = set()
-        for hit in hits:
-            record = hit.record
-            by_vector = record in near and not question.idle and near[record] >= least
-            if shares[record] >= words or by_vector or _says_one_of(record.parts, quoted):
-                strong.add(record)
+        strong = self._strong(hits, question, near, shares, least, compared=compared)
         if not strong:
             best = None if question.idle else max(near.values(), default=None)
             measured = None if least is None or math.isinf(least) else least
-            self.below = (best, measured, max((shares[hit.record] for hit in hits), default=0.0), words)
+            self.below = (
+                best,
+                measured,
+                max((shares[hit.record] for hit in hits), default=0.0),
+                self._least_words(compared),
+            )
             return []
         rest = f32(floor.rest)
         return [hit for hit in hits if hit.record in strong or hit.score >= rest or graph[hit.record] > 0]
 
-    def _covered(self, question: Question) -> dict[Record, float]:
+    def _least_words(self, compared: bool) -> float:
+        return float(self.settings.floor.words if compared else self.settings.floor.words_alone)
+
+    def _strong(
+        self,
+        hits: list[Hit],
+        question: Question,
+        near: Mapping[Record, float],
+        shares: Mapping[Record, float],
+        least: float | None,
+        *,
+        compared: bool,
+    ) -> set[Record]:
+        """Return the hits that count as found by their own evidence."""
+        quoted = list(question.phrases)
+        if len(question.saying) >= self.settings.floor.saying_words:
+            quoted.append(question.saying)
+        strong = set()
+        for record in (hit.record for hit in hits):
+            by_vector = record in near and not question.idle and near[record] >= least
+            if shares[record] >= self._least_words(compared) or by_vector or _says_one_of(record.parts, quoted):
+                strong.add(record)
+        return strong
+
+    def _covered(self, question: Question, *, days: bool = True) -> dict[Record, float]:
         """Return the share of the question, by rarity, that each record holds."""
         settings, floor = self.settings.keyword, self.settings.floor
         holding = Counter(term for record in self.visible for term in record.counts)
@@ -398,12 +470,11 @@ class Twin:
                 shares = [near * min(rarity(holding[term]), weight) for term, near in known if term in record.counts]
                 if shares:
                     held[record] += max(shares)
-        if question.days is not None:
-            first, last = day_us(question.days[0]), day_us(question.days[1]) + DAY_US
-            of_days = [record for record in self.visible if first <= record.at_us < last]
-            weight = rarity(len(of_days))
+        happened = sum(self._happened(record, question.days) for record in self.visible)
+        if days and happened:
+            weight = rarity(happened)
             total += weight
-            for record in of_days:
+            for record in self._of_days(question):
                 held[record] += weight
         total = min(total, floor.question_words * rarity(0))
         return {record: share / total if total else 0.0 for record, share in held.items()}
@@ -627,11 +698,14 @@ class Twin:
             out.append(("mentioned", settings.mentioned, lambda record: float(self._name(record) == names[0])))
         if question.days is not None:
             first, last = day_us(question.days[0]), day_us(question.days[1]) + DAY_US - 1
+            meant = self._of_days(question)
             slack = settings.date_slack_ms * 1_000
 
             def of_days(record: Record) -> float:
                 early, late = (first - record.at_us) * 3.0, record.at_us - last
                 gap = early if record.at_us < first else max(float(late), 0.0)
+                if record in meant:
+                    return 1.0
                 return min(max(1.0 - gap / slack, 0.0), 1.0)
 
             out.append(("date", settings.date, of_days))

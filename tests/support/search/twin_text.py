@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from caliber.kernels.keyword.reference import kind_of
-from caliber.text.dates import DateReader
+from caliber.text.dates import DateReader, Moment, all_days_said
 
 WORD_BYTES = 256
 PHRASE_PARTS = 32
@@ -218,6 +218,7 @@ class Question:
     fillers: set[str] = field(default_factory=set)
     idle: bool = False
     saying: tuple[str, ...] = ()
+    day_terms: list[str] = field(default_factory=list)
 
 
 def beginning(text: str, size: int) -> str:
@@ -279,7 +280,23 @@ def understand(
         fillers=set(silent) - telling,
         idle=bool(silent) and not telling and not begun and named is None,
         saying=tuple(parts[:PHRASE_PARTS]) if everything and not begun else (),
+        day_terms=[] if named is None or not named.relative else terms_of_days(text[named.start : named.end], language),
     )
+
+
+def terms_of_days(text: str, language: Language) -> list[str]:
+    """Return the terms of the words of days that are no stop words."""
+    meanings = [language.meaning(word) for word in words_of(text.encode())]
+    spoken = [meaning for meaning in meanings if any(part not in language.stop_words for part in meaning.parts)]
+    return [term for meaning in spoken for term in meaning.terms]
+
+
+def days_meant(text: bytes, day: datetime.date) -> list[tuple[datetime.date, datetime.date]]:
+    """Return the days that the words of a text mean, said on a day (UTC): each the last of its name, and the next."""
+    moment = Moment((day - datetime.date(1970, 1, 1)).days * 86_400_000_000)
+    spoken = " ".join(words_of(text))
+    found = [all_days_said(spoken, moment, ahead=ahead) for ahead in (False, True)]
+    return [(days.first, days.last) for each in found for days in each]
 
 
 def capitalised(text: str, words: list[str]) -> set[str]:

@@ -31,6 +31,10 @@ TEXTS = st.lists(_WORDS, min_size=1, max_size=9).map(" ".join) | st.sampled_from
         "lake lake lake lake lake lake lake lake lake lake lake boat",
         "the lake boat was cold " * 12,
         "to be or not to be",
+        "I was on the lake yesterday",
+        "the boat comes on Friday, or next week",
+        "on 8 May Omar moved",
+        "the host was moved two weeks ago",
     ]
 )
 ENTITIES = ("Ines", "Ines Weber", "the lake", "Omar", "backup_host", "Weber", "who")
@@ -121,7 +125,9 @@ _QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_f
 )
 _DATED_QUERIES = st.tuples(
     st.sampled_from(["lake boat", "the backups", "who was happy", ""]),
-    st.sampled_from(["in May 2023", "on 8 May", "last week", "in 2023", "since March", "yesterday"]),
+    st.sampled_from(
+        ["in May 2023", "on 8 May", "last week", "in 2023", "since March", "yesterday", "two weeks ago?", "on 8 May?"]
+    ),
 ).map(" ".join)
 QUERIES = st.one_of(_QUERIES, _QUERIES, _DATED_QUERIES)
 
