@@ -174,12 +174,14 @@ class Reader:
             plan = plan_of(engine.config, once)
             from caliber.context.in_database.window_rows import WindowAsked, read_window
 
-            request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
+            embedder = self._embeddings.embedder
+            request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal, embedder)
             read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, request)
             snapshot, query, totals, stats = read.snapshot, read.query, read.totals, read.stats
             searcher = shared.stored.searcher()
         elif query is None:
-            query = default_query(snapshot, engine.memory, trajectory_id, None if space is None else space.space_id)
+            space_id = None if space is None else space.space_id
+            query = default_query(snapshot, engine.memory, trajectory_id, space_id, self._embeddings.embedder)
         return assemble(
             AssemblyInputs(
                 snapshot=snapshot,

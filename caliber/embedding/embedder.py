@@ -98,7 +98,7 @@ class Embedder:
             self.embedded,
             jobs,
             embed=self._embed_apart,
-            embed_waiting=self._embed_waiting,
+            embed_waiting=self.embed_waiting,
             give_way=self._serve_first,
             write=write,
             event=event,
@@ -448,7 +448,7 @@ class Embedder:
         now = time.monotonic()
         return any(target.queue and target.not_before_s <= now for target in self._targets)
 
-    def _embed_waiting(self) -> None:
+    def embed_waiting(self) -> None:
         """Embed a batch of the waiting records of each space.
 
         Raises: LlmError kinds of an outage of the configured provider; Conflict when its space was retired; Unavailable

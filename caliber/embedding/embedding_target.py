@@ -89,6 +89,12 @@ def embedded_text(head: str | None, text: str) -> str:
     return headed(head, text) if says_something(text) else text
 
 
+def mean_vector(rows: Rows) -> Vector:
+    """Return the vector by which a record of several vectors asks: their mean."""
+    out: Vector = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return out
+
+
 def says_something(text: str) -> bool:
     """Return whether there is anything to embed in a text."""
     return bool(text) and not text.isspace()
@@ -107,8 +113,11 @@ class EmbeddingTarget:
         cache_entries: int,
         backing: StoreVectorCache | None,
         truncated: Callable[[str, int, int], None],
+        local: bool = False,
     ) -> None:
         self.provider = provider
+        self.local = local
+        """Whether the provider computes on this machine, so that nobody waits long for a vector."""
         self.space = space
         self.key = space.space_id.bytes
         self._truncated = truncated
@@ -189,6 +198,11 @@ class EmbeddingTarget:
         for at, result in zip(places, results, strict=True):
             out[at] = result
         return out
+
+    def at_once(self, kind: str, text: str) -> Vector | None:
+        """Return the vector that a record will have, made now by a local provider; None where it waits for it."""
+        (made,) = self.embedded(kind, [text], apart=True) if self.local else (None,)
+        return mean_vector(made.rows) if isinstance(made, Embedded) else None
 
     def is_open(self, uow: UnitOfWork) -> bool:
         """Return whether the space still takes vectors: another program may have retired or dropped it."""

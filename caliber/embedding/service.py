@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
 
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.embedding_target import EmbeddingTarget, StoreVectorCache, Vectors, attach, is_of
@@ -12,6 +14,7 @@ from caliber.embedding.vector_index import open_index
 from caliber.engine.engine import Engine
 from caliber.engine.refusals import long_text_rule
 from caliber.jobs.queue import JobQueue
+from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import retrying
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
@@ -20,6 +23,9 @@ from caliber.model.events import EventType
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+_SETTLED_BATCHES: Final = 8
+"""Batches of records for whose vectors a caller may wait: an import goes on behind."""
 
 
 class Embeddings:
@@ -35,6 +41,17 @@ class Embeddings:
     def vector(self, kind: str, text: str) -> Vectors | None:
         """As ``vectors``, of one record."""
         return self.vectors(kind, [text])[0]
+
+    def settle(self) -> None:
+        """Return once what was written has vectors, if providers of this machine make them and it is not much."""
+        embedder = self.embedder
+        if embedder is None or not all(target.local for target in embedder.targets):
+            return
+        with suppress(CaliberError):  # the worker goes on, and reports what fails
+            for _ in range(_SETTLED_BATCHES):
+                if not embedder.waiting():
+                    return
+                embedder.embed_waiting()
 
     def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vectors | None) -> None:
         """Write a record's vectors, if it has some by now, in the record's own transaction."""
@@ -113,6 +130,7 @@ def _target(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, 
         cache_entries=settings.cache_entries,
         backing=StoreVectorCache(engine.store, engine.memory, engine.clock.now_us) if durable else None,
         truncated=truncated,
+        local=isinstance(provider, LocalEmbedding),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from caliber.access.identities import current
 from caliber.access.owners import TaskOwners, user_of
 from caliber.access.visibility import Readers
+from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
@@ -66,8 +68,9 @@ class LearningMethods(TaskMethods):
         """
         arguments.as_flag(wait, "wait")
         new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
-        with bounded(deadline_ms):
+        with bounded(deadline_ms), ExitStack() as stack:
             self._engine.check_open()
+            stack.callback(self._engine.part(Embeddings).settle)  # the next window finds what this call stored
             self._searching.readers.require_kind(SCOPE, TURN, NOTE, read=True)
             self._searching.readers.require_kind(TRAJECTORY, SCOPE, TURN, NOTE)
             try:

@@ -15,7 +15,10 @@ from caliber.config import CaliberConfig
 from caliber.context.conversation import TASKS, TURNS, last_said
 from caliber.context.inputs import TextSource
 from caliber.context.texts import shown
+from caliber.embedding.embedder import Embedder
+from caliber.embedding.embedding_target import mean_vector, says_something
 from caliber.model.lazy_dataclass import dataclass
+from caliber.resident.documents import document_of
 from caliber.resident.snapshot import ResidentSnapshot
 
 
@@ -43,11 +46,15 @@ def stated_query(config: CaliberConfig, query: str | None, vector: NDArray[np.fl
 
 
 def default_query(
-    snapshot: ResidentSnapshot, texts: TextSource, trajectory_id: uuid.UUID, space_id: uuid.UUID | None
+    snapshot: ResidentSnapshot,
+    texts: TextSource,
+    trajectory_id: uuid.UUID,
+    space_id: uuid.UUID | None,
+    embedder: Embedder | None = None,
 ) -> DefaultQuery:
     """Return the text of the last user turn of a task, or the task's goal before the first turn.
 
-    No provider is called: a turn without a vector is used by its words.
+    A turn that waits for its vector gets it from a local provider; no other is called, and it is used by its words.
     """
     key = trajectory_id.bytes
     turns, row = snapshot[TURNS], last_said(snapshot, key)
@@ -55,7 +62,11 @@ def default_query(
         (content,) = texts.texts(turns, [row])
         vectors = None if space_id is None else snapshot.vectors.get((TURNS, space_id))
         stored = np.empty((0, 0), np.float32) if vectors is None else vectors.vectors(turns, row)
-        vector = stored.mean(axis=0, dtype=np.float64).astype(np.float32) if len(stored) else None
+        vector = mean_vector(stored) if len(stored) else None
+        if vector is None and embedder is not None and says_something(shown(content)):
+            target = embedder.answering(space_id) if TURNS in embedder.embedded else None
+            text = shown(document_of(turns.relation, turns.packed(row), content))
+            vector = None if target is None else target.at_once(TURNS, text)
         return DefaultQuery(shown(content), vector, "last_user_turn")
     tasks = snapshot[TASKS]
     task = tasks.find(key)

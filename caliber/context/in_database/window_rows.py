@@ -22,6 +22,7 @@ from caliber.context.gather.turns import TurnReader
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan, SectionPlan
+from caliber.embedding.embedder import Embedder
 from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.ids import uuid_from_bytes
@@ -57,6 +58,8 @@ class WindowAsked:
     search: Asked
     """The principal, the instants and the space; words, vector and kinds are those of each search."""
     principal: Principal
+    embedder: Embedder | None = None
+    """The embedder of a question that waits for its vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,8 @@ class WindowRows:
         space_id = None if self.space is None else self.space.space_id
         self._moment = moment_of(snapshot, self._key, self._asked.search.now_us, zone_of(self._plan.config.time_zone))
         if self._asked.query is None:
-            self.query = default_query(snapshot, self._texts, self._asked.trajectory_id, space_id)
+            asked = self._asked
+            self.query = default_query(snapshot, self._texts, asked.trajectory_id, space_id, asked.embedder)
 
     def _hidden(self, turns: Sequence[Row]) -> int:
         """Return how many turns of the conversation may stand behind its last user message, that included."""
