@@ -33,15 +33,19 @@ WITHOUT_SPACES = (
     range(0x1B000, 0x1B170),  # Kana supplements
     range(0x20000, 0x40000),  # Han, extensions B and on
 )
+EMOJI = (range(0x2600, 0x27C0), range(0x1F000, 0x1FB00))  # each is a word, found alone and with the next
+SELECTORS = range(0xFE00, 0xFE10)  # of emoji or text: no part of a word
 BLOCK = 256
 LAST = 0x110000
 
 
 def class_of(code: int) -> int:
     """Return the class of a code point for the scanner."""
-    if code in SURROGATES:
+    if code in SURROGATES or code in SELECTORS:
         return NONE
     category = unicodedata.category(chr(code))
+    if category in ("So", "Sk") and any(code in block for block in EMOJI):
+        return DENSE
     if category[0] in "LM" or code in JOINERS:
         return DENSE if any(code in block for block in WITHOUT_SPACES) else WORD
     return WORD if category[0] == "N" or category == "Pc" else NONE

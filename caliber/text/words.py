@@ -41,6 +41,7 @@ _UNACCENTED: Final = dict(zip("ıłøđħŧ", "ilodht", strict=True))
 
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\da-zA-Z_]+")
 _SIGNS = re.compile(r"[^\w'’]+|_+")
+_EMOJI = re.compile(r"[\u2600-\u27bf\U0001f000-\U0001faff]")
 _ELISION = re.compile(r"^\w{1,3}['’](?=\w{3,})|['’]+$")
 """An article bound to the word after it (``l'homme``), which is no part of it."""
 
@@ -129,7 +130,7 @@ def _parts(text: str) -> list[str]:
             pieces.extend(_CAMEL.findall(bare))
         else:
             pieces.append(bare)
-    return pieces or [text]
+    return [*pieces, *_EMOJI.findall(text)] or [text]
 
 
 def _folded(text: str) -> str:

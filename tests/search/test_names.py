@@ -64,9 +64,13 @@ def test_a_name_is_a_word_beside_others(words: Any) -> None:
         ("a train to Łódź", ["lodz", "łódź", "ŁÓDŹ"]),
         ("room १२ of ٤٥", ["12", "१२", "45", "٤٥"]),
         ("smørrebrød for lunch", ["smorrebrod", "Smørrebrød"]),
+        ("we passed🎉🎉 today", ["🎉", "🎉🎉", "passed", "so 🎉!"]),
+        ("good 👍🏽", ["👍", "👍🏽"]),
+        ("sunny ☀️ in 🇵🇪", ["☀", "☀️", "🇵🇪"]),
+        ("from 東京🗼", ["🗼", "東京", "東京🗼"]),
     ],
 )
 def test_letters_and_digits_are_found_as_they_are_typed_elsewhere(words: Any, note: str, queries: list[str]) -> None:
     words.note(note)
-    words.note("apples and pears")
+    words.note("apples and pears ❤️ 👩‍💻 🇹🇷")
     assert [query for query in queries if contents(words.memory, query) != [note]] == []

@@ -159,7 +159,8 @@ def pieces(text: str) -> list[str]:
             out.append(piece)
         else:
             out.extend(_humps(piece))
-    return out or [text]
+    emoji = [char for char in text if 0x2600 <= ord(char) < 0x27C0 or 0x1F000 <= ord(char) < 0x1FB00]
+    return out + emoji or [text]
 
 
 def _between_signs(text: str) -> list[str]:
