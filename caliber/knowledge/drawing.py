@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from caliber.access.identities import identities_of
 from caliber.access.owners import TaskOwners, author_of, default_readers, may_change, people_in, private_to, user_of
 from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
@@ -25,16 +26,18 @@ from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.model.references import EntityType
-from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
+from caliber.model.time import from_us
+from caliber.model.trajectory import Artifact, ArtifactType, Scope, Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.predicate import All, Comparison, Operator
 from caliber.schema.relations import ARTIFACT, NOTE
-from caliber.schema.validity import is_active
+from caliber.schema.validity import is_active, is_valid
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.text.statements import find_statements
 
 
 @dataclass(slots=True)
@@ -78,12 +81,19 @@ class NoteMaker:
         snapshot = self._search.around(engine.memory.snapshot, trajectory.trajectory_id, ())
         digest = TrajectoryDigest(trajectory.goal, source.outcome_summary)
         speakers = {turn.name for turn in source.turns if turn.name} | {role.value for role in TurnRole}
+        own = self._own_turns(source)
+        said = [" ".join(turn.text.split()) for turn in own]
         summaries = [
-            inheriting.Source(without_speakers(scope.summary, speakers), scope.trust)
+            inheriting.Source(without_others_tastes(without_speakers(scope.summary, speakers), said), scope.trust)
             for scope in source.scopes
             if scope.summary
         ]
-        artifacts = self._artifacts_of(snapshot, trajectory)
+        others = {turn.turn_number for turn in source.turns} - {turn.turn_number for turn in own}
+        artifacts = [
+            each
+            for each in self._artifacts_of(snapshot, trajectory)
+            if each.artifact_type is not ArtifactType.USER_PREFERENCE or each.source_turn not in others
+        ]
         generated = engine.summarizer.generate_notes(
             digest, [summary.text for summary in summaries], [_extracted(item) for item in artifacts]
         )
@@ -105,6 +115,15 @@ class NoteMaker:
         for note, vector in zip(out, self._embeddings.vectors("note", texts, apart=True), strict=True):
             note.vector = vector
         return out
+
+    def _own_turns(self, source: Source) -> list[Turn]:
+        """Return the turns in which the user of a task speaks: others talk too, under their names."""
+        turns = [turn for turn in source.turns if turn.role is TurnRole.USER]
+        user = user_of(source.trajectory)
+        if user is None or not any(turn.name for turn in turns):
+            return turns
+        names = {each.name.casefold() for each in identities_of(self._engine, user)}
+        return [turn for turn in turns if turn.name is None or turn.name.casefold() in names]
 
     def _artifacts_of(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> list[Artifact]:
         artifacts = snapshot[ARTIFACT.name]
@@ -162,21 +181,23 @@ class NoteMaker:
     def _mergeable(
         self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel, readers: tuple[str, ...] | None
     ) -> Note | None:
-        """Return the oldest active note of a label about the same thing, for the same persons, that this principal may
-        change.
+        """Return the oldest note of a label about the same thing that holds, for the same persons, and that this
+        principal may change.
 
-        A less trusted note must neither change a more trusted one, nor lower its label.
+        What is decided again after it ended is another note. A less trusted note must neither change a more trusted one, nor lower its label.
         """
         notes = snapshot[NOTE.name]
         same = {"entity": made.entity, "entity_type": made.entity_type, "note_type": made.note_type, "trust": trust}
         wanted = [Comparison(name, Operator.EQUAL, value) for name, value in same.items()]
-        wanted += [Comparison(name, Operator.EQUAL, None) for name in NOTE.active]
+        wanted += [Comparison(name, Operator.EQUAL, None) for name in (*NOTE.active, "namespace")]
         found = mask(All(tuple(wanted)), notes, {}, self._engine.memory.texts)
+        now = from_us(self._engine.clock.now_us())
         ownership = self._engine.config.access.ownership
         for row in np.flatnonzero(found).tolist():
             note: Note = self._engine.memory.entity(notes, row)
             if (
-                people_in(note.visible_to) == people_in(readers)
+                is_valid(NOTE, note, now)
+                and people_in(note.visible_to) == people_in(readers)
                 and may_change(note.created_by, self._principal, self._engine.memory, ownership=ownership)
                 and self._readers.allows(notes, row)
             ):
@@ -235,3 +256,17 @@ def without_speakers(summary: str, speakers: Iterable[str]) -> str:
         prefix = next((item for item in prefixes if line.startswith(item)), "")
         lines.append(line[len(prefix) :])
     return "\n".join(lines)
+
+
+def without_others_tastes(summary: str, said: Iterable[str]) -> str:
+    """Return a summary without sentences that state a preference in other words than the user's.
+
+    ``said`` are the turns of the user, each with single blanks.
+    """
+    own = list(said)
+    kept, place = "", 0
+    for each in find_statements(summary, frozenset({TurnRole.USER})):
+        if each.artifact_type is ArtifactType.USER_PREFERENCE and not any(each.content in turn for turn in own):
+            kept += summary[place : each.start]
+            place = each.end
+    return kept + summary[place:]

@@ -24,12 +24,13 @@ _ALL = frozenset({TurnRole.USER, TurnRole.ASSISTANT, TurnRole.SYSTEM})
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement and its place in the text."""
+    """One statement, and the place of its sentence in the text."""
 
     artifact_type: ArtifactType
     content: str
     confidence: float
     start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement
         found = _labelled(folded, roles) or _cued(folded.replace("’", "'"), cues)
         if found is not None:
             kind, start, confidence = found
-            yield Statement(kind, folded[start:], confidence, sentence.start)
+            yield Statement(kind, folded[start:], confidence, sentence.start, sentence.end)
 
 
 def wordings(sentence: str) -> Iterator[str]:
