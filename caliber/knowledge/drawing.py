@@ -184,7 +184,8 @@ class NoteMaker:
         """Return the oldest note of a label about the same thing that holds, for the same persons, and that this
         principal may change.
 
-        What is decided again after it ended is another note. A less trusted note must neither change a more trusted one, nor lower its label.
+        What is decided again after it ended is another note. A less trusted note must neither change a more trusted
+        one, nor lower its label.
         """
         notes = snapshot[NOTE.name]
         same = {"entity": made.entity, "entity_type": made.entity_type, "note_type": made.note_type, "trust": trust}

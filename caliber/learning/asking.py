@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER, Held, Statement, Step
-from caliber.learning.rules.candidates import INSTRUCTION, Candidate, Person, Refused, is_instruction
+from caliber.learning.candidates import INSTRUCTION, Candidate, Held, Person, Refused, Statement, Step, is_instruction
+from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER
 from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.protocols import LearningProvider
 from caliber.model import arguments

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.access.correcting import Correction
@@ -30,9 +31,9 @@ from caliber.jobs.states import new_job
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
-from caliber.learning.deciding import Decider, Held, Statement, Step
+from caliber.learning.candidates import NOT_READ, Candidate, Held, Refused, Statement, Step, comparable
+from caliber.learning.deciding import Decider
 from caliber.learning.owner import Owner, owner_of, taught_by
-from caliber.learning.rules.candidates import NOT_READ, Candidate, Refused, comparable
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
@@ -45,26 +46,27 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonFact
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
-from caliber.model.time import from_us
+from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.waiting import DeadlineLock, apart
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.text.dates import Moment
 
 if TYPE_CHECKING:
     from caliber.learning.people import FactsOf, People
-    from caliber.learning.rules.reading import Reader
+    from caliber.learning.reading import Reader
 
 KIND: Final = "learning"
 """The kind of the jobs that learn."""
 PERSON: Final = "person"
 """The ``entity_type`` of notes about people."""
-_CONTEXT: Final = 8
-"""The turns before those of a batch that say whom a pronoun stands for."""
-_CONTEXT_BYTES: Final = 4_000
-"""The bytes of the user's earlier turns that are read again with each batch: a long one is a document, not talk."""
+_CONTEXT: Final = 64
+"""The turns before those of a batch that say whether a part is being played."""
+_CONTEXT_BYTES: Final = 16_000
+"""The bytes of the user's earlier turns that are looked through with each batch."""
 _LOCKS: Final = 64
 """Locks that users share: threads that learn about one user do so one after the other."""
 TOO_MANY: Final = "more facts than one call may teach"
@@ -72,7 +74,7 @@ TOO_MANY: Final = "more facts than one call may teach"
 
 def _reader() -> Reader:
     # Its patterns take over 100 ms to compile, which a process that learns nothing does without.
-    from caliber.learning.rules.reading import Reader
+    from caliber.learning.reading import Reader
 
     return Reader()
 
@@ -228,18 +230,18 @@ class Learner:
         """Return the statements of turns, and those that teach nothing: at most as many as one call may teach."""
         statements: list[Statement] = []
         refusals: list[_Refusal] = []
-        facts = endings = 0  # a clause that may end some fact states none, and has a limit of its own
         now = from_us(self._engine.clock.now_us())
         _, user = people.user()
         for turn, found in self._by_rule(turns) if asking is None else asking.read(user, turns):
             if isinstance(found, Refused):
                 refusals.append(_Refusal(found, turn))
-            elif (endings if found.said else facts) < self._config.max_facts:
-                facts, endings = facts + (not found.said), endings + bool(found.said)
+            elif len(statements) < self._config.max_facts:
                 stated_at = min(turn.occurred_at or turn.created_at, now)
+                if found.day is not None:  # "I moved to Berlin in 2019"
+                    stated_at = min(stated_at, datetime.combine(found.day, time(), stated_at.tzinfo))
                 named, unnamed = people.named(found.person), people.unnamed(found.person)
                 statements.append(Statement(found, turn, *named, stated_at, unnamed))
-            elif not found.said:
+            else:
                 refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
         refusals.sort(key=lambda each: each.refused.reason != NOT_READ)  # of these none may be left out
         return statements, refusals[: self._config.max_facts]
@@ -248,16 +250,16 @@ class Learner:
         reader = apart(_reader)
         taught = {turn.turn_id for turn in turns}
         for turn in self._talk(turns, taught):
-            if turn.role is TurnRole.ASSISTANT:
-                reader.asked(turn.text)
-            elif self._teaches(turn):
-                found = list(reader.read(turn.text))  # also of turns before: to know the people that pronouns stand for
-                yield from ((turn, each) for each in found if turn.turn_id in taught)
+            if turn.turn_id in taught:
+                at = turn.occurred_at or turn.created_at
+                yield from ((turn, each) for each in reader.read(turn.text, Moment(to_us(at), at.tzinfo or UTC)))
+            else:
+                reader.hear(turn.text)
 
     def _talk(self, turns: Sequence[Turn], taught: set[TurnId]) -> list[Turn]:
-        """Return these turns and those of the same scope around and just before them, in their order.
+        """Return these turns and the user's of the same scope before them, in their order.
 
-        Of the user's other turns only the last ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
+        Of the turns before only the last ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
         """
         if not turns:
             return []
@@ -268,9 +270,9 @@ class Learner:
         talk: list[Turn] = []
         left = _CONTEXT_BYTES
         for turn in map(self._engine.store.plans[TURN.name].codec.decode, reversed(rows)):
-            if turn.turn_id not in taught and turn.role is not TurnRole.ASSISTANT:  # of those the last question is read
+            if turn.turn_id not in taught:
                 left -= len(turn.content)
-                if left < 0:
+                if left < 0 or not self._teaches(turn):
                     continue
             talk.append(turn)
         return talk[::-1]
@@ -349,6 +351,7 @@ class _Writer:
             "note_type": candidate.note_type,
             "confidence": candidate.confidence,
             "trust": statement.turn.trust,
+            "tags": (candidate.attribute.value,),
         }
         if step.in_place:
             return self._notes.update(key, fields, version, None)
@@ -400,6 +403,7 @@ class _Writer:
             confidence=candidate.confidence,
             token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=candidate.content),
             valid_from=statement.stated_at if candidate.changes else None,
+            tags=(candidate.attribute.value,),
             visible_to=self._owner.readers,
             created_by=author_of(self._owner.author),
             source_trajectory_ids=(statement.turn.trajectory_id,),

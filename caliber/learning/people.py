@@ -11,9 +11,8 @@ from typing import Final
 
 from caliber.access.identities import current
 from caliber.engine.engine import Engine
-from caliber.learning.deciding import Held, Statement
+from caliber.learning.candidates import Held, Person, Statement
 from caliber.learning.owner import Owner
-from caliber.learning.rules.candidates import Person
 from caliber.model.knowledge import Note
 from caliber.model.learning import PersonFact
 from caliber.model.references import EntityRef, EntityType
@@ -41,12 +40,9 @@ class People:
         """Return the entity of a person, and the name in notes; the user for None."""
         if person is None:
             return self.user()
-        from caliber.learning.rules.subjects import is_relative  # late: its patterns take long to compile
-
-        if (person.name and is_relative(person.role)) or not person.role:
+        if person.name:
             return self._entity(person.name), person.name
-        described = person.role + (f" {person.name}" if person.name else "")
-        return self._entity(f"my {described}"), f"{self._owner.name}'s {described}"
+        return self._entity(f"my {person.role}"), f"{self._owner.name}'s {person.role}"
 
     def unnamed(self, person: Person | None) -> EntityRef | None:
         """Return the entity of a named relative as far as the talk had no name for that person."""

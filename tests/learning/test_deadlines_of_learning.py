@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import caliber
-from caliber.learning.rules import reading
+from caliber.learning import reading
 from caliber.model import deadline
 from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
+from caliber.text.dates import Moment
 
 MESSAGES = [{"role": "user", "content": "I live in Rome. I like jazz. I have a dog."}]
 
@@ -23,13 +24,13 @@ def expiring(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The time of deadlines, which jumps by an hour while the rules read."""
     state: dict[str, Any] = {"ahead": 0.0, "jumps": True}
     monkeypatch.setattr(deadline.time, "monotonic", lambda now=time.monotonic: now() + state["ahead"])
-    original = reading.clauses_of
+    original = reading.iter_sentences
 
-    def clauses_of(text: str) -> Any:
+    def iter_sentences(text: str) -> Any:
         state["ahead"] += 3_600 * state["jumps"]
         yield from original(text)
 
-    monkeypatch.setattr(reading, "clauses_of", clauses_of)
+    monkeypatch.setattr(reading, "iter_sentences", iter_sentences)
     yield state
     monkeypatch.undo()
 
@@ -70,6 +71,6 @@ def test_a_job_whose_caller_ran_out_of_time_has_not_failed(memory: caliber.Calib
     assert len(memory.remember(MESSAGES, user="maria").added) == 3
 
 
-def test_rules_look_at_the_time_at_each_clause(expiring: dict[str, Any]) -> None:
+def test_rules_look_at_the_time_at_each_sentence(expiring: dict[str, Any]) -> None:
     with within(60), pytest.raises(Unavailable):
-        list(reading.Reader().read("I live in Rome."))
+        list(reading.Reader().read("I live in Rome.", Moment(0)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -134,15 +133,13 @@ def test_an_answer_that_makes_no_sense_is_refused(answers: dict[str, Learnt], fa
         score([TALK], answers)
 
 
-@pytest.mark.parametrize(
-    ("name", "corrections"), [("open.json", 15), ("sealed.json", 15), ("open2.json", 15), ("sealed2.json", 14)]
-)
-def test_the_labels_themselves_score_one(name: str, corrections: int) -> None:
+@pytest.mark.parametrize("name", ["open4.json", "sealed4.json", "sealed5.json"])
+def test_the_labels_themselves_score_one(name: str) -> None:
     """Each label, given as an answer, is right; so no label contradicts another or the rule."""
     talks = conversations(OPEN.with_name(name))
     found = score(talks, {message["message"]: _labelled(message) for talk in talks for message in talk["messages"]})
     assert (found.precision, found.recall, found.corrections, found.wrong_ends) == (1.0, 1.0, 1.0, 0), found.faults
-    assert found.due == found.labelled >= corrections
+    assert found.due == found.labelled >= 30
 
 
 def _labelled(message: dict[str, Any]) -> Learnt:
@@ -152,11 +149,11 @@ def _labelled(message: dict[str, Any]) -> Learnt:
     return Learnt(kept, [*message["ends"], *(old for fact in message["facts"] for old in fact.get("ends", ()))])
 
 
-def test_the_open_half_has_its_format() -> None:
+def test_a_set_has_its_format() -> None:
     messages = [message for talk in conversations() for message in talk["messages"]]
     asked = [message for message in messages if message["role"] == "user"]
-    assert len(asked) == 150
-    assert 0.35 <= sum(not (message["facts"] or message["ends"]) for message in asked) / 150 <= 0.55
+    assert len(asked) == 120
+    assert 0.35 <= sum(not (message["facts"] or message["ends"]) for message in asked) / 120 <= 0.55
     assert all(not message["facts"] and not message["ends"] for message in messages if message["role"] == "assistant")
     facts: set[str] = set()
     for message in messages:
@@ -165,4 +162,3 @@ def test_the_open_half_has_its_format() -> None:
             assert set(fact.get("ends", ())) <= facts
         assert {*message["ends"], *message.get("may_end", ())} <= facts
         facts.update(fact["fact"] for fact in message["facts"])
-    assert re.search(r"\b[0-9a-f]{64}\b", OPEN.with_name("README.md").read_text(encoding="utf-8"))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from caliber.dsl import parse
-from caliber.learning.rules.reading import Reader
+from caliber.learning.reading import Reader
 from caliber.model.errors import CaliberError
 from caliber.text.comparison import verify_contradiction
-from caliber.text.dates import DateReader
+from caliber.text.dates import DateReader, Moment
 from caliber.text.key_sentences import key_sentences
 from caliber.text.naming import name_entity
 from caliber.text.sections import parts, title_of
@@ -25,7 +25,7 @@ PARTS = (
     "> b\n", "# \t", "`", "```\n",
 )  # fmt: skip
 READERS: dict[str, Callable[[str], Any]] = {
-    "rules": lambda text: list(Reader().read(text)),
+    "rules": lambda text: list(Reader().read(text, Moment(0))),
     "sentences": split_sentences,
     "key sentences": lambda text: key_sentences(text, "quit", lambda spans: len(spans) < 9),
     "contradiction": lambda text: verify_contradiction(text, f"{text} not"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-OPEN = Path(__file__).parents[2] / "data" / "remember" / "open.json"
+OPEN = Path(__file__).parents[2] / "data" / "remember" / "open4.json"
 ATTRIBUTES = frozenset(
     {"home", "employer", "job", "name", "age", "birthday", "diet", "allergy", "likes", "dislikes", "pet", "family"}
     | {"language", "health", "plan", "other"}

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from datetime import date, datetime
 from typing import Final, NamedTuple
 
-from caliber.model.knowledge import NoteType
+from caliber.model.knowledge import Note, NoteType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.learning import PersonAttribute
+from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
+from caliber.model.references import EntityRef
+from caliber.model.trajectory import Turn
 
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
 ANY_SLOT: Final = "*"
-"""The slot of an end of all that is known of a person."""
+"""The slot of an end of whatever fits."""
+DIED: Final = "died"
+"""The content of a candidate that ends the fact that a person or animal is there."""
+NAMED: Final = " is called "
 INSTRUCTION: Final = "an instruction, not a fact"
 NOT_READ: Final = "not read: too long for rules"
 _INSTRUCTION: Final = re.compile(
@@ -37,13 +43,10 @@ class Candidate:
     """A statement about a person; ``person`` is None for the user who wrote it.
 
     ``attribute`` and ``slot`` are the matter; a person has one value of a ``single`` one at a time. ``content`` is
-    the fact as it is stored. ``ends`` is the end of a fact, of any value if ``value`` is empty; ``corrects`` a fact
-    that was wrong, ``changes`` one that was right until now. ``was`` is the value that the fact must have which the
-    new one replaces. With ``restates`` the statement names no matter: ``was`` or, for an end, ``value`` finds the fact.
-    ``said`` is a clause with words of ending, in the first person: it ends the fact that it names, if ``was`` is in it.
-    An ``inferred`` fact gives way to one that is known. ``opposite`` is the attribute of which the same value
-    cannot hold. ``start`` and ``end`` are its place in the text.
-    Units: confidence 0 to 1.
+    the fact as it is stored. ``ends`` is the end of a fact, of any value if ``value`` is empty; ``asked`` one that the
+    user asked for, by the words of ``value`` if ``slot`` is ``ANY_SLOT``. ``corrects`` a fact that was wrong,
+    ``changes`` one that was right until now, on ``day`` if the message says so. ``opposite`` is the attribute of which
+    the same value cannot hold. ``start`` and ``end`` are its place in the text. Units: confidence 0 to 1.
     """
 
     attribute: PersonAttribute
@@ -58,10 +61,8 @@ class Candidate:
     ends: bool = False
     corrects: bool = False
     changes: bool = False
-    restates: bool = False
-    was: str = ""
-    said: str = ""
-    inferred: bool = False
+    asked: bool = False
+    day: date | None = None
     opposite: PersonAttribute | None = None
     confidence: float = 0.9
 
@@ -74,6 +75,56 @@ class Refused:
     start: int
     end: int
     attribute: PersonAttribute = PersonAttribute.OTHER
+
+
+@dataclass(slots=True)
+class Held:
+    """A fact that holds as far as the batch has come: one that is stored, or one that a step adds."""
+
+    person: EntityRef
+    attribute: PersonAttribute
+    slot: str
+    value: str
+    stated_at: datetime
+    content: str
+    note_type: NoteType
+    stored: tuple[PersonFact, Note] | None = None
+    holds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A candidate with the turn that makes it, the person it is about by reference and name, and its time.
+
+    ``unnamed`` is the same person as far as it was spoken of without a name: "my daughter" before "my daughter Ines".
+    """
+
+    candidate: Candidate
+    turn: Turn
+    person: EntityRef
+    name: str
+    stated_at: datetime
+    unnamed: EntityRef | None = None
+
+    def held(self) -> Held:
+        """Return the fact that the statement adds."""
+        new = self.candidate
+        return Held(self.person, new.attribute, new.slot, new.value, self.stated_at, new.content, new.note_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The decision about a statement: ``target`` is the fact that it replaces or ends, ``made`` the one it adds.
+
+    ``in_place`` is a correction: the target was never true.
+    """
+
+    action: LearningAction
+    statement: Statement
+    reason: str
+    target: Held | None = None
+    made: Held | None = None
+    in_place: bool = False
 
 
 def is_instruction(text: str) -> bool:

@@ -1,1 +1,0 @@
-"""Rules of what people tell about themselves, by its matter: work, homes, families, health, tastes, plans."""
