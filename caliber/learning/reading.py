@@ -308,7 +308,7 @@ def _matched(rules: Iterable[Rule], body: str, moment: Moment) -> Iterator[Candi
 
 
 def _planned(said: str, moment: Moment) -> str:
-    """Return the words of a plan up to its day, and the day of the calendar if they name it otherwise; "" for no plan."""
+    """Return the words of a plan up to its day, and the date if they name it otherwise; "" for no plan."""
     found = days_said(said, moment, ahead=True)
     if found is None or found.last < moment.day or not _BEFORE_DAY.fullmatch(said[: found.start]):
         return ""
