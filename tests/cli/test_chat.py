@@ -173,6 +173,29 @@ def test_an_owner_is_forgotten_by_name(here: Path) -> None:
     assert len(stored()) == 5
 
 
+def test_a_name_alone_forgets_its_user(here: Path) -> None:
+    for name in ("maria", "bo"):
+        caliber("ingest", "chat", write("talk.jsonl", TALK), "--for", name)
+    assert caliber_json("forget", "maria", "--yes")["erased"]["trajectory"] == 1
+    assert initiators() == {TALK[1]["content"]: [package.EntityRef.user("bo")]}
+
+
+def test_a_name_of_several_asks_which_is_meant(here: Path) -> None:
+    caliber("ingest", "chat", write("talk.jsonl", TALK), "--for", "maria")
+    with package.open("caliber.toml", principal=package.Principal.admin()) as memory:
+        memory.acting_as(package.Principal.agent("maria")).start_trajectory("work")
+    maria = f"user:{package.EntityRef.user('maria').id}"
+    for name in ("maria", "Maria"):
+        refused = caliber("forget", name, "--yes", code=2).stderr
+        assert "several may be meant" in refused
+        assert "--entity" in refused
+        assert (maria in refused) == (name == "maria")
+    caliber("forget", "nobody", "--yes")
+    assert len(initiators()) > 1
+    caliber("forget", "--entity", maria, "--yes")
+    assert initiators().keys() == {"work"}
+
+
 BAD: list[tuple[bytes, str]] = [
     (b"not json", "not JSON"),
     (b'{"role": "user"}', "message.content: is required"),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from caliber.access.identities import MERGED
+from caliber.access.owners import private_to
+from caliber.admin.tables import Tables
 from caliber.cli.confirming import require_terminal
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import bytes_text, plural
 from caliber.cli.references import as_id, as_reference
 from caliber.cli.settings import Settings, with_store, with_whole_store
+from caliber.model.references import EntityRef
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.cli.output import Output
     from caliber.model.erasure import ForgetReport
 
@@ -57,9 +63,10 @@ def forget(
 ) -> int:
     """Erase a person or thing from all stored data, and report the proof.
 
-    TEXTS are names and identifiers, as whole words in any case: "Ada Lovelace" ada@example.org. What is about them
-    goes; what names them is kept without the name; windows made of either can no longer be replayed. Arguments may stay
-    in the history of your shell: --texts-from - takes them from stdin.
+    TEXTS are names and identifiers, as whole words in any case: "Ada Lovelace" ada@example.org. If one is the name of a
+    user, all that is this user's goes; if it names several, --entity says which. What is about them goes; what names
+    them is kept without the name; windows made of either can no longer be replayed. Arguments may stay in the history
+    of your shell: --texts-from - takes them from stdin.
 
     Exit code 1 when something was found afterwards, or could not be done yet.
     """
@@ -71,11 +78,12 @@ def forget(
             document = {"resumed": [report.to_dict() for report in reports]}
             settings.out.result(document, lambda: _print_resumed(settings.out, reports))
             return PROBLEM if any(report.remaining for report in reports) else DONE
-        who = None if entity is None else as_reference(entity, "--entity")
+        who = _meant(settings.out, memory, named) if entity is None else as_reference(entity, "--entity")
+        subject: dict[str, Any] = {"entity" if who is None or who.entity_type != "user" else "user": who}
 
         def run(rehearsal: bool) -> ForgetReport:
             return memory.forget(
-                entity=who,
+                **subject,
                 texts=named,
                 dry_run=rehearsal,
                 even_if_shared=even_if_shared,
@@ -84,6 +92,31 @@ def forget(
             )
 
         return _carry_out(settings.out, run, dry_run=dry_run, yes=yes)
+
+
+def _meant(out: Output, memory: Caliber, texts: Sequence[str]) -> EntityRef | None:
+    """Return the user that a text names, None if none does. Raises: UsageError where one of several may be meant."""
+    tables, names = Tables(memory._engine), {text.strip().casefold(): text.strip() for text in texts}
+    found = [
+        (each.entity, f"{each.namespace}:{each.name}".removeprefix(":"))
+        for each in tables.identities.all()
+        if each.namespace != MERGED and each.name.casefold() in names
+    ]
+    for name in filter(None, names.values()):  # users of imports have no stored name
+        user = EntityRef.user(name)
+        if tables.trajectories.list_by_initiator("user", user.id, limit=1):
+            found.append((user, name))
+    ids = {private_to(entity): entity for entity, _ in found}
+    if not ids:
+        return None
+    entity, name = found[-1]
+    if len(ids) == 1 and entity.entity_type == "user" and name in names.values():
+        return entity
+    shown = ", ".join(dict.fromkeys(f"{name} ({private_to(entity)})" for entity, name in found))
+    if out.json or not sys.stdin.isatty():
+        raise UsageError(f"several may be meant: {shown}", f"name one of them, such as --entity {next(iter(ids))}")
+    out.print(f"which is meant? {shown}")
+    return ids[click.prompt("its id", type=click.Choice(list(ids)), show_choices=False)]
 
 
 @click.command("purge", short_help="Remove a task, or the whole store.")
