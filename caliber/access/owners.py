@@ -344,3 +344,9 @@ def user_of(trajectory: Trajectory) -> EntityRef | None:
     if trajectory.initiator.entity_type is EntityType.USER:
         return trajectory.initiator
     return None if trajectory.user_id is None else EntityRef(EntityType.USER, trajectory.user_id)
+
+
+def may_be_latest(task: Trajectory, principal: Principal, ids: Collection[bytes]) -> bool:
+    """Return whether ``latest`` may name a task that a principal may work on: of a user only the user's own."""
+    user = user_of(task)
+    return not principal.is_user or (user is not None and user.id.bytes in ids)

@@ -13,7 +13,7 @@ import uuid
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.owners import TaskOwners
+from caliber.access.owners import TaskOwners, may_be_latest
 from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
@@ -73,7 +73,7 @@ def plan_rules(
         snapshot = memory.snapshot
         readers = Readers(TaskOwners.of_store(memory, clock.now_us, config.access, store.catalog), who)
         if trajectory_id is None:
-            trajectory_id = _latest(memory, snapshot, readers)
+            trajectory_id = _latest(memory, snapshot, readers, who)
         readers = readers.acting_for(trajectory_id)
         snapshot = readers.within(snapshot)
         vector, space_id = _embedded(config, snapshot, query)
@@ -105,12 +105,14 @@ def plan_rules(
         store.close()
 
 
-def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot, readers: Readers) -> uuid.UUID:
+def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot, readers: Readers, who: Principal) -> uuid.UUID:
     """Return the active trajectory in which something happened last, of those to work on. Raises: NotFound."""
+    ids = readers.sight().ids
     trajectories = snapshot[TASKS]
     active = trajectories.column("status") == trajectories.enum_code("status", TrajectoryStatus.ACTIVE.value)
     rows = np.flatnonzero(trajectories.live_mask & active).tolist()
     tasks: list[Trajectory] = [memory.entity(trajectories, row) for row in rows]
+    tasks = [task for task in tasks if may_be_latest(task, who, ids)]
     found = [task for task in tasks if readers.allows_change(trajectories.relation, task)]
     if not found:
         raise NotFound("there is no active trajectory yet", entity_type=TASKS, id="latest")

@@ -69,7 +69,15 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
     ) -> ContextWindow:
         """Assemble the context for the next prompt: never over budget, every candidate accounted for.
 
-        ``as_of`` is valid time: notes and artifacts count as they were valid then.
+        - ``trajectory_id``: the task; the window holds what its user may see.
+        - ``query``: what is asked, which chooses what is recalled; None for the last message of the user, else the goal
+          of the task, and "" for nothing.
+        - ``query_embedding``: the vector of the query, if the caller has it; else the provider makes it.
+        - ``max_tokens``: the budget; None for ``token_budget``, which is the most.
+        - ``as_of``: valid time: notes and artifacts count as they were valid then; None for now.
+        - ``extra_sections``: texts by the name of a section of the profile, such as ``system``; None leaves one out.
+        - ``consistency``: ``latest`` waits for what other processes committed; None for the store's default.
+        - ``deadline_ms``: the time after which the call gives up.
 
         Raises: NotFound, InputError kinds, BudgetTooSmall, LlmError kinds, DimensionMismatch.
         """

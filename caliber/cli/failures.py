@@ -56,6 +56,16 @@ class PipeClosed(Exception):
 _USERS: Final = (ConfigError, ValidationError, NotFound, NotRegistered, Conflict, SchemaMismatch, PermissionDenied)
 
 
+_OPTIONS: Final = {
+    "pass user= to": "add --as user:NAME to",
+    "pass even_if_shared=True": "pass --even-if-shared",
+    "even_if_shared=True": "--even-if-shared",
+    "kinds: ": "--kind: ",
+    "max_tokens=": "--max-tokens ",
+}
+"""Parameters of calls in messages, and the options that stand for them here."""
+
+
 class Asked(Protocol):
     """The format of failure messages; known only once the command has read its options."""
 
@@ -129,6 +139,8 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
         if isinstance(error, ConfigError) and isinstance(faults, list):
             details["faults"] = [str(fault) for fault in faults]
         message = details["faults"][0] if len(details.get("faults", ())) == 1 else str(error)
+        for parameter, option in _OPTIONS.items():
+            message = message.replace(parameter, option)
         return exit_code(error), message, advice(error), details
     if isinstance(error, OSError):
         named = f"{error.filename}: " if error.filename else ""

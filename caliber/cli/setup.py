@@ -165,7 +165,7 @@ def init(
         "keys": keys,
         "next": [
             f"caliber db tenant create NAME{option}" if tenants else f"caliber create{option}",
-            f"caliber ingest git .{option}",
+            f"caliber {_first_import(profile)}{option}",
         ],
     }
 
@@ -181,10 +181,15 @@ def init(
             out.print(f"next: caliber db tenant create NAME{option}")
             return
         out.print("next:")
-        out.print(f"  caliber create{option}          create the store")
-        out.print(f"  caliber ingest git .{option}    remember a repository")
+        out.print(f"  caliber create{option}    create the store")
+        out.print(f"  caliber {_first_import(profile)}{option}    import what there is")
 
     settings.out.result(document, human)
+
+
+def _first_import(profile: str | None) -> str:
+    """Return the command that fills a store of a profile first."""
+    return "ingest chat FILE.jsonl --for NAME" if profile == "chat-companion" else "ingest git ."
 
 
 def _completed(part: Path, profile: str) -> tuple[CaliberConfig, str]:
@@ -359,7 +364,7 @@ def create(settings: Settings, exist_ok: bool) -> None:
     if settings.tenant is not None:
         raise UsageError("a tenant is created by `caliber db tenant create NAME`", "it says where, with --source")
     path = settings.config_path()
-    config = settings.load()
+    config, _, origin = settings.check(None)
     store = config.storage.shown
     if store == ":memory:":
         raise UsageError("a store in memory is not created: opening it makes it", "name a file in storage.path")
@@ -377,10 +382,10 @@ def create(settings: Settings, exist_ok: bool) -> None:
         raise UsageError(
             f"there is a file at {store} already", "if it is your store, it is ready; else change storage.path"
         ) from error
-    option = in_command(path)
+    option, first = in_command(path), _first_import(None if origin is None else origin.base)
 
     def human() -> None:
         settings.out.print(f"{'kept' if existed else 'created'} {store}")
-        settings.out.print(f"next: caliber ingest git .{option}, or open it in Python: caliber.open({str(path)!r})")
+        settings.out.print(f"next: caliber {first}{option}, or open it in Python: caliber.open({str(path)!r})")
 
     settings.out.result({"store": store, "created": not existed}, human)

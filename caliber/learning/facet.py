@@ -6,7 +6,10 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from typing import Any, Final
+
+import numpy as np
 
 from caliber.access.identities import current
 from caliber.access.owners import TaskOwners, user_of
@@ -137,10 +140,55 @@ class LearningMethods(TaskMethods):
             return owner, found.trajectory_id
         owner = self._initiator(user, None)
         if owner.entity_type is not EntityType.USER:
-            raise RequiredFieldMissing("user is required: whose messages are these?", field="user")
+            raise RequiredFieldMissing(
+                "user is required: whose messages are these? Pass user='maria@example.com', or call it on"
+                " memory.acting_as(caliber.Principal.user('maria@example.com'))",
+                field="user",
+            )
         from caliber.learning.conversation import Conversations  # many stores learn from no messages
 
         return Conversations(self._engine, self._tasks, self._goes_on).of(owner, self._agent())
+
+    def conversations(
+        self,
+        user: str | EntityRef | None = None,
+        *,
+        limit: int = 20,
+        after: Trajectory | Id | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Trajectory]:
+        """Return the tasks of a user, also ended ones: the one that was active last first, at most ``limit``.
+
+        ``user`` is a name or reference; the handle of a user needs none. A page begins behind ``after``, a task or its
+        id. Tasks below others are left out.
+
+        Raises: InputError kinds; PermissionDenied for another user; NotFound for an ``after`` that there is not.
+        """
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            if user is None and not self._principal.is_user:
+                raise RequiredFieldMissing("user is required: whose conversations? such as 'maria'", field="user")
+            most = arguments.as_whole(limit, "limit", 1)
+            readers, tasks = self._searching.seen_by(user).readers, self._engine.snapshot("latest")[TRAJECTORY.name]
+            rows = {
+                row
+                for name in ("initiator_id", "user_id")
+                for code in (tasks.interned_codes(name).get(key, -1) for key in readers.used_by)
+                for row in np.flatnonzero((tasks.column(name) == code) & tasks.live_mask).tolist()
+            }
+            found: list[Trajectory] = [self._engine.memory.entity(tasks, row) for row in rows]
+            found = [each for each in found if each.parent_trajectory_id is None]
+            found = [self._shown(TRAJECTORY, each) for each in found if readers.allows_entity(TRAJECTORY, each)]
+            found.sort(key=_latest, reverse=True)
+            if after is not None:
+                if not isinstance(after, Trajectory):
+                    key = arguments.as_uuid(after, "after")
+                    after = next((each for each in found if each.trajectory_id == key), None)
+                    if after is None:
+                        raise NotFound(entity_type=TRAJECTORY.name, id=key)
+                last = _latest(after)
+                found = [each for each in found if _latest(each) < last]
+            return found[:most]
 
     def _goes_on(self, trajectory_id: TrajectoryId) -> bool:
         """Return whether the principal may go on with a task of the user that it acts for."""
@@ -234,6 +282,10 @@ class LearningMethods(TaskMethods):
                 if scope.start_turn <= first:
                     break
         return task, [turn for turn in found if turn.role is not TurnRole.SYSTEM], not first
+
+
+def _latest(task: Trajectory) -> tuple[datetime, bytes]:
+    return task.last_activity_at, task.trajectory_id.bytes
 
 
 def _with_key(turn: NewTurn, key: str) -> NewTurn:

@@ -102,7 +102,9 @@ class TaskMethods:
         kind = OWN_KIND.get(self._principal.kind)
         if kind is None or self._principal.is_admin:
             raise RequiredFieldMissing(
-                "user is required: whom is it for? such as user='maria@example.com'", field="user"
+                "user is required: whom is it for? Pass user='maria@example.com', or call it on"
+                " memory.acting_as(caliber.Principal.user('maria@example.com'))",
+                field="user",
             )
         return entity_of(self._engine, self._principal.id, kind)
 
@@ -189,13 +191,14 @@ class TaskMethods:
         trajectory_id: Id,
         *,
         status: OutcomeStatus | str,
-        summary: str,
+        summary: str = "",
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> TrajectoryOutcome:
         """End a task: close its open scopes, run the policies on task_end, store the outcome.
 
-        The delegation that it is of ends with it, and the delegations and handoffs of the task.
+        ``summary`` says what came of it, and may be left out. The delegation that
+        it is of ends with it, and the delegations and handoffs of the task.
 
         Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
         """
@@ -401,9 +404,19 @@ class TaskMethods:
     ) -> Artifact:
         """Store a typed output; equal content of one type and label is stored once per trajectory.
 
-        ``ttl`` is ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
-        ``trust`` left out is the label of the turn ``source_turn``, or else ``trust.artifacts``; it is never higher
-        than that of ``source_turn``.
+        - ``scope_id``: the open scope that it is an output of.
+        - ``artifact_type``: what it is, such as ``code_patch``; rules and windows choose by it.
+        - ``content``: a text, or bytes; windows show it, and searches find the words of a text.
+        - ``extraction_method``: how it was found: ``explicit`` if the agent stated it.
+        - ``confidence``: in [0, 1]; None if nobody measured it.
+        - ``ttl``: ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
+        - ``source_turn``: the number of the turn that it came from.
+        - ``schema_version``: the form of the content, for programs that read it.
+        - ``occurred_at``: when it came about; None for now.
+        - ``idempotency_key``: the same key gives the same artifact, so that a call may be repeated.
+        - ``trust``: left out, the label of ``source_turn``, or else ``trust.artifacts``; never above ``source_turn``'s.
+        - ``guard``: a lock that must still be held when it is stored.
+        - ``deadline_ms``: the time after which the call gives up.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, refused by lint), Conflict (the
             idempotency key came with other content or another label), LockExpired, PermissionDenied (a user states a

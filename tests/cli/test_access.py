@@ -56,6 +56,14 @@ def test_commands_act_for_whom_as_names(shop: CaliberConfig) -> None:
         caliber("explain", window)
     assert "no window yet" in caliber("explain", "latest", "--as", "user:chiara", code=2).stderr
     assert "no active trajectory" in caliber("context", "latest", "--as", "agent:planner", code=2).stderr
+    with package.open("caliber.toml", principal=package.Principal.agent("cron")) as memory:
+        shared = str(memory.start_trajectory("a shared task").trajectory_id)
+    assert caliber_json("context")["trajectory_id"] == shared
+    theirs = caliber_json("context", "--as", "user:ben")
+    assert theirs["trajectory_id"] != shared, "the newest task that is the user's own"
+    assert caliber_json("explain", "--as", "user:ben")["window_id"] == theirs["window_id"]
+    assert "of chiara yet" in caliber("context", "--as", "user:chiara", code=2).stderr
+    assert "add --as user:NAME" in caliber("explain", own, "--as", "app", code=2).stderr
     plan = caliber_json("plan", "--as", "user:ana@example.com")["trajectory_id"]
     assert plan != caliber_json("plan", "--as", "user:ben")["trajectory_id"]
 

@@ -14,6 +14,7 @@ from caliber.learning.facet import Learning, LearningMethods
 from caliber.model.ids import Id
 from caliber.model.learning import Learned
 from caliber.model.references import EntityRef
+from caliber.model.trajectory import Trajectory
 
 
 class AsyncLearningMethods(AsyncTaskMethods, of=LearningMethods):
@@ -35,6 +36,20 @@ class AsyncLearningMethods(AsyncTaskMethods, of=LearningMethods):
         See ``Caliber.remember``.
         """
         return await self._run(self._sync.remember, messages, user=user, task=task, wait=wait, deadline_ms=deadline_ms)
+
+    async def conversations(
+        self,
+        user: str | EntityRef | None = None,
+        *,
+        limit: int = 20,
+        after: Trajectory | Id | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Trajectory]:
+        """Return the tasks of a user, also ended ones: the one that was active last first, at most ``limit``.
+
+        See ``Caliber.conversations``.
+        """
+        return await self._run(self._sync.conversations, user, limit=limit, after=after, deadline_ms=deadline_ms)
 
 
 class AsyncLearning(AsyncFace, of=Learning):

@@ -82,7 +82,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         trajectory_id: Id,
         *,
         status: OutcomeStatus | str,
-        summary: str,
+        summary: str = "",
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> TrajectoryOutcome:

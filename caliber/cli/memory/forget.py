@@ -97,7 +97,7 @@ def forget(
 def _meant(out: Output, memory: Caliber, texts: Sequence[str]) -> EntityRef | None:
     """Return the user that a text names, None if none does. Raises: UsageError where one of several may be meant."""
     tables, names = Tables(memory._engine), {text.strip().casefold(): text.strip() for text in texts}
-    found = [
+    found: list[tuple[EntityRef, str]] = [
         (each.entity, f"{each.namespace}:{each.name}".removeprefix(":"))
         for each in tables.identities.all()
         if each.namespace != MERGED and each.name.casefold() in names

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from caliber.access.owners import may_be_latest
 from caliber.admin.tables import Tables
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
@@ -45,9 +46,12 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
     if text != LATEST:
         return as_id(text, "trajectory")
     active = Tables(memory._engine).trajectories.list_by_status("active")
-    newest = max(_workable(memory, active), key=lambda item: item.last_activity_at, default=None)
+    ids = memory._searching.readers.sight().ids
+    own = (task for task in _workable(memory, active) if may_be_latest(task, memory.principal, ids))
+    newest = max(own, key=lambda item: item.last_activity_at, default=None)
     if newest is None:
-        raise UsageError("there is no active trajectory yet", "add data first: `caliber ingest git .`")
+        whose = f" of {memory.principal.id}" if memory.principal.is_user else ""
+        raise UsageError(f"there is no active trajectory{whose} yet", "add data first, such as `caliber ingest git .`")
     found: uuid.UUID = newest.trajectory_id
     return found
 
@@ -99,7 +103,7 @@ def _query_of(memory: Caliber, window: ContextWindow) -> str | None:
 
 
 @click.command()
-@click.argument("trajectory")
+@click.argument("trajectory", default=LATEST)
 @click.option("-q", "--query", help='What is asked; "" for nothing.  [default: the last user turn, else the goal]')
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
@@ -108,7 +112,7 @@ def _query_of(memory: Caliber, window: ContextWindow) -> str | None:
 def context(
     settings: Settings, trajectory: str, query: str | None, max_tokens: int | None, text_only: bool, trace: bool
 ) -> None:
-    """Assemble the context window of TRAJECTORY (its id, or `latest`).
+    """Assemble the context window of TRAJECTORY: its id, or `latest`, the default; with --as user:X the user's.
 
     The window is recorded: `caliber explain` and `caliber replay` take its id.
     """
@@ -301,12 +305,12 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
 
 
 @click.command()
-@click.argument("window")
+@click.argument("window", default=LATEST)
 @click.option("--exclusion", metavar="ID", help="One record: why it is in the window, or why not.")
 @click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page for browsers.")
 @with_store
 def explain(settings: Settings, window: str, exclusion: str | None, page: Path | None) -> None:
-    """Explain WINDOW (its id, or `latest`): its contents, and what was left out."""
+    """Explain WINDOW (its id, or `latest`, the default): its contents, and what was left out."""
     if page is not None and exclusion is not None:
         raise UsageError("a page shows the whole window", "use --html without --exclusion")
     if page is not None and page.is_dir():
@@ -404,11 +408,11 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("window")
+@click.argument("window", default=LATEST)
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
 @with_store
 def replay(settings: Settings, window: str, text_only: bool) -> int:
-    """Assemble a recorded WINDOW (its id, or `latest`) again, and compare it with the record.
+    """Assemble a recorded WINDOW (its id, or `latest`, the default) again, and compare it with the record.
 
     Exit code 1 when the bytes differ.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.cli.memory.query import trajectory_id_of
+from caliber.cli.memory.query import LATEST, trajectory_id_of
 from caliber.cli.output import jsonable, plural
 from caliber.cli.settings import Settings, with_store
 from caliber.cli.team.shared import agent_names
@@ -56,11 +56,11 @@ _LABELS: Final = {
 
 
 @click.command()
-@click.argument("task")
+@click.argument("task", default=LATEST)
 @click.option("--limit", type=click.IntRange(1), default=_EVENTS, show_default=True, help="The most events to read.")
 @with_store
 def trace(settings: Settings, task: str, limit: int) -> None:
-    """Tell the story of TASK (its id, or `latest`): turns, windows, jobs, recoveries, durations.
+    """Tell the story of TASK (its id, or `latest`, the default): turns, windows, jobs, recoveries, durations.
 
     It shows ids, counts and durations, never content. Operations are there if write_behind.operation_share records
     them. The id of an artifact shows its task, scope and versions.
