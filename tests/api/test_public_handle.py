@@ -20,6 +20,7 @@ CORE = {
     "append_turn",
     "append_turns",
     "remember",
+    "conversations",
     "create_artifact",
     "add_note",
     "update_note",
