@@ -27,7 +27,7 @@ from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Now, Query, QueryReader
 from caliber.search.ranking import days, fusion
-from caliber.search.ranking.diversity import diversified, likeness
+from caliber.search.ranking.diversity import diversified, likeness, newer_first
 from caliber.search.ranking.floor import Floor, Floored, Thresholds
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
@@ -325,7 +325,10 @@ class Searcher:
             by_link = found.graph[place]
             linked = None if by_link is None else by_link.scores
             finders = (len(nearest.similarities[place]), item.keyword, linked)
-            out.append(fusion.joined(item, parts, total, most, finders))
+            joined = fusion.joined(item, parts, total, most, finders)
+            if settings.boosts.recency and query.when is None:
+                joined = newer_first(item, joined, frozenset(query.terms), self.terms_of, most)
+            out.append(joined)
         return out, reached
 
     def _linked(

@@ -503,3 +503,22 @@ def test_newest_breaks_ties_by_id_also_where_it_cuts(backend: Any, start: Any) -
     memory.get(notes[0].note_id)
     memory.storage.notes.update(notes[0].note_id, importance=5.0)  # its row is now the last one
     assert [hit.content for hit in memory.search("", kinds="note", limit=2).hits] == ["note 0", "note 1"]
+
+
+def test_a_newer_value_comes_first_where_recency_counts(backend: Any, start: Any) -> None:
+    # issue 40, point 8
+    config = backend.config(embedding_provider=None, search__weights=WORDS, search__boosts__recency=0.01)
+    agent = start(backend.open(config))
+    for month, note in (
+        (MARCH, "the staging server is at 10.0.0.5"),
+        (MAY, "the staging server is at 10.0.0.7 now"),
+        (JULY, "the staging server is at 10.0.0.9 now"),
+        (JULY, "the printer of Ines is at 10.0.0.2 now"),
+    ):
+        agent.note(note, occurred_at=month)
+    found = contents(agent.memory, "where is the staging server?")
+    assert [text.split()[5] for text in found[:3]] == ["10.0.0.9", "10.0.0.7", "10.0.0.5"]
+    hits = agent.memory.search("where is the staging server?").hits
+    assert hits[2].breakdown["outdated"] < 0
+    assert contents(agent.memory, "is the server at 10.0.0.5?")[0].endswith("10.0.0.5"), "the query names the value"
+    assert contents(agent.memory, "where was the staging server in March 2023?")[0].endswith("10.0.0.5")

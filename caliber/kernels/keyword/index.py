@@ -129,9 +129,9 @@ class Vocabulary:
                 self._learn([self._words.word(number).decode("utf-8") for number in range(learned, end)])
             return end < until
 
-    def word(self, number: int) -> bytes:
+    def word(self, number: int) -> str:
         """Return a word as written."""
-        return self._words.word(number)
+        return self._words.word(number).decode("utf-8")
 
     def spellings(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
         """Return the parts of the words of each text, in order."""
@@ -428,10 +428,10 @@ class KeywordSnapshot:
         )
         return found
 
-    def words(self, documents: Sequence[int]) -> list[list[str]]:
-        """Return the words of some documents, in the order of their texts."""
+    def words(self, documents: Sequence[int]) -> list[list[int]]:
+        """Return the numbers of the words of some documents, in the order of their texts."""
         numbers, edges = _unpacked(self._index.packed(documents))
-        words = [word.decode("utf-8") for word in map(self.dictionary.word, numbers.tolist())]
+        words = numbers.tolist()
         return [words[start:end] for start, end in pairwise(edges.tolist())]
 
     def _mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

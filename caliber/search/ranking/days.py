@@ -59,7 +59,7 @@ class DaysMeant:
                 unread.append((row, moment, key))
         texts = item.words.words([row for row, _, _ in unread]) if unread else []
         for (row, moment, key), words in zip(unread, texts, strict=True):
-            known[key] = days = _days_of(" ".join(words), moment)
+            known[key] = days = _days_of(" ".join(map(item.words.dictionary.word, words)), moment)
             found[row] = _means(days, when)
         return found
 

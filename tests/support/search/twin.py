@@ -181,6 +181,8 @@ class Hit:
     score: float
     breakdown: dict[str, float]
     found_by: tuple[str, ...]
+    exact: float = 0.0
+    """The score in double precision."""
 
 
 @dataclass
@@ -312,7 +314,10 @@ class Twin:
                     score += weight / total * value
                     if weight / total * value:
                         breakdown[name] = weight / total * value
-            hits.append(Hit(record, f32(max(score, LEAST)), breakdown, found_by))
+            hits.append(Hit(record, f32(max(score, LEAST)), breakdown, found_by, max(score, LEAST)))
+        if settings.boosts.recency and question.days is None:
+            for kind in dict.fromkeys(hit.record.kind for hit in hits):
+                self._newer_first([hit for hit in hits if hit.record.kind == kind], question, own)
         least = self._least_similarity() if weights["vector"] else None
         bound = (
             question.of_days and self.floor_is_on(weights["vector"] > 0) and any(hit.record in of_days for hit in hits)
@@ -331,6 +336,40 @@ class Twin:
                 beyond = [hit for hit in beyond if not question.idle and alike[hit.record] >= least]
             hits += beyond
         return hits[: self.asked.limit], tuple(" ".join(name) for name in names)
+
+    def _newer_first(self, hits: list[Hit], question: Question, own: Mapping[Record, float]) -> None:
+        """Lower the statements of a thing below newer ones with another value, among the best of a kind."""
+        best = sorted(hits, key=lambda hit: (-hit.score, hit.record.id))[:8]
+        best = [hit for hit in best if 3 <= hit.record.length <= 32 and own[hit.record] > 0]
+        scores = {hit.record: hit.exact for hit in best}
+        before = dict(scores)
+        language = self.given.language
+
+        def follows(old: Record, new: Record) -> bool:
+            """Return whether a newer record may state another value of what an older one states."""
+            sizes = sorted((old.length, new.length))
+            return (
+                new.at_us > old.at_us
+                and before[old] * 0.8 <= before[new]
+                and 0.6 * sizes[1] <= sizes[0]
+                and 0.6 * own[old] <= own[new]
+            )
+
+        for hit in sorted(best, key=lambda hit: -hit.record.at_us):
+            old = hit.record
+            for new in (other.record for other in best):
+                if not follows(old, new) or old.head != new.head:
+                    continue
+                one, other = set(words_of(old.document)), set(words_of(new.document))
+                common = len(one & other)
+                asked = {term for word in one - other for term in language.meaning(word).terms} & set(question.terms)
+                alike = common >= 3 and 0.6 * max(len(one), len(other)) <= common < min(len(one), len(other))
+                if alike and not asked:
+                    scores[old] = min(scores[old], scores[new] * (1 - 2**-20))
+        for hit in best:
+            if scores[hit.record] != hit.exact:
+                hit.breakdown["outdated"] = scores[hit.record] - hit.exact
+                hit.score, hit.exact = f32(scores[hit.record]), scores[hit.record]
 
     # --- days -------------------------------------------------------------------------------------
 
