@@ -268,10 +268,15 @@ class Module:
         return [*(line for each in member.overloads for line in self._overload(each)), *self._one(member, spoken)]
 
     def _overload(self, member: Member) -> list[str]:
-        assert isinstance(member.returned, type)
-        parameters, result = self._parameters(member, member.node), self._face(member.returned)
+        parameters, returned = self._parameters(member, member.node), member.returned
+        if is_facet(returned):
+            assert isinstance(returned, type)
+            head, result = "def", self._face(returned)
+        else:
+            assert member.node.returns is not None
+            head, result = "async def", self._annotated(member.module, member.node.returns)
         noted = "  # type: ignore[overload-overlap]" if "type: ignore" in inspect.getsource(member.function) else ""
-        return [f"@{self.use('typing', 'overload')}", f"def {member.name}({parameters}) -> {result}: ...{noted}", ""]
+        return [f"@{self.use('typing', 'overload')}", f"{head} {member.name}({parameters}) -> {result}: ...{noted}", ""]
 
     def _one(self, member: Member, spoken: str) -> list[str]:
         node = member.node

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
@@ -20,9 +20,11 @@ from caliber.model.access import Principal
 from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
-from caliber.model.ids import Id
+from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
+from caliber.model.knowledge import Note
 from caliber.model.references import EntityRef
 from caliber.model.search import ReadConsistency
+from caliber.model.trajectory import Artifact, Scope, Session, Trajectory, Turn
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.policies.policy_engine import tasks_of
 from caliber.search.service import Searching
@@ -43,6 +45,31 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         super().__init__(engine, principal, tasks_of(engine, principal, self._reader.assemble_only))
 
     # --- reading -----------------------------------------------------------------------------------
+
+    @overload
+    def get(
+        self, id: TrajectoryId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Trajectory: ...
+
+    @overload
+    def get(self, id: ScopeId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Scope: ...
+
+    @overload
+    def get(self, id: TurnId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Turn: ...
+
+    @overload
+    def get(
+        self, id: ArtifactId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Artifact: ...
+
+    @overload
+    def get(self, id: NoteId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Note: ...
+
+    @overload
+    def get(self, id: SessionId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Session: ...
+
+    @overload
+    def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any: ...
 
     def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any:  # noqa: A002  (the pinned name)
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id.

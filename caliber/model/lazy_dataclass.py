@@ -22,6 +22,15 @@ else:
         return _frozen_with_slots if cls is None and options == _LAZY else dataclasses.dataclass(cls, **options)
 
 
+_LINE_CHARS: Final = 160
+
+
+def one_line(begin: str, rest: str) -> str:
+    """Return how an object that people print reads: one line, however much it holds."""
+    line = begin + " ".join(rest.split())
+    return f"{line[: _LINE_CHARS - 2]}…)" if len(line) > _LINE_CHARS - 1 else f"{line})"
+
+
 _LAZY: Final = {"frozen": True, "slots": True}
 
 
@@ -57,12 +66,13 @@ def _compiled_by_call(cls: type, name: str) -> Any:
 
 
 def _frozen_with_slots(cls: type) -> Any:
-    if any(name in vars(cls) for name in _METHODS) or any(map(dataclasses.is_dataclass, cls.__bases__)):
+    own = {name for name in _METHODS if name in vars(cls)}
+    if own - {"__repr__"} or any(map(dataclasses.is_dataclass, cls.__bases__)):
         return dataclasses.dataclass(frozen=True, slots=True)(cls)
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     made.__dataclass_params__.frozen = True  # what a class that inherits from it must be too
     made.__getstate__, made.__setstate__ = _state, _set_state
-    for name in _METHODS:
+    for name in _METHODS.keys() - own:
         setattr(made, name, (_compiled_by_call if name in _DROPPING else _Uncompiled)(made, name))
     return made
 

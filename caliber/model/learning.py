@@ -9,7 +9,7 @@ from enum import StrEnum
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import JobState
 from caliber.model.knowledge import NoteType
-from caliber.model.lazy_dataclass import dataclass
+from caliber.model.lazy_dataclass import dataclass, one_line
 from caliber.model.references import EntityRef
 
 
@@ -95,6 +95,12 @@ class Learned:
     state: JobState
     decisions: tuple[LearningDecision, ...] = ()
     undone: bool = False
+
+    def __repr__(self) -> str:
+        found = "; ".join(f"{each.action} {each.statement!r}" for each in self.decisions)
+        return one_line(
+            f"Learned({self.state}, {len(self.turns)} turns, task {self.trajectory_id}: ", found or "nothing"
+        )
 
     @property
     def added(self) -> tuple[LearningDecision, ...]:

@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.errors import InvalidValue
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
-from caliber.model.lazy_dataclass import dataclass
+from caliber.model.lazy_dataclass import dataclass, one_line
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from caliber.model.guard.validation import ValidationIssue
 
 _renderers: list[Callable[[Any], str]] = []
+
+
+_SHOWN: Final = 80
+"""Characters of a text that a printed hit shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,11 @@ class ContextWindow:
     issues: tuple[ValidationIssue, ...] = field(default=(), compare=False)
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
+    def __repr__(self) -> str:
+        sections = ", ".join(f"{each.section_type} {each.token_count}" for each in self.sections)
+        used = f"{self.used_tokens} of {self.max_tokens} tokens"
+        return one_line(f"ContextWindow({self.window_id}, {self.status}, {used}: ", sections or "empty")
+
     def to_messages(self, form: Literal["openai", "anthropic"] = "openai") -> list[dict[str, Any]]:
         """Return the window as message dicts that a provider accepts: context as one system message, then the turns.
 
@@ -208,6 +217,9 @@ class SearchHit:
     breakdown: dict[str, float]
     found_by: tuple[str, ...] = ()
     around: tuple[str, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        return one_line(f"SearchHit({self.kind} {self.id}, {self.score:.4f}: ", repr(self.content[:_SHOWN]))
 
     @property
     def snippet(self) -> str:
@@ -265,3 +277,7 @@ class SearchResult:
     """What the caller may try where nothing was found; it says nothing about records."""
     issues: tuple[ValidationIssue, ...] = ()
     """The findings about the hits with ``validation_mode = "always"``."""
+
+    def __repr__(self) -> str:
+        found = "; ".join(f"{hit.kind} {hit.score:.2f} {hit.content[:_SHOWN]!r}" for hit in self.hits)
+        return one_line(f"SearchResult({self.status}, {len(self.hits)} hits: ", found or self.reason or "nothing")

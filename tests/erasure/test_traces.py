@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,7 +54,7 @@ def _answers(memory: caliber.Caliber) -> Iterator[str]:
     yield repr(memory.admin.stats())
     yield repr(memory.jobs.list(limit=1_000))
     for text in ("turn note has likes met", "private", "name", "thing"):
-        yield repr(memory.search(text, limit=100))
+        yield repr(dataclasses.asdict(memory.search(text, limit=100)))
     for name in ("fact", "step", "note"):
         yield repr(memory.records(name).find(limit=1_000))
     for task in memory.storage.trajectories.all():

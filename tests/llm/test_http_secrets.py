@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import pickle
 import traceback
@@ -240,7 +241,7 @@ def test_no_event_and_no_file_holds_the_key(server: ModelServer, tmp_path: Path)
             memory.append_turn(scope.scope_id, role="user", content=f"words {number}")
             window = memory.assemble_context(task.trajectory_id, query=f"words {number}")
             assert window.status == "degraded"
-            assert KEY not in repr(window)
+            assert KEY not in repr({each.name: getattr(window, each.name) for each in dataclasses.fields(window)})
             assert KEY not in repr(memory.search(f"words {number}"))
             until(lambda: "refused" in repr(list(memory.storage.events.all())))  # the worker's first failure
         memory.close_scope(scope.scope_id)

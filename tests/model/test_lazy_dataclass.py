@@ -222,3 +222,17 @@ def test_no_frozen_class_with_slots_compiles_its_methods_at_once() -> None:
         if "dataclass(frozen=True, slots=True)" in text and "lazy_dataclass import dataclass" not in text:
             found.append(file.name)
     assert found == ["lazy_dataclass.py"], "import dataclass from caliber.model.lazy_dataclass"
+
+
+def test_what_people_print_is_one_line() -> None:
+    with caliber.open(caliber.profiles.chat_companion(":memory:", embedding_provider=None), create=True) as memory:
+        told = [{"role": "user", "content": "My dog is called Pixel.\n" + "I like long walks.\n" * 50}]
+        learned = memory.remember(told, user="ana")
+        window = memory.assemble_context(learned.trajectory_id)
+        found = memory.search("Pixel", user="ana")
+        shown = [repr(each) for each in (learned, window, found, found.hits[0])]
+    assert [text for text in shown if len(text) > 160 or "\n" in text or not text.endswith(")")] == []
+    assert shown[0].startswith("Learned(done, 1 turns, task ")
+    assert f"{window.used_tokens} of {window.max_tokens} tokens" in shown[1]
+    assert "Pixel" in shown[2]
+    assert pickle.loads(pickle.dumps(found)) == found

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from caliber.admin.backup import RestoreReport
 from caliber.api import opening
@@ -37,11 +37,13 @@ from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
-from caliber.model.ids import Id
+from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
+from caliber.model.knowledge import Note
 from caliber.model.progress import Progress, Tracer
 from caliber.model.references import EntityRef
 from caliber.model.search import ReadConsistency
 from caliber.model.time import Clock
+from caliber.model.trajectory import Artifact, Scope, Session, Trajectory, Turn
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.storage.protocol import ConnectionPool
 
@@ -116,6 +118,35 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
     """``Caliber`` with ``async`` methods."""
 
     _sync: Caliber
+
+    @overload
+    async def get(
+        self, id: TrajectoryId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Trajectory: ...
+
+    @overload
+    async def get(
+        self, id: ScopeId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Scope: ...
+
+    @overload
+    async def get(self, id: TurnId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Turn: ...
+
+    @overload
+    async def get(
+        self, id: ArtifactId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Artifact: ...
+
+    @overload
+    async def get(self, id: NoteId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Note: ...
+
+    @overload
+    async def get(
+        self, id: SessionId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Session: ...
+
+    @overload
+    async def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any: ...
 
     async def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any:
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id. See ``Caliber.get``."""
