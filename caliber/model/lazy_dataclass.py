@@ -22,15 +22,6 @@ else:
         return _frozen_with_slots if cls is None and options == _LAZY else dataclasses.dataclass(cls, **options)
 
 
-_LINE_CHARS: Final = 160
-
-
-def one_line(begin: str, rest: str) -> str:
-    """Return how an object that people print reads: one line, however much it holds."""
-    line = begin + " ".join(rest.split())
-    return f"{line[: _LINE_CHARS - 2]}…)" if len(line) > _LINE_CHARS - 1 else f"{line})"
-
-
 _LAZY: Final = {"frozen": True, "slots": True}
 
 

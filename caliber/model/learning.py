@@ -6,10 +6,11 @@ import uuid
 from datetime import datetime
 from enum import StrEnum
 
+from caliber.model.forms.lines import of_learned
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import JobState
 from caliber.model.knowledge import NoteType
-from caliber.model.lazy_dataclass import dataclass, one_line
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
 
 
@@ -96,11 +97,7 @@ class Learned:
     decisions: tuple[LearningDecision, ...] = ()
     undone: bool = False
 
-    def __repr__(self) -> str:
-        found = "; ".join(f"{each.action} {each.statement!r}" for each in self.decisions)
-        return one_line(
-            f"Learned({self.state}, {len(self.turns)} turns, task {self.trajectory_id}: ", found or "nothing"
-        )
+    __repr__ = of_learned
 
     @property
     def added(self) -> tuple[LearningDecision, ...]:

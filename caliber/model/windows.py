@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.errors import InvalidValue
+from caliber.model.forms.lines import of_hit, of_result, of_window
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
-from caliber.model.lazy_dataclass import dataclass, one_line
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from caliber.model.guard.validation import ValidationIssue
 
 _renderers: list[Callable[[Any], str]] = []
-
-
-_SHOWN: Final = 80
-"""Characters of a text that a printed hit shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +154,7 @@ class ContextWindow:
     issues: tuple[ValidationIssue, ...] = field(default=(), compare=False)
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
-    def __repr__(self) -> str:
-        sections = ", ".join(f"{each.section_type} {each.token_count}" for each in self.sections)
-        used = f"{self.used_tokens} of {self.max_tokens} tokens"
-        return one_line(f"ContextWindow({self.window_id}, {self.status}, {used}: ", sections or "empty")
+    __repr__ = of_window
 
     def to_messages(self, form: Literal["openai", "anthropic"] = "openai") -> list[dict[str, Any]]:
         """Return the window as message dicts that a provider accepts: context as one system message, then the turns.
@@ -218,8 +212,7 @@ class SearchHit:
     found_by: tuple[str, ...] = ()
     around: tuple[str, ...] = field(default=(), repr=False)
 
-    def __repr__(self) -> str:
-        return one_line(f"SearchHit({self.kind} {self.id}, {self.score:.4f}: ", repr(self.content[:_SHOWN]))
+    __repr__ = of_hit
 
     @property
     def snippet(self) -> str:
@@ -278,6 +271,4 @@ class SearchResult:
     issues: tuple[ValidationIssue, ...] = ()
     """The findings about the hits with ``validation_mode = "always"``."""
 
-    def __repr__(self) -> str:
-        found = "; ".join(f"{hit.kind} {hit.score:.2f} {hit.content[:_SHOWN]!r}" for hit in self.hits)
-        return one_line(f"SearchResult({self.status}, {len(self.hits)} hits: ", found or self.reason or "nothing")
+    __repr__ = of_result
