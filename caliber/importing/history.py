@@ -10,7 +10,7 @@ Source: docs/decisions/0022.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from caliber.api.caliber import Caliber
@@ -52,7 +52,7 @@ def import_history(
     def store() -> None:
         nonlocal batch
         if batch:
-            turns = memory.append_turns(scope.scope_id, [turn for commit in batch for turn in turns_of(commit, trust)])
+            turns = memory.append_turns(scope.scope_id, [turn_of(commit, trust) for commit in batch])
             done.commits += len(batch)
             done.turns += len(turns)
             advance(len(batch))
@@ -92,22 +92,15 @@ def _month(commit: Commit) -> str:
     return "" if commit.authored_at is None else commit.authored_at.strftime("%Y-%m")
 
 
-def turns_of(commit: Commit, trust: TrustLabel) -> Iterator[dict[str, Any]]:
-    """Yield a commit as two turns: the message of its author, who is not the user, and its changes."""
+def turn_of(commit: Commit, trust: TrustLabel) -> dict[str, Any]:
+    """Return a commit as one turn, in the words of its author, who is not the user: its message and its changes."""
     author = " ".join(_CONTROL.sub(" ", commit.author).split())[:200] or None
-    yield {
+    return {
         "role": "user",
-        "content": commit.message or b"(no message)",
+        "content": (commit.message or b"(no message)") + f"\n\n{changes_text(commit)}".encode(),
         "name": author,
         "occurred_at": commit.authored_at,
         "idempotency_key": f"{_KEY}{commit.hash}:message",
-        "trust": trust,
-    }
-    yield {
-        "role": "assistant",
-        "content": changes_text(commit),
-        "occurred_at": commit.authored_at,
-        "idempotency_key": f"{_KEY}{commit.hash}:changes",
         "trust": trust,
     }
 
