@@ -121,6 +121,9 @@ def _is_message(message: Any) -> bool:
         and _is_text(message.content)
         and _all_are(calls, dict)
         and all(map(_is_call, calls))
+        and _all_are(message.thinking, dict)
+        and all(_is_text(each.get("type")) and _is_text(each.get("thinking", "")) for each in message.thinking)
+        and isinstance(message.is_error, bool)
     )
 
 

@@ -20,8 +20,6 @@ from support.search.worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STOR
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue
 
-pytestmark = pytest.mark.prove
-
 READER = Principal(PrincipalKind.AGENT, "reader", AgentRole.EXECUTOR)
 ASKED = st.tuples(
     QUERIES,
@@ -91,6 +89,7 @@ def not_filterable(options: dict[str, Any]) -> bool:
     return any(not any(name in COLUMNS[kind] for kind in kinds) for name in options["filter"] or ())
 
 
+@pytest.mark.prove
 @settings(max_examples=examples(12, 300), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=QUERIES, limits=st.lists(st.integers(1, 40), min_size=2, max_size=3))
 def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str, limits: list[int]) -> None:
@@ -106,6 +105,7 @@ def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str,
         assert larger[: len(smaller)] == smaller
 
 
+@pytest.mark.prove
 @settings(max_examples=examples(3, 150), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, asked=st.lists(ASKED, min_size=2, max_size=5))
 def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked: Any) -> None:

@@ -386,7 +386,7 @@ class Judge:
         return faults
 
     def _excused(self, op: Op) -> bool:
-        """Return whether others may be why a command ended with an error: by a lock, or by erasing what it writes to."""
+        """Return whether others may be why a command failed: by a lock, or by erasing what it writes to."""
         if any(word in str(op.result) for word in BUSY):
             return True
         beside = [each for each in (*self._erasing, *self._overwriting) if not each.before(op) and not op.before(each)]
