@@ -23,13 +23,14 @@ from support.configs import AGENT
 from support.crash import machine_process, machine_rows
 from support.crash.machine_process import Order, settings_of
 from support.databases import DSN
+from support.evidence import scale
 from support.waits import holds_within, let_run
 
 import caliber
 from caliber.model.errors import CaliberError
 
 PEOPLE = 5
-PATIENCE_S = 120
+PATIENCE_S = scale(120, 900)
 LABEL = re.compile(r"\[[^\]\s]+#\d+:\d+\]")
 ERASING = ("forget", "purge")
 HALF_DONE = ("remember", "ingest", "restore")
