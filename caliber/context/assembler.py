@@ -43,7 +43,7 @@ from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
 from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, render_columns
 from caliber.context.trace import Decided
-from caliber.context.window import build_window, count_sections, cut_texts, excess, keep_labels
+from caliber.context.window import build_window, count_sections, cut_texts, excerpt_turns, excess, keep_labels
 from caliber.model.context import SectionType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
 from caliber.resident.mirror import RelationSnapshot
@@ -139,6 +139,10 @@ def decide(
             filled = way(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
         if reader is not None:
             _render_turns(ranked, filled.codes, reader, rendered)
+            if plan.stable_first and excerpt_turns(
+                plan, ranked, sizes, plan.excerpt_length(max_tokens), filled, rendered
+            ):
+                continue
         shown = cut_texts(plan, ranked, sizes, filled, rendered)
         if silent := {item.place: item.room for item in filled.truncations if rendered.is_silent(item.place)}:
             keep_labels(plan, ranked, [*silent], rendered)
@@ -284,7 +288,8 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
     if len(places):
         turns = rendered.passages.parts(ranked[ROW][places].tolist())
         for place, turn in zip(places.tolist(), turns, strict=True):
-            rendered.texts[place] = turn.line
+            short = rendered.shortened.get(place)
+            rendered.texts[place] = turn.line if short is None else short.of(turn.line)
             rendered.speakers[place] = turn.speaker
 
 

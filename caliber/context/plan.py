@@ -30,6 +30,7 @@ from caliber.schema.traits import Enters
 
 INT32_MAX: Final = 2**31 - 1
 UNCAPPED: Final = -1
+_EXCERPT_LEAST, _EXCERPT_MOST, _EXCERPT_SHARE = 60, 200, 0.3
 
 SYSTEM, PERSONA, EXTRA = 0, 1, 6
 """The numbers of sources that are texts, not records. Stored windows hold these numbers: none ever changes."""
@@ -223,6 +224,11 @@ class AssemblyPlan:
         return 1 if self.additive else 0
 
     @property
+    def hole_length(self) -> int:
+        """The length of the line that marks turns left out of a passage; of other estimators, the most it may be."""
+        return 4 if self.additive else 3
+
+    @property
     def ruler(self) -> str:
         """The parameters that lengths depend on, besides the text."""
         return "" if self.additive else f"{self.measures.estimator} {self.separator!r}"
@@ -269,6 +275,11 @@ class AssemblyPlan:
         ratio = self.config.pcp.dosage.compress_ratio
         assert ratio is not None
         return int(length * ratio)
+
+    def excerpt_length(self, max_tokens: int) -> int:
+        """Return the length from which on a recalled turn enters as an excerpt, which is no longer than that."""
+        share = int(_EXCERPT_SHARE * self.budget(max_tokens))
+        return self.longest(min(_EXCERPT_MOST, max(_EXCERPT_LEAST, share)))
 
     def cap_of(self, section: SectionPlan, max_tokens: int) -> int | None:
         """Return the hard limit of a section's tokens, or None."""

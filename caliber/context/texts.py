@@ -24,6 +24,8 @@ from caliber.storage.compile.damage import NO_INSTANT, UNREADABLE, damaged
 
 DISPUTED_LEAD: Final = "[another record contradicts this] "
 """The text before a record whose conflict with another one is open: no cut at the end removes it."""
+LEFT_OUT: Final = "…"
+"""The mark of sentences and of turns that are left out between others."""
 _SYSTEM: Final = "system"
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _INDENT: Final = "\n    "
@@ -136,7 +138,7 @@ def turns_shown_as(message: Message) -> Iterator[TurnText]:
 class Cut:
     """The cut of a text: its length in characters, and whether dots follow.
 
-    ``spans`` are the sentences that stay of a compressed text; where others are left out between them, dots stand.
+    ``spans`` are the sentences that stay of a compressed text; where others are left out between them, a mark stands.
     """
 
     characters: int
@@ -146,7 +148,7 @@ class Cut:
     def of(self, whole: str) -> str:
         """Return the rest of a text after the cut."""
         if self.spans:
-            return quoted(whole, self.spans)
+            return quoted(whole, self.spans) + f" {LEFT_OUT}" * self.dots
         return whole[: self.characters] + (ELLIPSIS if self.dots else "")
 
 
@@ -164,7 +166,7 @@ class RenderedTexts:
 
     ``texts`` holds at least the included texts, as they enter; ``whole`` the cut ones before the cut; ``parts`` gives
     turns in parts, for messages; ``cut_turns`` the turns that were cut; ``cuts`` the position of each cut;
-    ``shortened`` the texts that were abridged by their rule, before any cut.
+    ``shortened`` the texts that were abridged by their rule, or are excerpts of a recalled turn, before any cut.
     """
 
     texts: dict[int, str]
@@ -205,11 +207,11 @@ class RenderedTexts:
 
 
 def quoted(whole: str, spans: Sequence[tuple[int, int]]) -> str:
-    """Return parts of a text in their order, with dots between those that do not adjoin."""
+    """Return parts of a text in their order, with a mark between those that do not adjoin."""
     out, before = "", None
     for start, end in spans:
         gap = "" if before is None else whole[before:start]
-        out += (f" {ELLIPSIS} " if gap.strip() else gap) + whole[start:end]
+        out += (f" {LEFT_OUT} " if gap.strip() else gap) + whole[start:end]
         before = end
     return out
 

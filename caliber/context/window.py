@@ -31,7 +31,7 @@ from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.texts import Cut, RenderedTexts, TurnText, byte_length, passage_lead, quoted
+from caliber.context.texts import LEFT_OUT, Cut, RenderedTexts, TurnText, byte_length, passage_lead, quoted
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length
 from caliber.model.context import ContextPersistence
@@ -103,22 +103,27 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
 
 
 def _body(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> str:
+    return item.section.header + "".join([between + text for between, text in _pieces(decided, item, rendered)])
+
+
+def _pieces(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> list[tuple[str, str]]:
+    """Return what stands before each text of a section, and the text; of passages the first line has the lead."""
     plan, ranked, texts = decided.plan, decided.ranked, rendered.texts
     if not item.passages:
-        return item.section.header + plan.separator.join([texts[place] for place in item.places])
-    parts: list[list[str]] = []
-    last = 0
-    passages, days = ranked[PASSAGE_ID], ranked[DAY]
+        return [(plan.separator * bool(at), texts[place]) for at, place in enumerate(item.places)]
+    out: list[tuple[str, str]] = []
+    passages, days, numbers = ranked[PASSAGE_ID], ranked[DAY], ranked[TURN_NUMBER]
+    last, follows = 0, -1
     for place in item.places:
-        passage = int(passages[place])
+        passage, text = int(passages[place]), texts[place]
+        between = plan.separator if out else ""
         if passage and passage == last:
-            parts[-1].append(texts[place])
+            between = "\n" if numbers[place] == follows else f"\n{LEFT_OUT}\n"
         elif passage:
-            parts.append([passage_lead(texts[place], rendered.speakers[place], int(days[place]))])
-        else:
-            parts.append([texts[place]])
-        last = passage
-    return item.section.header + plan.separator.join(["\n".join(lines) for lines in parts])
+            text = passage_lead(text, rendered.speakers[place], int(days[place]))
+        out.append((between, text))
+        last, follows = passage, int(numbers[place]) + 1
+    return out
 
 
 def count_sections(decided: Decided, rendered: RenderedTexts) -> tuple[dict[int, int], int]:
@@ -184,6 +189,8 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
             places = np.concatenate((lines, places[~is_line]))
             _, first = np.unique(ranked[PASSAGE_ID][lines], return_index=True)
             size += int(ranked[LEAD][lines[first]].sum()) + plan.line_length * (len(lines) - len(first))
+            same = ranked[PASSAGE_ID][lines[1:]] == ranked[PASSAGE_ID][lines[:-1]]
+            size += plan.hole_length * int((same & (np.diff(ranked[TURN_NUMBER][lines]) != 1)).sum())
             items = len(first) + len(places) - len(lines)
         size += plan.separator_length * (items if present else items - 1)
         tokens = plan.tokens(size) if counts is None else counts.get(section.index, 0)
@@ -255,8 +262,36 @@ def _compressed(plan: AssemblyPlan, whole: str, room: int, query: str | None) ->
     def fits(spans: Sequence[tuple[int, int]]) -> bool:
         return int(plan.measure([quoted(whole, spans)])[0]) <= room
 
-    spans = key_sentences(whole, query or "", fits)
+    spans = key_sentences(whole, query or "", fits, plan.config.search.keyword.language)
     return Cut(spans[-1][1], False, spans) if spans else _cut(plan, whole, room)
+
+
+def excerpt_turns(
+    plan: AssemblyPlan, ranked: Candidates, sizes: NDArray[np.int64], room: int, filled: Filled, rendered: RenderedTexts
+) -> bool:
+    """Shorten long recalled turns that entered to ``room``, and their sizes; return whether there were any."""
+    places = entered(filled.codes)
+    long = places[(ranked[SOURCE].take(places) == PASSAGE) & (sizes.take(places) > room)].tolist()
+    for place in long:
+        label = f"{rendered.speakers[place]}: "
+        rendered.shortened[place] = made = _excerpt(plan, rendered.texts[place], room, rendered.query, label)
+        sizes[place] = plan.measure([made.of(rendered.texts[place])])[0]
+    return bool(long)
+
+
+def _excerpt(plan: AssemblyPlan, whole: str, room: int, query: str | None, label: str) -> Cut:
+    """Return the sentences of a recalled turn that are nearest to the query, after its speaker."""
+    from caliber.text.key_sentences import excerpt
+
+    def cut(spans: Sequence[tuple[int, int]]) -> Cut:
+        parts = ((0, len(label) - 1), *((start + len(label), end + len(label)) for start, end in spans))
+        return Cut(parts[-1][1], parts[-1][1] < len(whole.rstrip()), parts)
+
+    def fits(spans: Sequence[tuple[int, int]]) -> bool:
+        return int(plan.measure([cut(spans).of(whole)])[0]) <= room
+
+    spans = excerpt(whole[len(label) :], query or "", fits, plan.config.search.keyword.language)
+    return cut(spans) if spans else _cut(plan, whole, room, label)
 
 
 def _cut(plan: AssemblyPlan, whole: str, room: int, label: str = "") -> Cut:
@@ -271,19 +306,11 @@ def _cut(plan: AssemblyPlan, whole: str, room: int, label: str = "") -> Cut:
 
 def _spans(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> list[tuple[int, int]]:
     """Return the characters of a section's body that each of its sources takes."""
-    ranked, texts = decided.ranked, rendered.texts
-    between = len(decided.plan.separator)
     out: list[tuple[int, int]] = []
-    at, last = len(item.section.header) - between, 0
-    for place in item.places:
-        passage = int(ranked[PASSAGE_ID][place]) if item.passages else 0
-        same = passage and passage == last
-        at += 1 if same and out else between
-        text = texts[place]
-        if passage and not same:
-            text = passage_lead(text, rendered.speakers[place], int(ranked[DAY][place]))
-        out.append((at, at + len(text)))
-        at, last = at + len(text), passage
+    at = len(item.section.header)
+    for between, text in _pieces(decided, item, rendered):
+        at += len(between) + len(text)
+        out.append((at - len(text), at))
     return out
 
 

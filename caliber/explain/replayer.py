@@ -146,7 +146,8 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
             out[place] = turns[place].text
         elif source == PASSAGE:
             turn = turn_of_content(content)
-            out[place], speakers[place] = turn.line, turn.speaker
+            short = record.shortened.get(place)
+            out[place], speakers[place] = turn.line if short is None else short.of(turn.line), turn.speaker
         else:
             if source not in plan.records:
                 raise StorageError("a window's record names a memory that its configuration does not have")

@@ -1,26 +1,35 @@
-"""Extractive compression of one record: its first sentence, and those that answer a query or are central to it.
+"""Extractive compression of one record: its first sentence and those that answer a query, or an excerpt around these.
 
-Scores are whole numbers of words in common, so the same text and query always give the same sentences. No model is
-asked. Source: C-274, docs/pcp.md.
+Scores count words in common, by their stems and how rare they are in the text, so the same text and query always give
+the same sentences. No model is asked. Source: C-274, docs/pcp.md.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from math import log1p
 from typing import Final
 
+from caliber.kernels import words_of
 from caliber.text.sentences import iter_sentences
+from caliber.text.words import Analyzer
 
 Spans = tuple[tuple[int, int], ...]
-_WORD: Final = re.compile(r"\w{3,64}")
+Fits = Callable[[Sequence[tuple[int, int]]], bool]
 _MAX_SENTENCES: Final = 200
 """Sentences of a longer text that are not read: compressed, it shows its beginning."""
+_MAX_CHARS: Final = 262_144
+"""Characters of a longer text in which an excerpt is looked for."""
+_UNIT: Final = 240
+"""Characters of a part of a longer sentence."""
 _PARTS: Final = 1_000
+_NEAR: Final = 0.6
+"""Share of the best score with which other sentences enter an excerpt."""
 
 
-def key_sentences(text: str, query: str, fits: Callable[[Sequence[tuple[int, int]]], bool]) -> Spans:
+def key_sentences(text: str, query: str, fits: Fits, language: str = "english") -> Spans:
     """Return the spans of the sentences that stay, in their order; none if not even the first one fits.
 
     ``fits`` tells of spans whether they are short enough together. First come sentences with words of the query, then
@@ -35,21 +44,67 @@ def key_sentences(text: str, query: str, fits: Callable[[Sequence[tuple[int, int
     spans[:1] = [(0, end) for _, end in spans[:1]]
     if not spans or not fits(spans[:1]):
         return ()
-    words = [_words(text[start:end]) for start, end in spans]
-    shared, asked = Counter(word for each in words for word in each), _words(query)
+    terms = [_terms(text[start:end], language) for start, end in spans]
+    shared, asked = Counter(term for each in terms for term in each), _terms(query, language)
 
     def score(place: int) -> tuple[int, int, int]:
-        own = words[place]
-        central = sum(shared[word] - 1 for word in own) * _PARTS // (len(own) + 1)
+        own = terms[place]
+        central = sum(shared[term] - 1 for term in own) * _PARTS // (len(own) + 1)
         return -len(own & asked), -central, place
 
-    chosen = [0]
-    for place in sorted(range(1, len(spans)), key=score):
-        tried = sorted([*chosen, place])
+    return _filled(spans, [0], sorted(range(1, len(spans)), key=score), fits)
+
+
+def excerpt(text: str, query: str, fits: Fits, language: str) -> Spans:
+    """Return the spans of the sentences that answer a query, and of some around the best, in their order.
+
+    Without a word in common they are those of the beginning; none if not even one fits.
+    """
+    spans = list(_units(text[:_MAX_CHARS]))
+    asked = _terms(query, language)
+    common = [_terms(text[start:end], language) & asked for start, end in spans]
+    count = Counter(term for each in common for term in each)
+    scores = [round(sum(_PARTS * log1p(len(spans) / count[term]) for term in each)) for each in common]
+    order = sorted(range(len(spans)), key=lambda place: (-scores[place], place))
+    best = order[0] if order else 0
+    near = [place for place in order if scores[place] and scores[place] >= _NEAR * scores[best]]
+    around = [best + step for step in (0, 1, -1, 2, -2) if 0 <= best + step < len(spans)]
+    return _filled(spans, [], [*near, *around], fits)
+
+
+def _filled(spans: list[tuple[int, int]], chosen: list[int], order: Sequence[int], fits: Fits) -> Spans:
+    """Return the chosen spans, and those in an order that fit beside them."""
+    missed = 0
+    for place in order:
+        tried = sorted({*chosen, place})
         if fits([spans[each] for each in tried]):
             chosen = tried
+        elif (missed := missed + 1) > _MAX_SENTENCES:
+            break
     return tuple(spans[each] for each in chosen)
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(word.casefold() for word in _WORD.findall(text))
+def _units(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of sentences; of long ones, parts between spaces."""
+    for sentence in iter_sentences(text):
+        start = sentence.start
+        while sentence.end - start > _UNIT:
+            end = text.rfind(" ", start + 1, start + _UNIT)
+            end = start + _UNIT if end < 0 else end
+            yield start, end
+            start = end + (text[end] == " ")
+        if start < sentence.end:
+            yield start, sentence.end
+
+
+@lru_cache(maxsize=4)
+def _analyzer(language: str) -> Analyzer:
+    return Analyzer(language)
+
+
+def _terms(text: str, language: str) -> frozenset[str]:
+    """Return the stems of a text's words, without stop words."""
+    analyzer = _analyzer(language)
+    words = {word.decode("utf-8", "replace") for word in words_of(text.encode("utf-8", "replace"))}
+    kept = [word for word in words if word.casefold() not in analyzer.lexicon.stop_words]
+    return frozenset(term for word in kept for term in analyzer.cached(word).terms)

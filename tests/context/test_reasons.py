@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -60,15 +61,25 @@ class Twin:
                 else:
                     total += plan.separator_length + (self.of(LEAD, at) if passage else 0)
                 seen.add(passage)
-        return total
+        return total + 4 * self.holes(self.inside)
+
+    def holes(self, places: list[int]) -> int:
+        """Return how often a passage leaves turns out between its own."""
+        lines = [
+            (self.of(SECTION, at), self.of(PASSAGE_ID, at), self.of(TURN_NUMBER, at))
+            for at in places
+            if self.of(SOURCE, at) == PASSAGE
+        ]
+        return sum(one[:2] == other[:2] and other[2] - one[2] != 1 for one, other in pairwise(sorted(lines)))
 
     def price(self, place: int) -> int:
         """Return the length that a candidate would add to it."""
         plan, cost = self.plan, self.length(place, shown=False)
         section = plan.sections[self.of(SECTION, place)]
         if self.of(SOURCE, place) == PASSAGE:
+            cost = min(cost, plan.excerpt_length(self.decided.max_tokens))
             if self.of(PASSAGE_ID, place) in self.passages:
-                return cost + 1
+                return cost + 1 + 4 * (self.holes([*self.inside, place]) - self.holes(self.inside))
             cost += self.of(LEAD, place)
         if section.index in self.open:
             return cost + plan.separator_length

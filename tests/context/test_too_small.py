@@ -25,6 +25,7 @@ def test_what_is_asked_for_is_enough(profile: str, headers: bool) -> None:
             entity="lantern", entity_type="thing", note_type="fact", content="The lantern is green.", confidence=0.9
         )
         memory.append_turn(scope, role="user", content="What colour is the lantern in the harbour?")
+        memory.flush()
         for extra in ({}, {"persona": "You keep the harbour."}):
             for budget in range(1, 20):
                 needed = 0

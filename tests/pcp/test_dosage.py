@@ -52,7 +52,7 @@ def test_a_record_that_does_not_fit_enters_as_its_key_sentences(backend: Any, st
     assert "The pump is a model A12 from 2019." in window.text  # the first sentence stays
     assert "A spare seal lies in the red box." in window.text  # it answers the query
     assert "painted" not in window.text
-    assert " ... " in window.text
+    assert " … " in window.text
     assert window.used_tokens <= 70
     memory.flush()
     again = memory.replay(window.window_id)
@@ -90,7 +90,7 @@ sentences = st.lists(
 @given(sentences, st.integers(0, 60), st.sampled_from(["", "where is the red box?"]))
 def test_key_sentences_keep_to_their_limit_and_order(text: str, limit: int, query: str) -> None:
     def length(spans: Any) -> int:
-        return len(" ... ".join(text[start:end] for start, end in spans))
+        return len(" … ".join(text[start:end] for start, end in spans))
 
     spans = key_sentences(text, query, lambda chosen: length(chosen) <= limit)
     assert spans == tuple(sorted(spans))

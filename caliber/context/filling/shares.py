@@ -63,7 +63,9 @@ def fill_shared(
     hard = plan.section_budget(max_tokens).tolist()
     for number, held in reserve.sections:
         hard[number] = max(0, hard[number] - held)
-    cost = sizes[considered] + plan.message_length * is_turn
+    lengths = sizes[considered]
+    lengths = np.where(source == PASSAGE, np.minimum(lengths, plan.excerpt_length(max_tokens)), lengths)
+    cost = lengths + plan.message_length * is_turn
     state = Filling(
         plan=plan,
         full=full,
@@ -72,6 +74,7 @@ def fill_shared(
         sources=source,
         costs=cost,
         lead=ranked[LEAD].take(considered).tolist(),
+        number=ranked[TURN_NUMBER].take(considered).tolist(),
         passage=ranked[PASSAGE_ID].take(considered).tolist(),
         hard=hard,
         least=0 if not len(cost) else plan.compressed(int(cost.min())) if plan.compresses else int(cost.min()),

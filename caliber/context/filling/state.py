@@ -5,6 +5,7 @@ Source: docs/windows.md; O-8.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,6 +32,7 @@ class Filling:
     sources: NDArray[np.int64]
     costs: NDArray[np.int64]
     lead: list[int]
+    number: list[int]
     passage: list[int]
     hard: list[int]
     section: list[int] = field(init=False)
@@ -44,8 +46,8 @@ class Filling:
     """The length reserved for messages that are no turns."""
     used: int = 0
     used_in: list[int] = field(default_factory=list)
-    passages: set[tuple[int, int]] = field(default_factory=set)
-    """The section and number of each passage that has entered: two sections may each have some of one."""
+    passages: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """The turns of each passage that has entered, by section and number: two sections may each have some of one."""
     truncations: list[Truncation] = field(default_factory=list)
     together: dict[int, int] = field(default_factory=dict)
     """The length of a call and its results, by the place that reports why they did not enter."""
@@ -64,8 +66,9 @@ class Filling:
         plan, section = self.plan, self.section[place]
         cost = self.cost[place]
         if self.source[place] == PASSAGE:
-            if (section, self.passage[place]) in self.passages:
-                return cost + plan.line_length
+            turns = self.passages.get((section, self.passage[place]))
+            if turns:
+                return cost + plan.line_length + plan.hole_length * holes_made(turns, self.number[place])
             cost += self.lead[place]
         return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
 
@@ -82,10 +85,10 @@ class Filling:
 
     def admit(self, place: int, limit: int | None = None) -> bool:
         """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
-        # As ``fits`` with a limit, without its calls: a window asks this of every candidate. No price is below a cost.
+        # As ``fits`` with a limit, without its calls: a window asks this of every candidate.
         price, section = self.cost[place], self.section[place]
         remaining = self.total - self.used
-        if price > remaining:
+        if price > remaining + self.plan.hole_length:
             return False
         if self.source[place] == PASSAGE or not self.used_in[section]:
             price = self.price(place)
@@ -98,7 +101,7 @@ class Filling:
         self.used += price
         self.used_in[section] = after
         if self.source[place] == PASSAGE:
-            self.passages.add((section, self.passage[place]))
+            self._note_turn(place)
         return True
 
     def compress(self, place: int, limit: int | None = None) -> bool:
@@ -126,7 +129,11 @@ class Filling:
         self.used += price
         self.used_in[section] += price
         if self.source[place] == PASSAGE:
-            self.passages.add((section, self.passage[place]))
+            self._note_turn(place)
+
+    def _note_turn(self, place: int) -> None:
+        """Note the turn of a passage, so that the next one knows whether it leaves a hole."""
+        insort(self.passages.setdefault((self.section[place], self.passage[place]), []), self.number[place])
 
     def cut(self, place: int, room: int, price: int) -> None:
         """Let a candidate enter cut to a length, which takes ``price`` in all."""
@@ -142,7 +149,7 @@ class Filling:
     def recount(self) -> None:
         """Recompute the used length after a removal."""
         cuts = {item.place: item.room for item in self.truncations}
-        self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), set()
+        self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), {}
         for place in entered(self.decided).tolist():
             whole = self.cost[place]
             extra = self.plan.message_length if self.source[place] == SPOKEN else 0
@@ -159,10 +166,19 @@ class Filling:
         if self.total - self.used < self.least or not places:
             return
         chosen = np.array(places)
-        # No price is below a cost, and the rest only gets smaller.
-        chosen = chosen[(self.decided[chosen] == CONSIDERED) & (self.costs[chosen] <= self.total - self.used)]
+        # No price is below a cost but for the mark of a hole that a turn fills.
+        most = self.total - self.used + self.plan.hole_length
+        chosen = chosen[(self.decided[chosen] == CONSIDERED) & (self.costs[chosen] <= most)]
         for place in chosen.tolist():
             self.admit(place, limit)
+
+
+def holes_made(turns: list[int], number: int) -> int:
+    """Return how many holes more, or fewer, a passage of turns in order has with another turn."""
+    at = bisect_left(turns, number)
+    before, after = turns[at - 1] if at else None, turns[at] if at < len(turns) else None
+    made = (before is not None and number - before != 1) + (after is not None and after - number != 1)
+    return made - (before is not None and after is not None and after - before != 1)
 
 
 def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:

@@ -244,7 +244,7 @@ def _meta(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> dict
     if facts.declared:
         out["own"] = sorted(facts.declared.items())
     if rendered.shortened:
-        out["short"] = [[place, cut.characters, cut.dots] for place, cut in sorted(rendered.shortened.items())]
+        out["short"] = [packed_cut(place, 0, cut) for place, cut in sorted(rendered.shortened.items())]
     return out
 
 
@@ -365,10 +365,7 @@ def _filling(meta: Any) -> _Filling:
     total, sections = typed(meta["reserve"], list)
     counts = meta["counts"]
     erased, sections_too = typed(meta.get("erased", [[], False]), list)
-    short = {
-        typed(place, int): Cut(typed(characters, int), typed(dots, bool))
-        for place, characters, dots in typed(meta.get("short", []), list)
-    }
+    short = {place: cut for place, _, cut in map(unpacked_cut, typed(meta.get("short", []), list))}
     out = _Filling(
         cut={place: size for place, size, _ in rows},
         cuts={place: cut for place, _, cut in rows},
@@ -379,7 +376,7 @@ def _filling(meta: Any) -> _Filling:
         shortened=short,
     )
     held = (out.reserve.total, *(length for _, length in out.reserve.sections), *(out.counts or {}).values())
-    if min(held) < 0 or any(cut.characters < 0 for cut in short.values()):
+    if min(held) < 0:
         raise ValueError("nothing is filled like this")
     return out
 
