@@ -77,7 +77,7 @@ def test_time_of_a_reader_grows_with_the_text(name: str) -> None:
 
 def test_planted_quadratic_reader_is_found() -> None:
     def quadratic(text: str) -> int:
-        return sum(text[at:].count("a") for at in range(len(text)))
+        return sum(text[at:].count(letter) for at in range(len(text)) for letter in "abcdefgh")
 
     assert too_slow(quadratic, "a")
 
