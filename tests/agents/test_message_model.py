@@ -171,44 +171,29 @@ class MessageMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(agent=RECEIVERS, limit=st.integers(1, 4), lease=LEASES)
     def claim(self, agent: str, limit: int, lease: int) -> None:
-        may_die = {key for key, one in self.sent.items() if one.attempts == ATTEMPTS and one.outcome is None}
         claimed = self.mail(agent).claim(limit, lease_ms=lease)
-        died = {
-            each.message_id
-            for each in self.memory.agents.messages.list(state="dead", limit=10_000)
-            if each.message_id in self.sent and self.sent[each.message_id].outcome is None
-        }
-        assert died <= may_die, "it was delivered as often as it may be"
-        ranks = [each.priority.rank for each in claimed]
+        taken = self.take(agent, limit)
+        expected = sorted((one for one in self.sent.values() if one in taken), key=lambda one: one.message.rank)
+        assert [each.message_id for each in claimed] == [one.message.message_id for one in expected]
         for message in claimed:
-            self.let_die(agent, died, message.priority.rank)
-            due = self.due(agent)
             one = self.sent[message.message_id]
-            assert one in due, "it was not due"
-            assert one.attempts < ATTEMPTS
-            better = [each for each in due if each.message.priority.rank < message.priority.rank]
-            assert not better, "a more urgent one waits"
             one.available, one.claimed = self.now + lease * MS, self.now
             one.claim, one.claimant, one.attempts = message.claim_id, agent, one.attempts + 1
-            assert message.attempts == one.attempts
             self.claims.append((agent, message))
-        assert len({each.message_id for each in claimed}) == len(claimed) <= limit
-        assert not ranks or ranks[0] == min(ranks)
-        self.let_die(agent, died, max(ranks, default=99) if len(claimed) == limit else 99)
-        assert not died
-        if len(claimed) < limit:
-            assert not self.due(agent), "a message that is due was not delivered"
 
-    def let_die(self, agent: str, died: set[Any], rank: int) -> None:
-        """End those that died among the messages that are due and no less urgent than ``rank``."""
-        found = True
-        while found:
-            found = False
-            for one in self.due(agent):
-                if one.message.message_id in died and one.message.priority.rank <= rank:
-                    died.remove(one.message.message_id)
-                    one.outcome, one.claim, one.claimant = MessageState.DEAD, None, None
-                    found = True
+    def take(self, agent: str, limit: int) -> list[Sent]:
+        """Return the messages to deliver, one after the other; end those that died before they would be delivered."""
+        taken: list[Sent] = []
+        while len(taken) < limit:
+            due = [one for one in self.due(agent) if one not in taken]
+            if not due:
+                break
+            best = min(due, key=lambda one: (one.message.rank, one.box[0] != "to"))
+            if best.attempts < ATTEMPTS:
+                taken.append(best)
+            else:
+                best.outcome, best.claim, best.claimant = MessageState.DEAD, None, None
+        return taken
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), what=st.sampled_from(["ack", "ack", "extend", "release"]), by=st.none() | RECEIVERS)

@@ -238,6 +238,19 @@ def test_a_message_that_nobody_acknowledges_becomes_a_dead_letter(open_store: Op
     assert payloads(bob.claim(10)) == ["poison"]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_an_urgent_message_that_waited_for_a_dead_letter_comes_first(open_store: Opened, limit: int) -> None:
+    clock = FixedClock()
+    memory = open_store(clock=clock, agents__messages__attempts_max=1)
+    ann, bob = mail(memory, "ann"), mail(memory, "bob")
+    ann.send("poison", to_type="worker", topic="t", priority="low")
+    ann.send("urgent", to_type="worker", topic="t", priority="critical")
+    assert payloads(bob.claim(10)) == ["poison"]
+    clock.advance(ms=LEASE_MS)
+    ann.send("other", to_type="worker", priority="low")
+    assert payloads(bob.claim(limit)) == ["urgent", "other"][:limit]
+
+
 def test_a_claim_taken_away_by_hand_is_lost(open_store: Opened) -> None:
     memory = open_store()
     sent = mail(memory, "ann").send("work", to="bob")

@@ -253,7 +253,8 @@ def claim(
     """
     boxes = (agent.agent_id, mailbox_of_type(agent.agent_type))
     claim_id = uuid7()
-    found: list[AgentMessage] = []
+    found: dict[tuple[int, int], AgentMessage] = {}
+    """By rank and age: the end of one as dead lets a more urgent one of its topic follow."""
     while len(found) < limit:
         before, seen = seen, None
         ranks = before or uow.select("message.ready", *(each.bytes for each in boxes), *ready_at(uow.now_us))[0]
@@ -272,10 +273,10 @@ def claim(
                 continue
             break  # others have just locked them
         fit = _fit(uow, config, rows)
-        found += fit
+        found |= fit
         if len(ready) == 1 and len(fit) == len(rows):
             break  # its only mailbox gave all that it may: an end of one as dead could let another follow
-    return found
+    return [found[place] for place in sorted(found)]
 
 
 def ready_at(now_us: int) -> tuple[int, int]:
@@ -283,14 +284,13 @@ def ready_at(now_us: int) -> tuple[int, int]:
     return now_us, now_us + PUT_BACK_US
 
 
-def _fit(uow: UnitOfWork, config: CaliberConfig, rows: Sequence[Any]) -> list[AgentMessage]:
-    """Return the claimed messages in the order of delivery, without those that end as dead."""
-    decode, rank = codec_of(AGENT_MESSAGE).decode, codec_of(AGENT_MESSAGE).index("rank")
-    fit = []
-    for row in sorted(rows, key=lambda row: (row[rank], row[0])):
-        message: AgentMessage = decode(row)
+def _fit(uow: UnitOfWork, config: CaliberConfig, rows: Sequence[Any]) -> dict[tuple[int, int], AgentMessage]:
+    """Return the claimed messages by rank and ordinal, without those that end as dead."""
+    fit = {}
+    for row in rows:
+        message: AgentMessage = codec_of(AGENT_MESSAGE).decode(row)
         if message.attempts <= config.agents.messages.attempts_max:
-            fit.append(message)
+            fit[message.rank, row[0]] = message
             continue
         uow.track(AGENT_MESSAGE, row)
         # The attempt that was refused here was none.
