@@ -26,7 +26,7 @@ import caliber
 from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.handlers import NORMAL, URGENT, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
-from caliber.model.errors import Conflict, InvalidStateTransition, Unavailable
+from caliber.model.errors import Conflict, InvalidStateTransition, NotFound, Unavailable
 from caliber.model.jobs import Job, JobOutcome
 from caliber.model.time import from_us, to_us
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -49,7 +49,9 @@ PLACES = {**KINDS, "tick": (NORMAL, 1)}
 """As they are registered: ``tick`` recurs."""
 TICK, TICK_ID = 0, uuid.UUID("0190f3c2-7c00-7000-8000-0000000000aa")
 WHICH = st.integers(0, 1)
-MODES = st.sampled_from(["works", "works", "raises", "raises late", "raises after", "hopeless"])
+MODES = ["works", "raises", "raises late", "raises after", "loses", "hopeless"]
+"""How an attempt ends: "loses" is a race, which is retried; of "hopeless" none is."""
+SOME_MODE = st.sampled_from(["works", *MODES])
 
 
 @dataclass
@@ -118,6 +120,8 @@ class Processes(RuleBasedStateMachine):
         number = claim.job.payload["n"]
         mode = self.modes[number]
         if mode == "hopeless":
+            raise NotFound(entity_type="job", id=number)
+        if mode == "loses":
             raise Conflict(entity_type="job", id=number, reason="planted")
         if mode == "raises":
             raise OSError("planted")
@@ -295,7 +299,7 @@ class Processes(RuleBasedStateMachine):
     def go_on(self, data: st.DataObject, written: bool, stopping: bool) -> None:
         """Do what was claimed, now or long ago."""
         held = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        modes = {number: "raises" if stopping else data.draw(MODES) for number in held.versions}
+        modes = {number: "raises" if stopping else data.draw(SOME_MODE) for number in held.versions}
         self.run(held, modes, written=written or stopping, stopping=stopping)
 
     def run(self, held: Held, modes: dict[int, str], *, written: bool = True, stopping: bool = False) -> None:
@@ -346,7 +350,7 @@ class Processes(RuleBasedStateMachine):
             self.claim(at)
             while len(self.held) > before and fate != "dies":
                 held = self.held.pop()
-                self.run(held, {number: data.draw(MODES) if fate == "any" else fate for number in held.versions})
+                self.run(held, {number: data.draw(SOME_MODE) if fate == "any" else fate for number in held.versions})
                 self.claim(at)
             self.pass_time(LEASE)
             if fate == "dies":
@@ -487,27 +491,41 @@ def unavailable(*_: Any) -> Any:
     raise Unavailable("planted", reason="connection lost", retryable=True)
 
 
-def test_each_effect_happens_once_or_its_failure_is_known(backend: Backend) -> None:
+def on_database(database: Backend) -> type[Processes]:
     class OnDatabase(Processes):
+        backend = database
         clock = SetClock()
-        memory = backend.open(clock=clock, **KNOBS)
+        memory = database.open(clock=clock, **KNOBS)
 
-    OnDatabase.backend = backend
+    return OnDatabase
+
+
+def test_each_effect_happens_once_or_its_failure_is_known(backend: Backend) -> None:
     run_state_machine_as_test(
-        OnDatabase,
+        on_database(backend),
         settings=settings(
             max_examples=examples(8, 400), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )
 
 
-def test_a_clock_that_was_ahead_between_two_looks_makes_no_job_wait(backend: Backend) -> None:
-    class OnDatabase(Processes):
-        clock = SetClock()
-        memory = backend.open(clock=clock, **KNOBS)
+def test_each_end_of_an_attempt_is_that_of_the_model(backend: Backend) -> None:
+    steps = on_database(backend)()
+    for mode in MODES:
+        steps.enqueue(0, "single", None, None, rolls_back=False)
+        steps.enqueue(0, "unacked", None, None, rolls_back=False)
+        steps.let_time_pass(10)
+        steps.claim(0)
+        while steps.held:
+            held = steps.held.pop()
+            steps.run(held, dict.fromkeys(held.versions, mode))
+            steps.rows_are_as_the_model_says()
+            steps.claim(0)
+    steps.teardown()
 
-    OnDatabase.backend = backend
-    steps = OnDatabase()
+
+def test_a_clock_that_was_ahead_between_two_looks_makes_no_job_wait(backend: Backend) -> None:
+    steps = on_database(backend)()
     steps.enqueue(0, "urgent", None, None, rolls_back=False)
     steps.claim(0)
     steps.set_clock(1_500)
