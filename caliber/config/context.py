@@ -9,7 +9,7 @@ from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, R
 from caliber.config.secret import readable
 from caliber.model.context import ContextPersistence
 
-SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history", "recall", "current")
+SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history", "recall", "current", "earlier")
 PRIORITIZED: Final = SECTION_NAMES[:6]
 """The sections that have a priority of their own."""
 TOKEN_BUDGET_MAX: Final = 2_000_000
@@ -138,8 +138,7 @@ class AssemblyConfig(Section):
         le=1,
     )
     spare_share: Real = knob(
-        "Share of the budget that stays free for the next turns once the conversation fills its share, so"
-        " that the text before them changes less often.",
+        "Share of the budget that records which follow the query leave to turns once the conversation fills its share.",
         "ours",
         ge=0,
         le=1,

@@ -74,6 +74,7 @@ _TITLES: Final = {
     SectionType.NOTES: "Notes",
     SectionType.RECALL: "From earlier",
     SectionType.USER: "Conversation",
+    SectionType.EARLIER: "Earlier in this conversation",
     SectionType.CURRENT: "Now",
 }
 """Sections from constant text to text that changes with every turn; notes and artifacts follow the query."""
@@ -164,6 +165,8 @@ class AssemblyPlan:
     user: SectionPlan
     current: SectionPlan
     """The section of the last user message and the turns after it: ``user`` where priorities are strict."""
+    earlier: SectionPlan | None = None
+    """The section of turns that left the conversation, in room that nothing else needs; not with rules."""
     rule_sections: tuple[SectionPlan, ...] = ()
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
@@ -328,7 +331,12 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     lead = [item for item in (*standing, *brought) if item.source == SUMMARY]
     following = [item for item in (*standing, *brought) if item.source != SUMMARY]
     current = named(SectionType.CURRENT.value, SectionType.CURRENT, SPOKEN)
-    return [*fixed, *custom, *lead, conversation, *following, current]
+    earlier = (
+        [named(SectionType.EARLIER.value, SectionType.EARLIER, PASSAGE)]
+        if standing and "earlier" in config.assembly.section_shares
+        else []
+    )
+    return [*fixed, *custom, *lead, conversation, *earlier, *following, current]
 
 
 def speaks(rule: RulePlan) -> bool:
@@ -424,7 +432,8 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
     by_priority = sorted(sections, key=lambda section: (-section.priority, _place(section.source)))
     of_source = np.zeros(OWN, np.int32)
     for section in sections:
-        if (section.rule is None or section.source == SPOKEN) and section.type is not SectionType.CURRENT:
+        ordinary = section.rule is None or section.source == SPOKEN
+        if ordinary and section.type not in (SectionType.CURRENT, SectionType.EARLIER):
             of_source[section.source] = section.index
     records = {**RECORDS, **(_declared(config) if (rules or stable_first) and config.memories else {})}
     overheads = [section.header_length + measures.separator + slack for section in sections]
@@ -447,6 +456,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         by_name={section.name: section for section in sections},
         user=next(section for section in sections if section.type is SectionType.USER and section.source == SPOKEN),
         current=sections[-1],
+        earlier=next((section for section in sections if section.type is SectionType.EARLIER), None),
         rule_sections=tuple(
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
         ),

@@ -76,6 +76,15 @@ class Decided:
     reserve: Reserve = NO_RESERVE
     counts: Mapping[int, int] | None = None
 
+    @property
+    def sections(self) -> NDArray[np.int64]:
+        """The section of each candidate, as filled."""
+        out = self.ranked[SECTION]
+        if self.filled.earlier and self.plan.earlier is not None:
+            out = out.copy()
+            out[list(self.filled.earlier)] = self.plan.earlier.index
+        return out
+
     def tokens(self, place: int) -> int:
         """Return the tokens a candidate takes, or would have taken."""
         size = int(self.shown[place])
@@ -121,7 +130,7 @@ class Decided:
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
         if code is DecisionCode.EXCLUDED_SHOWN:
             if source in (SUMMARY, BLOCK):
-                return "the turns that it sums up are in the window themselves"
+                return "the turns that it sums up are in the window, or next in line for its room"
             return "the conversation shows this turn"
         if code is DecisionCode.EXCLUDED_DUPLICATE:
             twin = int(self.ranked[TWIN][place])
@@ -142,11 +151,11 @@ class Decided:
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"
         asked, room = self.filled.room(place)
         remaining = min(budget, plan.whole_tokens(room))
+        by = "" if budget == self.max_tokens else " (pcp.dosage.max_context_tokens)"
         spare = plan.tokens(self.filled.spare)
         if spare:
             kept = f"{spare} kept free for the next turns"
             return f"needs {plan.tokens(asked)} tokens, but {remaining} were left, and {kept}"
-        by = "" if budget == self.max_tokens else " (pcp.dosage.max_context_tokens)"
         used = f"{budget - remaining}/{budget} were used and {remaining} left{by}"
         return f"needs {plan.tokens(asked)} tokens, but {used}"
 
@@ -159,7 +168,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
     timestamp = from_us(now_us)
     ranked = decided.ranked
     sources = ranked[SOURCE].tolist()
-    sections = ranked[SECTION].tolist()
+    sections = decided.sections.tolist()
     ordinals = ranked[ORDINAL].tolist()
     versions = ranked[VERSION].tolist()
     relevances = ranked.relevance.tolist()

@@ -20,7 +20,6 @@ from caliber.context.columns import (
     LEAD,
     PASSAGE_ID,
     READING,
-    SECTION,
     SOURCE,
     TURN_NUMBER,
     VERSION,
@@ -170,7 +169,7 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
     plan, ranked = decided.plan, decided.ranked
     codes, counts = decided.filled.codes, decided.counts
     included = entered(codes)
-    section_of = ranked[SECTION].take(included)
+    section_of = decided.sections.take(included)
     present = set(section_of.tolist())
     out = []
     for section in plan.emission:
@@ -178,10 +177,10 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
             continue
         present.discard(section.index)
         places = included[section_of == section.index]
-        if section.source == SPOKEN:
+        if is_talk := section.source == SPOKEN or section is plan.earlier:
             places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
         size = section.header_length + int(decided.shown[places].sum())
-        items, passages = len(places), section.source == PASSAGE
+        items, passages = len(places), section.source == PASSAGE and not is_talk
         if passages:
             # Passages in order of time, then all else by value; lines of one passage are one item.
             is_line = ranked[SOURCE][places] == PASSAGE

@@ -12,10 +12,9 @@ from caliber.model.references import EntityType
 
 
 class SectionType(StrEnum):
-    """Sections of a context window.
+    """Sections of a context window; ``recall`` holds what a search found. Source: C-053.
 
-    ``user`` is the conversation before the last user message, ``current`` that message and the turns after it,
-    ``recall`` earlier records found by the search. Source: C-053.
+    The conversation: ``current`` from the last user message on, ``user`` before it, ``earlier`` before ``user``.
     """
 
     SYSTEM = "system"
@@ -24,6 +23,7 @@ class SectionType(StrEnum):
     HISTORY = "history"
     ARTIFACTS = "artifacts"
     USER = "user"
+    EARLIER = "earlier"
     RECALL = "recall"
     CURRENT = "current"
     CUSTOM = "custom"

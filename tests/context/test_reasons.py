@@ -38,11 +38,14 @@ class Twin:
         self.numbers = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
 
     def of(self, column: int, place: int) -> int:
+        if column == SECTION:
+            return int(self.decided.sections[place])
         return int(self.ranked[column][place])
 
     def length(self, place: int, shown: bool) -> int:
         size = int((self.decided.shown if shown else self.decided.sizes)[place])
-        return size + (self.plan.message_length if self.of(SOURCE, place) == SPOKEN else 0)
+        message = self.of(SOURCE, place) == SPOKEN and place not in self.decided.filled.earlier
+        return size + self.plan.message_length * message
 
     def window_length(self) -> int:
         """Return the length of the finished window, its sections one after the other."""
@@ -125,7 +128,7 @@ class Twin:
             number = self.of(TURN_NUMBER, place)
             # The last user message and open calls are shown wherever the others begin.
             must = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(MARK, at) & MUST}
-            rest = self.numbers - must
+            rest = self.numbers - must - {self.of(TURN_NUMBER, at) for at in self.decided.filled.earlier}
             if not rest:
                 return f"turn {number} left: this window shows no turns but the last user message and open calls"
             first = self.decided.filled.first_turn
@@ -139,8 +142,16 @@ class Twin:
             if self.of(SOURCE, place) in (SUMMARY, BLOCK):
                 first = self.of(TURN_NUMBER, place)
                 known = {self.of(TURN_NUMBER, at) for at in range(len(self.codes)) if self.of(SOURCE, at) == SPOKEN}
-                assert {number for number in known if number >= first} <= self.numbers
-                return "the turns that it sums up are in the window themselves"
+                since = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
+                if not {number for number in known if number >= first} <= since:  # the query left less room than it may
+                    begins = self.decided.filled.first_turn or max(known) + 1
+                    sizes = [
+                        self.length(at, shown=False)
+                        for at in range(len(self.codes))
+                        if self.of(SOURCE, at) == SPOKEN and first <= self.of(TURN_NUMBER, at) < begins
+                    ]
+                    assert sum(sizes) <= self.plan.longest(self.plan.budget(self.decided.max_tokens))
+                return "the turns that it sums up are in the window, or next in line for its room"
             shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
             assert self.of(ORDINAL, place) in shown
             return "the conversation shows this turn"

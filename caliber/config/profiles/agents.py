@@ -58,6 +58,7 @@ CODING_AGENT: Final = AgentProfile(
             {
                 "history": [0.06, 0.06],
                 "user": [0.06, 0.7],
+                "earlier": [0.0, 0.75],
                 "artifacts": [0.15, 0.45],
                 "notes": [0.05, 0.2],
                 "recall": [0.1, 0.6],
@@ -89,7 +90,8 @@ CHAT_COMPANION: Final = AgentProfile(
         SHARES: Change(
             {
                 "history": [0.06, 0.06],
-                "user": [0.06, 0.75],
+                "user": [0.06, 0.9],
+                "earlier": [0.0, 0.75],
                 "artifacts": [0.0, 0.1],
                 "notes": [0.1, 0.35],
                 "recall": [0.1, 0.75],
@@ -139,6 +141,7 @@ OPS_AGENT: Final = AgentProfile(
             {
                 "history": [0.06, 0.06],
                 "user": [0.06, 0.65],
+                "earlier": [0.0, 0.75],
                 "artifacts": [0.05, 0.3],
                 "notes": [0.15, 0.4],
                 "recall": [0.1, 0.6],

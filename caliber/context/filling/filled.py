@@ -54,3 +54,5 @@ class Filled:
     room: Callable[[int], tuple[int, int]]
     spare: int = 0
     """The length reserved for the next turns."""
+    earlier: frozenset[int] = frozenset()
+    """The places of turns that are shown behind the conversation, as they left it."""

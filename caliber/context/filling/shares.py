@@ -104,9 +104,9 @@ def fill_shared(
     state.total += spare
     if spare:
         _use_spare(state, following)
-        spare = min(spare, max(0, state.room))
-    if conversation.evicted and not conversation.full:
-        conversation.extend(ordinals, covered)
+    if conversation.evicted and plan.earlier is not None:
+        conversation.enter_earlier(ordinals)
+    spare = min(spare, max(0, state.room))
     if not conversation.full:
         state.take(waiting.tolist())
     _close(state, conversation)
@@ -133,6 +133,7 @@ def fill_shared(
         closed_sections=frozenset(),
         room=room,
         spare=spare,
+        earlier=frozenset(considered[conversation.earlier].tolist()),
     )
 
 
@@ -170,10 +171,11 @@ def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.
     """Include summaries of turns that the conversation does not show, newest first, up to their section's cap."""
     plan = state.plan
     floors = state.share(sum(item.floor for item in following_sections(plan)))
+    reach = conversation.reach()
     for section in summary_sections(plan):
         limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
         for place in np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED)).tolist():
-            if conversation.shows_from(int(covered[place])):
+            if int(covered[place]) >= reach:
                 state.codes[place] = EXCLUDED_SHOWN
             elif section.rule is None and not state.admit(place, limit) and plan.compresses:
                 state.compress(place, limit)

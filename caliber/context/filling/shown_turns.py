@@ -8,6 +8,8 @@ Source: docs/windows.md; decisions 0017, 0195.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,12 +25,14 @@ from caliber.context.columns import (
     RECENT,
     entered,
 )
-from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
+from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
 from caliber.model.lazy_dataclass import dataclass
 
+_PREFIX_FROM, _SMALL_REST = 2_000, 0.25
+"""Tokens of windows that promise a stable prefix; the share that smaller ones keep for what follows the query."""
 _AIMED = 0.8
 """Part of the spare share that is aimed at: turns that do not fit exactly leave the rest."""
 
@@ -57,7 +61,13 @@ class ShownTurns:
         self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
         self._limit = self._cap
         """The maximum of its two sections together, with the floors of the others reserved."""
-        self._others = state.share(sum(item.floor for item in (*following_sections(plan), *summary_sections(plan))))
+        summed = [item for item in summary_sections(plan) if (state.sections == item.index).any()]
+        floors = sum(item.floor for item in (*following_sections(plan), *summed))
+        small = plan.earlier is not None and plan.budget(max_tokens) < _PREFIX_FROM
+        self._others = state.share(max(floors, _SMALL_REST) if small else floors)
+        follows = (state.sections > plan.user.index) & (state.sources != SPOKEN)
+        self._message = 0 if plan.earlier is None or follows.any() else plan.message_length
+        """The length of the message of what follows the query, which a query without candidates does not reserve."""
         self._most = int(assembly.evict_share * self._cap)
         must = (turns.marks & MUST) != 0
         self._rest = np.flatnonzero(~must)
@@ -66,6 +76,8 @@ class ShownTurns:
         self.start: int | None = None
         """The number of the first optional turn that is shown; None: no optional turn is."""
         self.evicted = False
+        self.earlier: list[int] = []
+        """The places of turns that are shown behind the conversation."""
         self.full = False
         """Whether turns of the present conversation were left out, as it fills its share."""
 
@@ -143,7 +155,7 @@ class ShownTurns:
         if not len(run.starts):
             return
         marks = turns.marks[self._rest]
-        room = min(state.room, self._left_by_rule()) - self._opening()
+        room = min(state.room - self._message, self._left_by_rule()) - self._opening()
         shown = sum(state.used_in[index] for index in {state.plan.user.index, state.plan.current.index})
         recent = None
         if not self._small and ((marks & RECENT) != 0).any():
@@ -151,39 +163,55 @@ class ShownTurns:
         self._limit = min(self._cap, room - self._others + shown)
         allowed = self._limit - shown
         present = run.begins[(marks & PAST) == 0]
-        earliest = run.earliest(allowed, int(present.min())) if len(present) else None
-        if not len(present) or (earliest is not None and earliest <= int(present.min())):
-            past = run.earliest(min(self._floor - shown, allowed))
-            earliest = past if earliest is None or (past is not None and past < earliest) else earliest
-        if recent is not None and (earliest is None or recent <= earliest):
-            self.start = recent
-        elif earliest is not None:
-            self.start = block_start(run, earliest, recent, block_turns=self._block_turns, most=self._most)
+        present_from = int(present.min()) if len(present) else None
+        if not self._small and run.cost_from(int(run.starts[0])) <= allowed:
+            self.start = int(run.starts[0])
+        else:
+            earliest = None if present_from is None else run.earliest(allowed, present_from)
+            if present_from is None or (earliest is not None and earliest <= present_from):
+                past = run.earliest(min(self._floor - shown, allowed))
+                earliest = past if earliest is None or (past is not None and past < earliest) else earliest
+            if recent is not None and (earliest is None or recent <= earliest):
+                self.start = recent
+            elif earliest is not None:
+                self.start = block_start(run, earliest, recent, block_turns=self._block_turns, most=self._most)
+                if present_from is not None and earliest <= present_from:
+                    self.start = min(self.start, present_from)  # all of the present conversation fits
         self._show()
-        present_from = None if not len(present) else int(present.min())
         self.full = present_from is not None and (self.start is None or self.start > present_from)
 
-    def extend(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
-        """Fill unused room with older turns; recalled copies and summaries of them are removed."""
-        state, run, before = self._state, self._run, self.start
-        room = min(state.room, self._left_by_rule()) - self._opening()
-        capacity = (0 if before is None else run.cost_from(before)) + room
-        earliest = run.earliest(capacity)
-        if earliest is None:
-            return
-        latest = int(run.starts[-1]) if before is None else before
-        start = block_start(run, earliest, latest, block_turns=self._block_turns, most=self._most)
-        if before is not None and start >= before:
-            return
-        self.start = start
-        self._show()
-        for place in self.repeated(ordinals):
-            state.drop(place, EXCLUDED_SHOWN)
-        summed = ((state.sources == SUMMARY) | (state.sources == BLOCK)) & (state.sections < state.plan.user.index)
-        for place in np.flatnonzero(summed).tolist():
-            if self.shows_from(int(covered[place])):
+    def enter_earlier(self, ordinals: NDArray[np.int64]) -> None:
+        """Fill unused room with the turns before the first one, newest first; recalled copies of them leave.
+
+        Those before the last user message stand behind the prefix, as the room depends on the query. A call and its
+        results enter together.
+        """
+        state, plan, turns = self._state, self._state.plan, self._turns
+        assert plan.earlier is not None
+        left = turns.places[self._rest]
+        left = left[state.decided[left] != INCLUDED]
+        groups = turns.groups[np.isin(turns.places, left)]
+        for at in range(len(left) - 1, -1, -1):
+            unit = left[at : at + 1] if groups[at] == ALONE else left[groups == groups[at]]
+            new = [place for place in unit.tolist() if state.codes[place] != INCLUDED]
+            opening = 0 if state.used_in[plan.earlier.index] else plan.overheads[plan.earlier.index]
+            old = [place for place in new if state.section[place] == plan.user.index]
+            message = self._message if opening and old else 0
+            length = sum(state.cost[place] + plan.separator_length for place in new) - plan.message_length * len(old)
+            if length + (opening if old else 0) + message > state.room:
+                return
+            state.total -= message
+            for place in old:
+                state.section[place] = plan.earlier.index
+                state.cost[place] -= plan.message_length
+            self.earlier += old
+            for place in new:
+                state.include(place)
+            copies = self.repeated(ordinals)
+            for place in copies:
                 state.drop(place, EXCLUDED_SHOWN)
-        state.recount()
+            if copies:
+                state.recount()
 
     def spare(self) -> int:
         """Return the tokens reserved for the next turns, once the conversation fills its share.
@@ -225,14 +253,25 @@ class ShownTurns:
             state.decided[places[~shown & (run.numbers >= self.start)]] = EXCLUDED_GROUP
         self.evicted = not shown.all()
 
-    def shows_from(self, number: int) -> bool:
-        """Return whether every turn from a number on is shown."""
-        return self.start is not None and self.start <= number
+    def reach(self) -> float:
+        """Return the number from which on every turn is shown, or may be in the room that the query leaves.
+
+        It moves with the first turn shown, as the summaries of what is before it stand before the conversation.
+        """
+        first, run, plan = self.start, self._run, self._state.plan
+        if plan.earlier is not None and len(run.starts):
+            shown = 0 if first is None else run.cost_from(first)
+            block = run.cost_from((int(run.starts[-1]) + 1 if first is None else first) - self._block_turns) - shown
+            first = run.earliest(
+                shown + min(block, self._most) + max(self._others, self._state.share(1 - plan.user.cap))
+            )
+        return math.inf if first is None else first
 
     def repeated(self, ordinals: NDArray[np.int64]) -> list[int]:
-        """Return the places of recalled turns that the conversation shows."""
+        """Return the places of recalled turns that the conversation shows, and that are not marked as such."""
         state = self._state
-        inside, passages = entered(state.decided), np.flatnonzero(state.sources == PASSAGE)
+        inside = entered(state.decided)
+        passages = np.flatnonzero((state.sources == PASSAGE) & (state.decided != EXCLUDED_SHOWN))
         shown = set(ordinals[inside[state.sources[inside] == SPOKEN]].tolist())
         recalled = zip(passages.tolist(), ordinals[passages].tolist(), strict=True)
         return [place for place, ordinal in recalled if ordinal in shown]

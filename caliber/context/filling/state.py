@@ -152,7 +152,7 @@ class Filling:
         self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), {}
         for place in entered(self.decided).tolist():
             whole = self.cost[place]
-            extra = self.plan.message_length if self.source[place] == SPOKEN else 0
+            extra = self.plan.message_length if place in cuts and self.source[place] == SPOKEN else 0
             self.cost[place] = cuts[place] + extra if place in cuts else whole
             self._count(place, self.price(place))
             self.cost[place] = whole

@@ -20,9 +20,6 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 
-_EARLIER: int = 64
-"""Turns of closed scopes that are examined besides those of the floor: enough for the newest exchanges."""
-
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
@@ -66,14 +63,14 @@ class Earlier:
     """
 
     def __init__(self, plan: AssemblyPlan, max_tokens: int, limit: int, here: int) -> None:
-        self._wanted = plan.longest(int(plan.user.floor * plan.budget(max_tokens)))
+        self._wanted = plan.longest(plan.budget(max_tokens))
         self._left = limit - here
         self._count = self._length = 0
 
     @property
     def enough(self) -> bool:
         """True if no further scope needs to be examined."""
-        return self._count >= self._left or (self._count >= _EARLIER and self._length >= self._wanted)
+        return self._count >= self._left or self._length >= self._wanted
 
     def add(self, lengths: NDArray[np.int64]) -> None:
         """Count the turns of another scope by their lengths."""
