@@ -8,26 +8,32 @@ Source: docs/windows.md; decision 0197.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.conversation import PASSAGE, SUMMARY, times_of
+from caliber.config.cron import zone_of
+from caliber.context.conversation import PASSAGE, SUMMARY, moments_of, times_of
 from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
+from caliber.storage.compile.damage import undated
 from caliber.text.words import normalized
 
 Rows = NDArray[np.int64]
 
 _COMPARED: Final = 256
 """Best candidates whose vectors are compared with each other."""
+_COVERED: Final = np.float32(0.5)
+"""A summary yields to a turn that it covers, and that is relevant by this share of its own relevance, or more."""
 _ALIKE: Final = "alike"
 """The part of a relevance that a record gains or loses as there are others almost like it."""
 
@@ -74,13 +80,13 @@ def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, R
     ranked = _Ranked(part[order], place[order])
     if SUMMARY in found and PASSAGE in found:
         _yield_to_turns(found[SUMMARY], found[PASSAGE])
-    _equal_texts(parts, ranked, texts)
+    _equal_texts(plan, parts, ranked, texts)
     if plan.config.recall.duplicate_similarity < 1 and inputs.space_id is not None:
         _Alike(inputs, plan, parts, ranked, texts).settle()
 
 
 def _yield_to_turns(summaries: Recalled, turns: Recalled) -> None:
-    """Mark summaries of scopes of which a turn is at least as relevant."""
+    """Mark summaries of scopes of which a turn that is relevant too was found: it says the same in its own words."""
     scopes = turns.owners.column("scope_id")[turns.rows]
     values = turns.owners.interned("scope_id")
     best: dict[bytes, int] = {}
@@ -88,12 +94,12 @@ def _yield_to_turns(summaries: Recalled, turns: Recalled) -> None:
         best.setdefault(values[int(scopes[place])], place)
     for place, row in enumerate(summaries.rows.tolist()):
         turn = best.get(summaries.owners.entity_id(row).bytes)
-        if turn is not None and turns.scored.relevance[turn] >= summaries.scored.relevance[place]:
+        if turn is not None and turns.scored.relevance[turn] >= _COVERED * summaries.scored.relevance[place]:
             summaries.twins[place] = turns.ordinal(turn)
 
 
-def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) -> None:
-    """Mark turns whose text a more relevant turn has too."""
+def _equal_texts(plan: AssemblyPlan, parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) -> None:
+    """Mark turns whose text a more relevant turn of their day has too: on another day it is another event."""
     for at, item in enumerate(parts):
         if item.source != PASSAGE:
             continue
@@ -107,11 +113,22 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
         for content, equal in alike.items():
             if len(equal) < 2 or not content:  # tool calls have no content of their own
                 continue
-            first_of: dict[str, int] = {}
+            first_of: dict[tuple[str, date | None], int] = {}
             for place in equal:
-                first = first_of.setdefault(_wording(item, place, content), place)
+                first = first_of.setdefault((_wording(item, place, content), _day(plan, item, place)), place)
                 if first != place:
                     item.twins[place] = item.ordinal(first)
+
+
+def _day(plan: AssemblyPlan, item: Recalled, place: int) -> date | None:
+    """Return the day of a turn where its writer is; None for other records."""
+    if item.source != PASSAGE:
+        return None
+    row = item.rows[place : place + 1]
+    try:
+        return moments_of(item.owners, row, zone_of(plan.config.time_zone))[0].day
+    except OverflowError as error:
+        raise undated(item.owners.relation, map(item.owners.packed, row.tolist())) from error
 
 
 def _wording(item: Recalled, place: int, text: str) -> str:
@@ -130,6 +147,11 @@ def _words(text: str) -> str:
     return " ".join(normalized("NFC", word).casefold() for word in text.split())
 
 
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text, without the signs between them."""
+    return frozenset(re.findall(r"\w+", _words(text)))
+
+
 class _Alike:
     """Records whose vectors are almost equal, in groups around the most relevant of each."""
 
@@ -142,6 +164,7 @@ class _Alike:
         texts: TextSource,
     ) -> None:
         self._inputs = inputs
+        self._plan = plan
         self._knobs = plan.config.recall
         self._parts = parts
         self._ranked = ranked
@@ -151,9 +174,9 @@ class _Alike:
         """Mark in each group the records with the words of a more relevant one, and reweigh the rest."""
         changed: dict[int, np.float32] = {}
         for first, followers in self._groups():
-            first_of: dict[str, int] = {}
+            first_of: dict[tuple[str, date | None], int] = {}
             for rank, text in zip([first, *followers], self._contents([first, *followers]), strict=True):
-                better = first_of.setdefault(_words(text), rank)
+                better = first_of.setdefault((_words(text), _day(self._plan, *self._at(rank))), rank)
                 if better != rank:
                     item, place = self._at(rank)
                     kept, at = self._at(better)

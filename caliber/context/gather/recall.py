@@ -18,14 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.conversation import PASSAGE, SUMMARY, TASKS
-from caliber.context.gather.duplicates import Recalled, find_twins
+from caliber.context.gather.duplicates import Recalled, find_twins, words_of
 from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
+from caliber.context.texts import shown
 from caliber.model.context import Reach
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
+from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, all_of, one_of
 from caliber.schema.relation import Relation
@@ -42,6 +44,8 @@ _TASK: Final = "trajectory_id"
 _NEIGHBOUR_BOOST: Final = "neighbour_boost"
 _CARRIES: Final = "carries"
 """The part of a relevance that a turn has because a hit beside it borrowed words from it."""
+_YIELDS: Final = "yields"
+"""The part of a relevance that a question loses to its answer."""
 
 
 @dataclass(slots=True)
@@ -201,7 +205,11 @@ def recall(
     if sum(len(item.rows) for item in out.parts.values()) >= limit:
         out.worst = min(float(item.scored.relevance.min()) for item in out.parts.values())
     if PASSAGE in out.parts:
-        _carry(out.parts[PASSAGE], config.recall.carried_share)
+        turns = out.parts[PASSAGE]
+        _carry(turns, config.recall.carried_share)
+        asks = searcher.keywords.of(turns.owners).flagged(ASKS)[turns.rows].astype(np.bool_)
+        _yield_to_answers(turns, asks)
+        _repeat_the_query(inputs, turns, asks, hidden, texts)
     find_twins(inputs, plan, out.parts, texts)
     return out, degraded
 
@@ -222,3 +230,31 @@ def _carry(turns: Recalled, share: float) -> None:
         np.maximum.at(relevance, at[has_row], boosts[has_row])
     carried = (relevance - turns.scored.relevance).astype(np.float64)
     turns.scored = Scored(relevance, None, {**turns.scored.parts, _CARRIES: carried})
+
+
+def _yield_to_answers(turns: Recalled, asks: Bools) -> None:
+    """Lower each question below the turn after it, if that was found too: it may be its answer, and enters first."""
+    place = np.full(turns.owners.length, -1, np.int64)
+    place[turns.rows] = np.arange(len(turns.rows))
+    after = neighbours(turns.owners, "scope_id").after(turns.rows)
+    answers = np.where(asks & (after >= 0), place[after], -1)
+    relevance = turns.scored.relevance.copy()
+    for question in np.flatnonzero(answers >= 0).tolist():
+        below = np.nextafter(relevance[answers[question]], np.float32(0))
+        relevance[question] = min(relevance[question], below)
+    lost = (relevance - turns.scored.relevance).astype(np.float64)
+    if lost.any():
+        turns.scored = Scored(relevance, None, {**turns.scored.parts, _YIELDS: lost})
+
+
+def _repeat_the_query(inputs: AssemblyInputs, turns: Recalled, asks: Bools, hidden: Rows, texts: TextSource) -> None:
+    """Mark earlier questions that have no word besides those of the query: they are the last message once more."""
+    if not len(hidden) or not inputs.query:
+        return
+    words = words_of(inputs.query)
+    current = int(turns.owners.column("ordinal")[hidden[0]])
+    longest = 2 * turns.owners.column("token_count")[hidden[0]]
+    short = np.flatnonzero(asks & (turns.owners.column("token_count")[turns.rows] <= longest))
+    for place, text in zip(short.tolist(), texts.texts(turns.owners, turns.rows[short].tolist()), strict=True):
+        if words_of(shown(text)) <= words:
+            turns.twins[place] = current

@@ -1,0 +1,66 @@
+"""What was said once enters a window once, and what was said on two days is two events.
+
+Source: issue "A window that one would put into a prompt", point 7.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from support.context.companions import NOW, companion, recalled, tell
+
+
+def test_a_summary_yields_to_the_turns_that_are_shown() -> None:
+    with companion() as user:
+        for days, code in ((5, "4711"), (2, "0815")):
+            tell(user, (NOW - timedelta(days), f"The code of the garage door is {code}."))
+        tell(user, (NOW - timedelta(1), "The hedge is cut."))
+        window = recalled(user, "What is the code of the garage door?")
+    assert [window.count(code) for code in ("4711", "0815")] == [1, 1]
+
+
+def test_an_earlier_question_leaves_its_room_to_what_answers_it() -> None:
+    question = "What is the code of the garage door?"
+    with companion() as user:
+        tell(user, (NOW - timedelta(9), "The code of the garage door is 4711."))
+        recalled(user, question)
+        recalled(user, "And what is the code of the garage door?")
+        task = user.start_trajectory("question").trajectory_id
+        user.remember([{"role": "user", "content": question}], task=task)
+        window = user.assemble_context(task, max_tokens=60)
+    assert "4711" in window.text
+    assert window.text.count("garage door?") == 1
+
+
+def test_a_question_enters_after_its_answer() -> None:
+    with companion() as user:
+        task = user.start_trajectory("talk").trajectory_id
+        user.remember(
+            [
+                {"role": "user", "content": "Which bolt fits the left wheel of the cart?"},
+                {"role": "assistant", "content": "The M12 from the tin box, with a spring washer under it."},
+            ],
+            task=task,
+        )
+        user.complete_trajectory(task, status="success", summary="")
+        small = user.start_trajectory("again").trajectory_id
+        user.remember([{"role": "user", "content": "Tell me the bolt for the left wheel of the cart"}], task=small)
+        windows = [user.assemble_context(small, max_tokens=tokens).text for tokens in range(30, 90)]
+    fits = next(at for at, text in enumerate(windows) if "M12" in text)
+    assert all("M12" in text for text in windows[fits:])
+
+
+def test_equal_words_of_two_days_are_two_events() -> None:
+    with companion() as user:
+        for days in (2, 3, 5):
+            tell(user, (NOW - timedelta(days), "Took my pills."))
+        window = recalled(user, "When did I take my pills?")
+    assert window.count("Took my pills.") == 3
+
+
+def test_equal_words_of_one_day_enter_once() -> None:
+    with companion() as user:
+        for hours in (20, 21):
+            tell(user, (NOW - timedelta(hours=hours), "Took my pills."))
+        window = recalled(user, "When did I take my pills?")
+    assert window.count("Took my pills.") == 1
