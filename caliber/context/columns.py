@@ -40,6 +40,11 @@ EXCLUDED_SHOWN: Final = int(DecisionCode.EXCLUDED_SHOWN)
 CONSIDERED: Final = 0
 """No decision yet: ranking lets the candidate through to the filling of the budget."""
 ALONE: Final = -1
+TAIL_SHARE: Final = 0.32
+"""Share of the best relevance below which nothing is recalled: LoCoMo's windows lose no evidence, and a fifth of their
+tokens (bench/windows.py)."""
+_ENOUGH: Final = {"vector": 0.8, "date": 0.0}
+"""Share of the best of a part of relevance from which on that part alone is enough."""
 _NO_TIES: Final = np.zeros((0, 2), np.uint64)
 PARTS_IN_ONE: Final = 10_000
 """Parts of a relevance are kept in ten-thousandths: as exactly as they are shown."""
@@ -149,12 +154,27 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     codes[codes == INCLUDED] = CONSIDERED
     if shared:
         codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
+        codes[ranked.relevance < _tail(ranked, plan)] = DecisionCode.EXCLUDED_RELEVANCE
     twin = ranked[TWIN]
     codes[twin > 0] = DecisionCode.EXCLUDED_DUPLICATE
     codes[twin < 0] = DecisionCode.EXCLUDED_CONFLICT
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
     limit_kinds(ranked, codes, plan)
     return ranked, codes
+
+
+def _tail(ranked: Candidates, plan: AssemblyPlan) -> NDArray[np.float32]:
+    """Return the relevance below which each candidate is noise: a share of the best, of those that one search found.
+
+    What is nearest by vector alone, or of the days of the query, is none, however many words others share with it.
+    """
+    ruled = np.array([section.rule is not None for section in plan.sections])
+    found = ranked.parts.any(axis=0) & ~ruled[ranked[SECTION]]
+    best = ranked.relevance[found].max(initial=np.float32(0))
+    for name, part in zip(ranked.part_names, ranked.parts, strict=True):
+        if name in _ENOUGH:
+            found &= (part == 0) | (part < _ENOUGH[name] * part.max(initial=0))
+    return np.where(found, np.float32(TAIL_SHARE) * best, np.float32(0))
 
 
 def limit_kinds(ranked: Candidates, codes: NDArray[np.uint8], plan: AssemblyPlan) -> None:

@@ -18,6 +18,7 @@ from caliber.context.columns import (
     SECTION,
     SOURCE,
     STORED_TOKENS,
+    TAIL_SHARE,
     TURN_NUMBER,
     TWIN,
     UNFIT,
@@ -115,7 +116,10 @@ class Decided:
             ratio, whole = plan.config.pcp.dosage.compress_ratio, plan.tokens(int(self.sizes[place]))
             return f"did not fit whole: compressed from {whole} to {tokens} tokens (pcp.dosage.compress_ratio {ratio})"
         if code is DecisionCode.EXCLUDED_RELEVANCE:
-            return f"relevance {relevance:.4f} is below the threshold {plan.config.min_relevance_threshold:.4f}"
+            least = plan.config.min_relevance_threshold
+            if relevance >= least:
+                return f"relevance {relevance:.4f} is below {TAIL_SHARE:.0%} of the best"
+            return f"relevance {relevance:.4f} is below the threshold {least:.4f}"
         if code is DecisionCode.EXCLUDED_ERROR:
             return "its vector cannot be compared with the query's: another model or another number of dimensions"
         if code is DecisionCode.EXCLUDED_DOSAGE:

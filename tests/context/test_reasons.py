@@ -116,6 +116,10 @@ class Twin:
                 return f"needs {needs} tokens, but {shown} were left, and {spare} kept free for the next turns"
             budget = plan.budget(self.decided.max_tokens)
             return f"needs {needs} tokens, but {budget - shown}/{budget} were used and {shown} left"
+        if code is DecisionCode.EXCLUDED_RELEVANCE:
+            found = [at for at in range(len(self.codes)) if self.ranked.breakdown(at)]
+            assert self.ranked.relevance[place] < 0.32 * max(self.ranked.relevance[at] for at in found)
+            return f"relevance {self.ranked.relevance[place]:.4f} is below 32% of the best"
         if code is DecisionCode.EXCLUDED_SECTION_BUDGET:
             section = plan.sections[self.of(SECTION, place)]
             used = sum(self.length(at, shown=True) for at in self.inside if self.of(SECTION, at) == section.index)
