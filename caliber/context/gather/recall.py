@@ -42,6 +42,8 @@ Rows = NDArray[np.int64]
 _STARTERS: Final = (EntityType.USER, EntityType.SYSTEM)
 _TASK: Final = "trajectory_id"
 _NEIGHBOUR_BOOST: Final = "neighbour_boost"
+_ANSWERS: Final = 0.8
+"""Share of a question's relevance from which on the turn after it counts as its answer."""
 _CARRIES: Final = "carries"
 """The part of a relevance that a turn has because a hit beside it borrowed words from it."""
 _YIELDS: Final = "yields"
@@ -233,15 +235,16 @@ def _carry(turns: Recalled, share: float) -> None:
 
 
 def _yield_to_answers(turns: Recalled, asks: Bools) -> None:
-    """Lower each question below the turn after it, if that was found too: it may be its answer, and enters first."""
+    """Lower each question below the turn after it, if that is about as relevant: its answer enters first."""
     place = np.full(turns.owners.length, -1, np.int64)
     place[turns.rows] = np.arange(len(turns.rows))
     after = neighbours(turns.owners, "scope_id").after(turns.rows)
     answers = np.where(asks & (after >= 0), place[after], -1)
     relevance = turns.scored.relevance.copy()
     for question in np.flatnonzero(answers >= 0).tolist():
-        below = np.nextafter(relevance[answers[question]], np.float32(0))
-        relevance[question] = min(relevance[question], below)
+        answer = relevance[answers[question]]
+        if answer >= _ANSWERS * relevance[question]:
+            relevance[question] = min(relevance[question], np.nextafter(answer, np.float32(0)))
     lost = (relevance - turns.scored.relevance).astype(np.float64)
     if lost.any():
         turns.scored = Scored(relevance, None, {**turns.scored.parts, _YIELDS: lost})
