@@ -24,6 +24,7 @@ from caliber.context.columns import (
     LEAD,
     LENGTH,
     MARK,
+    OUTDATED,
     ROW,
     SECTION,
     SOURCE,
@@ -287,7 +288,8 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
     places = places[ranked[SOURCE].take(places) == PASSAGE]
     if len(places):
         turns = rendered.passages.parts(ranked[ROW][places].tolist())
-        for place, turn in zip(places.tolist(), turns, strict=True):
+        for place, said in zip(places.tolist(), turns, strict=True):
+            turn = replace(said, outdated=bool(ranked[MARK][place] & OUTDATED))
             short = rendered.shortened.get(place)
             rendered.texts[place] = turn.line if short is None else short.of(turn.line)
             rendered.speakers[place] = turn.speaker

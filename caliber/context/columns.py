@@ -24,7 +24,7 @@ DECIDED: Final = (MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD)
 
 MUST, RECENT, PAST = 1, 2, 4
 """Marks of turns: always included; of the newest exchanges; before a pause or in a closed scope."""
-DISPUTED, UNFIT = 8, 16
+DISPUTED, UNFIT, OUTDATED = 8, 16, 32
 """Marks of records with an open conflict: another one contradicts it; it did not fit, so another one was tried."""
 VALUES_IN_ONE: Final = 1_000_000
 """Values are stored in millionths, exactly as the kernel ranks them."""
@@ -59,7 +59,7 @@ class Candidates:
     ``parts`` are what each part of a search, by name, adds to a relevance, in ten-thousandths; ``ids`` are UUIDs as two
     halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a text without one; ``GROUP`` is -1
     for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if not yet known. ``MARK`` are the
-    marks of a turn, or of a conflict; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
+    marks of a turn or a conflict; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
     with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none, or the
     negative one of the open conflict with a better candidate; ``PASSAGE_ID`` the lines of one passage have in common,
     one task on one day; ``READING`` their order in time; ``DAY`` days since 1970; ``LEAD`` the length by which the

@@ -24,6 +24,8 @@ from caliber.storage.compile.damage import NO_INSTANT, UNREADABLE, damaged
 
 DISPUTED_LEAD: Final = "[another record contradicts this] "
 """The text before a record whose conflict with another one is open: no cut at the end removes it."""
+OUTDATED_LEAD: Final = "[may no longer hold] "
+"""The text before what a recalled turn says, if some of it is a fact no longer."""
 LEFT_OUT: Final = "…"
 """The mark of sentences and of turns that are left out between others."""
 _SYSTEM: Final = "system"
@@ -56,6 +58,7 @@ class TurnText:
     call_id: str | None
     thinking: tuple[dict[str, Any], ...] = ()
     is_error: bool = False
+    outdated: bool = False
 
     @property
     def label(self) -> str:
@@ -102,7 +105,7 @@ class TurnText:
     @property
     def line(self) -> str:
         """The turn as a line of a passage, one that is not its first."""
-        return f"{self.speaker}: {self._said}"
+        return f"{self.speaker}: {OUTDATED_LEAD * self.outdated}{self._said}"
 
     def cut(self, text: str) -> TurnText:
         """Return the turn of which only ``text`` is shown, a part of how it reads."""

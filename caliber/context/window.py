@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from caliber.context.columns import (
     DAY,
     LEAD,
+    MARK,
+    OUTDATED,
     PASSAGE_ID,
     READING,
     SOURCE,
@@ -30,7 +32,16 @@ from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.texts import LEFT_OUT, Cut, RenderedTexts, TurnText, byte_length, passage_lead, quoted
+from caliber.context.texts import (
+    LEFT_OUT,
+    OUTDATED_LEAD,
+    Cut,
+    RenderedTexts,
+    TurnText,
+    byte_length,
+    passage_lead,
+    quoted,
+)
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length
 from caliber.model.context import ContextPersistence
@@ -272,7 +283,8 @@ def excerpt_turns(
     places = entered(filled.codes)
     long = places[(ranked[SOURCE].take(places) == PASSAGE) & (sizes.take(places) > room)].tolist()
     for place in long:
-        label = f"{rendered.speakers[place]}: "
+        outdated = bool(ranked[MARK][place] & OUTDATED)
+        label = f"{rendered.speakers[place]}: {OUTDATED_LEAD * outdated}"
         rendered.shortened[place] = made = _excerpt(plan, rendered.texts[place], room, rendered.query, label)
         sizes[place] = plan.measure([made.of(rendered.texts[place])])[0]
     return bool(long)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
-from caliber.context.columns import DISPUTED, MARK, ORDINAL, SECTION, SOURCE, VERSION, entered, rank
+from caliber.context.columns import DISPUTED, MARK, ORDINAL, OUTDATED, SECTION, SOURCE, VERSION, entered, rank
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
@@ -145,7 +145,7 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
             turns[place] = turn_of_content(content)
             out[place] = turns[place].text
         elif source == PASSAGE:
-            turn = turn_of_content(content)
+            turn = replace(turn_of_content(content), outdated=bool(ranked[MARK][place] & OUTDATED))
             short = record.shortened.get(place)
             out[place], speakers[place] = turn.line if short is None else short.of(turn.line), turn.speaker
         else:

@@ -44,8 +44,8 @@ def key_sentences(text: str, query: str, fits: Fits, language: str = "english") 
     spans[:1] = [(0, end) for _, end in spans[:1]]
     if not spans or not fits(spans[:1]):
         return ()
-    terms = [_terms(text[start:end], language) for start, end in spans]
-    shared, asked = Counter(term for each in terms for term in each), _terms(query, language)
+    terms = [terms_of(text[start:end], language) for start, end in spans]
+    shared, asked = Counter(term for each in terms for term in each), terms_of(query, language)
 
     def score(place: int) -> tuple[int, int, int]:
         own = terms[place]
@@ -61,8 +61,8 @@ def excerpt(text: str, query: str, fits: Fits, language: str) -> Spans:
     Without a word in common they are those of the beginning; none if not even one fits.
     """
     spans = list(_units(text[:_MAX_CHARS]))
-    asked = _terms(query, language)
-    common = [_terms(text[start:end], language) & asked for start, end in spans]
+    asked = terms_of(query, language)
+    common = [terms_of(text[start:end], language) & asked for start, end in spans]
     count = Counter(term for each in common for term in each)
     scores = [round(sum(_PARTS * log1p(len(spans) / count[term]) for term in each)) for each in common]
     order = sorted(range(len(spans)), key=lambda place: (-scores[place], place))
@@ -102,7 +102,7 @@ def _analyzer(language: str) -> Analyzer:
     return Analyzer(language)
 
 
-def _terms(text: str, language: str) -> frozenset[str]:
+def terms_of(text: str, language: str) -> frozenset[str]:
     """Return the stems of a text's words, without stop words."""
     analyzer = _analyzer(language)
     words = {word.decode("utf-8", "replace") for word in words_of(text.encode("utf-8", "replace"))}

@@ -19,7 +19,9 @@ from caliber.context.columns import (
     DAY,
     LEAD,
     LENGTH,
+    MARK,
     MUST,
+    OUTDATED,
     PASSAGE_ID,
     READING,
     TURN_NUMBER,
@@ -44,13 +46,14 @@ from caliber.context.gather.candidates import (
 )
 from caliber.context.gather.dialogue import Conversation, conversation_of
 from caliber.context.gather.duplicates import Recalled
+from caliber.context.gather.outdated import outdated
 from caliber.context.gather.recall import Recall, recall
 from caliber.context.gather.rule_selection import FILTER, RuleSelector, Selection
 from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
-from caliber.context.texts import FixedText, day_text
+from caliber.context.texts import OUTDATED_LEAD, FixedText, day_text
 from caliber.model.windows import CutOff
 from caliber.storage.compile.damage import undated
 
@@ -228,9 +231,11 @@ def as_passages(
     heads = plan.measure([f"[, {day_text(day)}] " for day in names_of]).tolist()
     colon = 2 if plan.additive else 0
     lead = dict(zip(names_of, (length - colon for length in heads), strict=True))
+    marked = outdated(inputs, texts, rows)
     columns = {
         **part.columns,
-        LENGTH: PassageReader(inputs.snapshot, texts, plan).lengths(rows),
+        MARK: marked * OUTDATED,
+        LENGTH: PassageReader(inputs.snapshot, texts, plan).lengths(rows) + marked * plan.measure([OUTDATED_LEAD])[0],
         TURN_NUMBER: numbers,
         PASSAGE_ID: passages + 1,
         READING: reading,
