@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from caliber.config.cron import zone_of
 from caliber.engine.engine import Engine
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.compiled import Filters
@@ -40,6 +41,7 @@ class SearchEngine:
         self.searcher = self.fresh()
         self.filters = Filters(engine.store.catalog.binding)
         self.usage = UsageCounts()
+        self.zone = zone_of(engine.config.time_zone)
         self.read_check: ReadCheck | None = None
         """Checks results, where ``validation_mode`` is always and records are in memory."""
         self.stored = open_stored_search(engine.store, engine.memory, engine.config)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
-from caliber.config.cron import zone_of
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import embedding_share_s
@@ -198,7 +198,7 @@ class Searching:
                     where=where,
                     floor=floor,
                     by_role=by_role,
-                    moment=Moment(now, zone_of(engine.config.time_zone)),
+                    moment=Moment(now, self._shared.zone),
                 )
                 answers.append((asked, *search(asked)))
         return [self._answered(*answer) for answer in answers]
@@ -317,21 +317,14 @@ class Searching:
         return None, f"{NO_VECTOR}: {TIMEOUT if timed_out else answer.kind}"
 
     def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
-        found = outcome.found
-        if not found:
-            return ()
+        found, places = outcome.found, defaultdict[RelationSnapshot, list[int]](list)
         words = () if outcome.query is None else outcome.query.surfaces
-        first = found[0].relation
-        if all(item.relation is first for item in found):
-            return tuple(self._hits_of(first, found, words))
-        places: dict[str, list[int]] = {}
         for place, item in enumerate(found):
-            places.setdefault(item.relation.relation.name, []).append(place)
+            places[item.relation].append(place)
         hits: dict[int, SearchHit] = {}
-        for some in places.values():
-            of_kind = [found[place] for place in some]
-            hits.update(zip(some, self._hits_of(of_kind[0].relation, of_kind, words), strict=True))
-        return tuple(hits[place] for place in range(len(found)))
+        for relation, some in places.items():
+            hits.update(zip(some, self._hits_of(relation, [found[place] for place in some], words), strict=True))
+        return tuple(map(hits.__getitem__, range(len(found))))
 
     def texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
         """Return the searched texts of hits, a field a line."""
@@ -349,12 +342,13 @@ class Searching:
         """Return hits of one kind, their texts read at once."""
         rows = [item.row for item in found]
         kind = self._names.get(snapshot.relation.name, snapshot.relation.name)
-        texts = self.texts(snapshot, rows)
         whole = snapshot.ties().take(rows, axis=0).astype(">u8").tobytes()
         ids = [uuid_from_bytes(whole[at : at + 16]) for at in range(0, len(whole), 16)]
+        read = self.texts(snapshot, rows)
+        texts = [raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or "" for raw in read]
         return [
-            SearchHit(key, kind, _text(raw), item.score, item.breakdown, item.found_by, words)
-            for item, raw, key in zip(found, texts, ids, strict=True)
+            SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words)
+            for item, text, key in zip(found, texts, ids, strict=True)
         ]
 
     # --- single records --------------------------------------------------------------------------
@@ -420,10 +414,6 @@ def check_stored(relation: Relation, entity: Any) -> None:
     if wrong is not None:
         reason = f"the stored {wrong.of[0]} is damaged; run `caliber doctor`"
         raise ConstraintViolation(constraint=wrong.column, reason=reason)
-
-
-def _text(raw: Any) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
 
 
 def _understood(outcome: Outcome) -> QueryAnalysis:

@@ -42,14 +42,15 @@ class Names:
         """
         candidates = [(item, self._of(item.owners)) for item in searched if _name_of(item.owners) is not None]
         # Most words begin no name: one look each.
-        if not any(part in names.firsts for _, names in candidates for part in parts):
+        if all(names.firsts.isdisjoint(parts) for _, names in candidates):
             return []
 
         def in_sight(name: tuple[str, ...]) -> bool:
             # Checked before the longest is chosen: a longer hidden name must not replace a shorter visible one.
-            return any(
-                name in names.codes and self.marked(item, name, item.visible).any() for item, names in candidates
-            )
+            for item, names in candidates:
+                if name in names.codes and self.marked(item, name, item.visible).any():
+                    return True
+            return False
 
         return names_in(parts, in_sight, _LONGEST)
 
