@@ -24,7 +24,7 @@ _VOCABULARY = """
     x 7 don't well-known v2.1 東京 我们 Привет \ufb01nal Will IT ١٢ 12 İzmir izmir
 """
 _WORDS = st.sampled_from(("lake", "lakes", "boat", "backups", "happy", "the")) | st.sampled_from(_VOCABULARY.split())
-TEXTS = st.lists(_WORDS, min_size=1, max_size=9).map(" ".join) | st.sampled_from(
+_SAYINGS = st.sampled_from(
     [
         "we moved the backup host to Oslo last Friday",
         "who moved the backups?",
@@ -32,14 +32,13 @@ TEXTS = st.lists(_WORDS, min_size=1, max_size=9).map(" ".join) | st.sampled_from
         "the lake boat was cold " * 12,
         "to be or not to be",
         "I was on the lake yesterday",
-        "the host is in Oslo",
-        "the host is in Rome now",
-        "the host is in Kiel now",
         "the boat comes on Friday, or next week",
         "on 8 May Omar moved",
         "the host was moved two weeks ago",
     ]
 )
+_VALUES = st.sampled_from(["the boat host is in Oslo", "the boat host is in Rome now", "the boat host is in Kiel now"])
+TEXTS = st.lists(_WORDS, min_size=1, max_size=9).map(" ".join) | _SAYINGS | _VALUES
 ENTITIES = ("Ines", "Ines Weber", "the lake", "Omar", "backup_host", "Weber", "who")
 SPEAKERS = (None, "Ines", "Omar", "Ines Weber")
 READERS = (None, ["agent:reader"], ["agent:nobody"], ["executor"])
@@ -119,7 +118,7 @@ _QUERIES = st.lists(_WORDS, min_size=1, max_size=6).map(" ".join) | st.sampled_f
         "in May 2023",
         "on 8 May what did Ines say",
         "to be or not to be",
-        "which is the host?",
+        "which is the boat host?",
         "is the host in Oslo?",
         "",
         "  ",
