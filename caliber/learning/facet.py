@@ -31,6 +31,7 @@ from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
 from caliber.model.references import EntityRef, EntityType
+from caliber.model.time import from_us
 from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -214,7 +215,8 @@ class LearningMethods(TaskMethods):
         """
         told = [at for at, each in enumerate(new) if each.role is not TurnRole.SYSTEM or each.idempotency_key]
         task, tail, complete = self._tail(trajectory_id, len(told))
-        found = resent([new[at] for at in told], tail, complete=complete)
+        now = from_us(self._engine.clock.now_us())
+        found = resent([new[at] for at in told], tail, now, complete=complete)
         known = {told[at]: turn for at, turn in found.known.items()}
         own = self._author(user, task=trajectory_id)  # nobody's words are replaced by another
         replaced = {told[at]: turn for at, turn in found.replaced.items() if turn.author_id == own}

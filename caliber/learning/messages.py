@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import Turn, TurnRole
 from caliber.trajectory.turns import LabelOf, NewTurn, check_turn
 
+_EXCHANGE, _REPEATED = 2, timedelta(hours=6)
+"""So few messages are repeated within this time; later, the same words are another event."""
 _CHANCE: Final = 4
 """So many messages that begin a conversation are no other conversation that begins alike."""
 _ANSWERS: Final = (TurnRole.ASSISTANT, TurnRole.TOOL)
@@ -72,22 +74,26 @@ class Resent:
         self.known.update(enumerate(turns, at))
 
 
-def resent(messages: Sequence[NewTurn], turns: Sequence[Turn], *, complete: bool) -> Resent:
+def resent(messages: Sequence[NewTurn], turns: Sequence[Turn], now: datetime, *, complete: bool) -> Resent:
     """Return which of some messages are among the last turns of a task; ``complete``: there are no others.
 
-    Neither has instructions of the system.
+    Neither has instructions of the system. Messages that the turns end with go before those that they begin with: each
+    day may begin with the same words.
     """
     out = Resent()
     sizes = range(min(len(turns), len(messages)), 0, -1)
     most = next((size for size in sizes if _repeats(messages[:size], turns[-size:])), 0)
-    if most not in (len(turns), len(messages)) and len(messages) > 1:
+    if 0 < most == len(messages) <= _EXCHANGE and now - turns[-1].created_at > _REPEATED:
+        if all(each.occurred_at is None and each.idempotency_key is None for each in messages):
+            return out
+    if not most and len(messages) > 1:
         begin, equal = _longest(messages, turns)
-        if equal > most:
-            whole = complete and not begin
-            realigned = _branched(messages, turns[begin:], equal, whole=whole)
-            realigned = realigned or _aligned(messages, turns[begin:], whole=whole)
-            if realigned is not None:
-                return realigned
+        whole = complete and not begin
+        if equal:
+            found = _branched(messages, turns[begin:], equal, whole=whole)
+            found = found or _aligned(messages, turns[begin:], whole=whole)
+            if found is not None:
+                return found
     out.take(0, turns[len(turns) - most :])
     return out
 

@@ -221,12 +221,13 @@ def test_a_sliding_part_of_the_conversation_may_come_each_time(memory: caliber.C
 
 
 def test_the_same_words_later_are_another_message(memory: caliber.Caliber) -> None:
+    memory.remember(said("Hello"), user="m")
     for _ in range(2):
         task = memory.remember(
             [*said("yes"), {"role": "assistant", "content": "ok"}, *said("no")], user="m"
         ).trajectory_id
         memory.remember([{"role": "assistant", "content": "well"}], user="m")
-    assert [text for _, text in turns(memory, task)] == ["yes", "ok", "no", "well"] * 2
+    assert [text for _, text in turns(memory, task)] == ["Hello", *["yes", "ok", "no", "well"] * 2]
 
 
 # --- tasks ---------------------------------------------------------------------------------------

@@ -116,6 +116,23 @@ def test_a_conversation_sent_again_is_stored_once(backend: Any) -> None:
     assert wrong == {}
 
 
+def test_the_same_words_of_another_day_are_another_event(backend: Any) -> None:
+    """Also without dates: an exchange that comes hours later is no repeated call, nor is a day that begins alike."""
+    clock = FixedClock()
+    memory = backend.open(clock=clock)
+    parts = (["hi"], [">hi"], ["hi", ">hi", "Took my pill."], ["Took my pill."], [">Noted."], ["hi", ">hi", "Well."])
+    for at, calls in enumerate([[part] for part in (*parts[:1], ["hi", ">hi"])] + [list(parts)]):
+        ana = memory.acting_as(caliber.Principal.user(f"ana{at}"))
+        days = []
+        for _ in range(3):
+            for part in calls:
+                task = ana.remember(talk(*part)).trajectory_id
+                assert ana.remember(talk(*part)).trajectory_id == task  # a call that is repeated
+            days.append(shown(memory, task))
+            clock.advance(ms=86_400_000)
+        assert days == [days[0] * (day + 1) for day in range(3)]
+
+
 def test_a_new_answer_is_found_and_shown_instead_of_the_old_one(backend: Any) -> None:
     memory = backend.open()
     ana = memory.acting_as(caliber.Principal.user("ana"))
