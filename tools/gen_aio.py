@@ -103,8 +103,11 @@ class Member:
 
     @property
     def returned(self) -> object:
-        """The class that it returns, or whatever its annotation names; None for more than a name."""
-        return named(self.module, self.node.returns.id) if isinstance(self.node.returns, ast.Name) else None
+        """The class that it returns, or whatever its annotation names; None for more than a name and parameters."""
+        node = self.node.returns
+        name = node.value if isinstance(node, ast.Subscript) else node
+        found = named(self.module, name.id) if isinstance(name, ast.Name) else None
+        return found if name is node or is_facet(found) else None
 
 
 @functools.cache
@@ -252,14 +255,18 @@ class Module:
 
     def add_class(self, kind: type) -> None:
         """Add the asynchronous class of a class."""
-        above = [self._face(base) for base in bases(kind)]
+        every = {base: f"[{self.use('typing', 'Any')}]" for base in bases(kind) if getattr(base, "__parameters__", ())}
+        above = [self._face(base) + every.get(base, "") for base in bases(kind)]
         if kind in BY_HAND:
             above.insert(0, self.use("caliber.api.aio_base", BY_HAND[kind].__name__))
         above = above or [self.use("caliber.api.aio_base", "AsyncFace")]
         sync = self.use(kind.__module__, kind.__name__)
         spoken = "Caliber" if issubclass(Caliber, kind) else kind.__name__
+        typed = [self.use(kind.__module__, each.__name__) for each in getattr(kind, "__parameters__", ())]
+        above += [f"{self.use('typing', 'Generic')}[{each}]" for each in typed]
         lines = [f"class Async{kind.__name__}({', '.join(above)}, of={sync}):"]
-        lines += [f'    """``{spoken}`` with ``async`` methods."""', "", f"    _sync: {sync}", ""]
+        whole = "".join([sync, *(f"[{each}]" for each in typed)])
+        lines += [f'    """``{spoken}`` with ``async`` methods."""', "", f"    _sync: {whole}", ""]
         for member in own(kind):
             lines += [f"    {line}" if line else "" for line in self._method(member, spoken)]
         self._body.append("\n".join(lines))
@@ -271,12 +278,22 @@ class Module:
         parameters, returned = self._parameters(member, member.node), member.returned
         if is_facet(returned):
             assert isinstance(returned, type)
-            head, result = "def", self._face(returned)
+            head, result = "def", self._face(returned) + self._typed(member)
         else:
             assert member.node.returns is not None
             head, result = "async def", self._annotated(member.module, member.node.returns)
-        noted = "  # type: ignore[overload-overlap]" if "type: ignore" in inspect.getsource(member.function) else ""
-        return [f"@{self.use('typing', 'overload')}", f"{head} {member.name}({parameters}) -> {result}: ...{noted}", ""]
+        is_noted = "type: ignore" in inspect.getsource(member.function)
+        noted = "  # type: ignore[overload-overlap]\n" if is_noted else ""  # on the first line, however long it is
+        return [
+            f"@{self.use('typing', 'overload')}",
+            *f"{head} {member.name}({noted}{parameters}) -> {result}: ...".splitlines(),
+            "",
+        ]
+
+    def _typed(self, member: Member) -> str:
+        """Return the type of a facet that is one of a type, in brackets."""
+        node = member.node.returns
+        return f"[{self._annotated(member.module, node.slice)}]" if isinstance(node, ast.Subscript) else ""
 
     def _one(self, member: Member, spoken: str) -> list[str]:
         node = member.node
@@ -287,12 +304,13 @@ class Module:
         result = None if is_facet(returned) else self._annotated(member.module, node.returns)
         if result is None:
             assert isinstance(returned, type)
-            result = self._face(returned)
+            face = self._face(returned)
+            result = face + self._typed(member)
             if member.name == "__getattr__":
                 target = "self._named(name)"
             elif not member.is_property:
                 target += f"({self._passed(node, method=True)})"
-            head, body = "def", f"return self._face({result}, {target})"
+            head, body = "def", f"return self._face({face}, {target})"
         elif member.is_property:
             head, body = "def", f"return {target}"
         elif member.name == "__iter__":

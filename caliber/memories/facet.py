@@ -5,7 +5,7 @@ Source: design, section 7.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from caliber.engine.engine import Engine
 from caliber.memories.reading import RecordReader
@@ -14,11 +14,13 @@ from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.model.references import EntityRef
-from caliber.schema.memories import BUILT_IN, BuiltInName
+from caliber.schema.memories import BUILT_IN
 from caliber.search.service import Searching
 
 if TYPE_CHECKING:
     from caliber.memories.records import Records
+    from caliber.model.knowledge import Note
+    from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 
 
 class RecordMethods:
@@ -29,12 +31,26 @@ class RecordMethods:
     _searching: Searching
 
     @overload
-    def records(self, name: BuiltInName, *, user: str | EntityRef | None = None) -> RecordReader: ...  # type: ignore[overload-overlap]
+    def records(self, name: Literal["note"], *, user: str | EntityRef | None = None) -> RecordReader[Note]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def records(self, name: Literal["artifact"], *, user: str | EntityRef | None = None) -> RecordReader[Artifact]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def records(self, name: Literal["turn_buffer"], *, user: str | EntityRef | None = None) -> RecordReader[Turn]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def records(self, name: Literal["scope"], *, user: str | EntityRef | None = None) -> RecordReader[Scope]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def records(
+        self, name: Literal["trajectory"], *, user: str | EntityRef | None = None
+    ) -> RecordReader[Trajectory]: ...  # type: ignore[overload-overlap]
 
     @overload
     def records(self, name: str, *, user: str | EntityRef | None = None) -> Records: ...
 
-    def records(self, name: str, *, user: str | EntityRef | None = None) -> RecordReader:
+    def records(self, name: str, *, user: str | EntityRef | None = None) -> RecordReader[Any]:
         """Return the records of one memory, to find, count and search them; those of a declared one also to write.
 
         ``user`` is whom all calls on it are for, as in ``search``.

@@ -9,7 +9,7 @@ import itertools
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     from caliber.engine.engine import Engine
     from caliber.search.service import Searching
 
+T = TypeVar("T")
 
-class RecordReader:
+
+class RecordReader(Generic[T]):
     """The records of one memory. Safe to share between threads."""
 
     def __init__(self, engine: Engine, principal: Principal, searching: Searching, bound: MemoryBinding) -> None:
@@ -61,16 +63,17 @@ class RecordReader:
         return tuple(name for name in dict.fromkeys(self._bound.fields) if name not in self._bound.vectors)
 
     @property
-    def Record(self) -> type[Any]:  # noqa: N802  (a class)
+    def Record(self) -> type[T]:  # noqa: N802  (a class)
         """The class of its records."""
         return self._relation.entity
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> Any:  # noqa: A002  (as ``Caliber.get``)
+    def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> T:  # noqa: A002  (as ``Caliber.get``)
         """Return one record. Raises: NotFound, also for a record of another memory."""
         with bounded(deadline_ms):
-            return self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
+            found: T = self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
+            return found
 
     def find(
         self,
@@ -83,7 +86,7 @@ class RecordReader:
         valid: bool = True,
         deadline_ms: int | None = None,
         **equal: Any,
-    ) -> list[Any]:
+    ) -> list[T]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
 
         ``filter`` is a condition in words, or a mapping of fields to values, as the keywords are; of a list of values

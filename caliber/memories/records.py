@@ -70,7 +70,7 @@ class _New:
     vectors: Vectors | None = None
 
 
-class Records(RecordReader):
+class Records(RecordReader[Any]):
     """The records of one declared memory: read and written. Safe to share between threads."""
 
     def __init__(

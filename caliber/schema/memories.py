@@ -81,9 +81,6 @@ BUILT_IN: dict[str, MemoryBinding] = {
 }
 """The built-in memories, by name; a memory of another name is its own relation."""
 
-BuiltInName = Literal["trajectory", "scope", "turn_buffer", "artifact", "note"]
-"""The names of ``BUILT_IN`` for type checkers."""
-
 
 def window_of(memory: str) -> Window | None:
     """Return the window trait of a built-in memory's records; None if windows do not use them."""

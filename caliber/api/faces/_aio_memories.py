@@ -10,17 +10,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, Generic, Literal, overload
 
 from caliber.api.aio_base import AsyncFace
 from caliber.memories.facet import RecordMethods
-from caliber.memories.reading import RecordReader
+from caliber.memories.reading import RecordReader, T
 from caliber.memories.records import Records
 from caliber.model.agents import LockToken
+from caliber.model.knowledge import Note
 from caliber.model.references import EntityRef
+from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import SearchResult
-from caliber.schema.memories import BuiltInName
 from caliber.schema.relation import Relation
 
 
@@ -30,12 +31,34 @@ class AsyncRecordMethods(AsyncFace, of=RecordMethods):
     _sync: RecordMethods
 
     @overload
-    def records(self, name: BuiltInName, *, user: str | EntityRef | None = None) -> AsyncRecordReader: ...  # type: ignore[overload-overlap]
+    def records(  # type: ignore[overload-overlap]
+        self, name: Literal["note"], *, user: str | EntityRef | None = None
+    ) -> AsyncRecordReader[Note]: ...
+
+    @overload
+    def records(  # type: ignore[overload-overlap]
+        self, name: Literal["artifact"], *, user: str | EntityRef | None = None
+    ) -> AsyncRecordReader[Artifact]: ...
+
+    @overload
+    def records(  # type: ignore[overload-overlap]
+        self, name: Literal["turn_buffer"], *, user: str | EntityRef | None = None
+    ) -> AsyncRecordReader[Turn]: ...
+
+    @overload
+    def records(  # type: ignore[overload-overlap]
+        self, name: Literal["scope"], *, user: str | EntityRef | None = None
+    ) -> AsyncRecordReader[Scope]: ...
+
+    @overload
+    def records(  # type: ignore[overload-overlap]
+        self, name: Literal["trajectory"], *, user: str | EntityRef | None = None
+    ) -> AsyncRecordReader[Trajectory]: ...
 
     @overload
     def records(self, name: str, *, user: str | EntityRef | None = None) -> AsyncRecords: ...
 
-    def records(self, name: str, *, user: str | EntityRef | None = None) -> AsyncRecordReader:
+    def records(self, name: str, *, user: str | EntityRef | None = None) -> AsyncRecordReader[Any]:
         """Return the records of one memory, to find, count and search them; those of a declared one also to write.
 
         See ``Caliber.records``.
@@ -43,10 +66,10 @@ class AsyncRecordMethods(AsyncFace, of=RecordMethods):
         return self._face(AsyncRecordReader, self._sync.records(name, user=user))
 
 
-class AsyncRecordReader(AsyncFace, of=RecordReader):
+class AsyncRecordReader(AsyncFace, Generic[T], of=RecordReader):
     """``RecordReader`` with ``async`` methods."""
 
-    _sync: RecordReader
+    _sync: RecordReader[T]
 
     @property
     def name(self) -> str:
@@ -59,11 +82,11 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         return self._sync.fields
 
     @property
-    def Record(self) -> type[Any]:
+    def Record(self) -> type[T]:
         """The class of its records. See ``RecordReader.Record``."""
         return self._sync.Record
 
-    async def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> Any:
+    async def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> T:
         """Return one record. See ``RecordReader.get``."""
         return await self._run(self._sync.get, id, deadline_ms=deadline_ms)
 
@@ -78,7 +101,7 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         valid: bool = True,
         deadline_ms: int | None = None,
         **equal: Any,
-    ) -> list[Any]:
+    ) -> list[T]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
 
         See ``RecordReader.find``.
@@ -119,7 +142,7 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         return await self._run(self._sync.search, query, filter, limit=limit, as_of=as_of, deadline_ms=deadline_ms)
 
 
-class AsyncRecords(AsyncRecordReader, of=Records):
+class AsyncRecords(AsyncRecordReader[Any], of=Records):
     """``Records`` with ``async`` methods."""
 
     _sync: Records
