@@ -62,10 +62,10 @@ class Candidates:
     marks of a turn or a conflict; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
     with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none, or the
     negative one of the open conflict with a better candidate; ``PASSAGE_ID`` the lines of one passage have in common,
-    one task on one day; ``READING`` their order in time; ``DAY`` days since 1970; ``LEAD`` the length by which the
-    first line of a passage is longer than the others, and of a turn, once known, the shortest cut that shows some of
-    its content. ``TURN_NUMBER`` of a summary is that of the first turn that it
-    covers.
+    one task on one day; ``READING`` their order in time, and of a turn how many of its calls lack a result; ``DAY``
+    days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others, and of a turn,
+    once known, the shortest cut that shows some of its content. ``TURN_NUMBER`` of a summary is that of the first turn
+    that it covers.
     """
 
     numbers: NDArray[np.int64]
@@ -108,6 +108,11 @@ class Candidates:
         """Return the parts of a search's relevance that are not zero everywhere."""
         parts = zip(self.part_names, self.parts[:, place].tolist(), strict=True)
         return {name: value / PARTS_IN_ONE for name, value in parts if value}
+
+
+def beyond_texts(plan: AssemblyPlan, is_turn: NDArray[np.bool_], unanswered: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the lengths of messages beyond their texts, with the results that stand for those that calls lack."""
+    return is_turn * (plan.message_length + plan.length_of(plan.no_result_tokens) * unanswered)
 
 
 def entered(codes: NDArray[np.uint8]) -> NDArray[np.int64]:

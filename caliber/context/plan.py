@@ -42,6 +42,8 @@ RECORDS: Final[Mapping[int, Relation]] = {
     **{relation.window.number: relation for relation in BY_NAME.values() if relation.window is not None},
 }
 """The built-in relations that windows use, by source. A turn has two: in the conversation, and recalled."""
+_NO_RESULT_TOKENS: Final = 4
+"""Tokens of the text that stands for a missing result of a call in messages; estimators count 3 or 4."""
 _TEXTS: Final = {SYSTEM: SourceType.SYSTEM, PERSONA: SourceType.PERSONA, EXTRA: SourceType.EXTRA}
 SOURCES: Final = frozenset((*_TEXTS, *RECORDS))
 
@@ -156,6 +158,7 @@ class AssemblyPlan:
     separator: str
     separator_length: int
     message_length: int
+    no_result_tokens: int
     slack: int
     section_of_source: NDArray[np.int32]
     rank_priority: NDArray[np.int32]
@@ -249,6 +252,10 @@ class AssemblyPlan:
     def longest(self, tokens: int) -> int:
         """Return the greatest length that is at most the given number of tokens."""
         return tokens * self.measures.numerator // self.measures.denominator
+
+    def length_of(self, tokens: int) -> int:
+        """Return the least length that certainly is so many tokens."""
+        return -(-tokens * self.measures.numerator // self.measures.denominator)
 
     def whole_tokens(self, room: int) -> int:
         """Return the greatest number of tokens whose text certainly fits a length."""
@@ -447,6 +454,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         separator=assembly.separator,
         separator_length=measures.separator,
         message_length=-(-assembly.message_overhead_tokens * measures.numerator // measures.denominator),
+        no_result_tokens=assembly.message_overhead_tokens + _NO_RESULT_TOKENS,
         slack=slack,
         section_of_source=of_source,
         # Instructions always fit, whatever their section's priority (docs/decisions/0016).

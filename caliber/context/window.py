@@ -153,7 +153,7 @@ def excess(decided: Decided, whole: int) -> tuple[int, dict[int, int]]:
     """
     plan = decided.plan
     items = filled_sections(decided)
-    parts, messages = sum(item.tokens for item in items), message_tokens(plan, items)
+    parts, messages = sum(item.tokens for item in items), message_tokens(decided, items)
     caps = {item.section.index: plan.cap_of(item.section, decided.max_tokens) for item in items}
     over = {
         item.section.index: item.tokens - cap
@@ -210,16 +210,17 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
 
 def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
     """Return the tokens of a window of these sections, including the cost of each message."""
-    return sum(item.tokens for item in sections) + message_tokens(decided.plan, sections)
+    return sum(item.tokens for item in sections) + message_tokens(decided, sections)
 
 
-def message_tokens(plan: AssemblyPlan, sections: list[FilledSection]) -> int:
-    """Return the cost of a window's messages beyond their texts."""
-    turns = sum(len(item.places) for item in sections if item.section.source == SPOKEN)
+def message_tokens(decided: Decided, sections: list[FilledSection]) -> int:
+    """Return the cost of a window's messages beyond their texts, and of those that answer calls without a result."""
+    plan, turns = decided.plan, [place for item in sections if item.section.source == SPOKEN for place in item.places]
+    fillers = plan.no_result_tokens * int(decided.ranked[READING][turns].sum()) if turns else 0
     following = [plan.stable_first and item.section.index > plan.user.index for item in sections]
     others = [item.section.source != SPOKEN for item in sections]
     texts = {after for after, other in zip(following, others, strict=True) if other}
-    return plan.config.assembly.message_overhead_tokens * (turns + len(texts))
+    return fillers + plan.config.assembly.message_overhead_tokens * (len(turns) + len(texts))
 
 
 def cut_texts(

@@ -83,9 +83,9 @@ def resent(messages: Sequence[NewTurn], turns: Sequence[Turn], now: datetime, *,
     out = Resent()
     sizes = range(min(len(turns), len(messages)), 0, -1)
     most = next((size for size in sizes if _repeats(messages[:size], turns[-size:])), 0)
-    if 0 < most == len(messages) <= _EXCHANGE and now - turns[-1].created_at > _REPEATED:
-        if all(each.occurred_at is None and each.idempotency_key is None for each in messages):
-            return out
+    plain = all(each.occurred_at is None and each.idempotency_key is None for each in messages)
+    if plain and 0 < most == len(messages) <= _EXCHANGE and now - turns[-1].created_at > _REPEATED:
+        return out
     if not most and len(messages) > 1:
         begin, equal = _longest(messages, turns)
         whole = complete and not begin

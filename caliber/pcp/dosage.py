@@ -42,6 +42,7 @@ from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.filling.shares import fill_shared
 from caliber.context.gather.dialogue import mark_turns
+from caliber.context.gather.turns import group_calls
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
 from caliber.context.texts import RenderedTexts, TurnText, day_text, turns_shown_as
 from caliber.context.trace import RULES, Decided, trace
@@ -77,6 +78,7 @@ class _Piece:
     turn: TurnText | None = None
     number: int = 0
     group: int = ALONE
+    unanswered: int = 0
     mark: int = 0
 
 
@@ -368,25 +370,17 @@ def _read_line(piece: _Piece, before: _Piece | None) -> None:
 
 def _mark(spoken: Sequence[_Piece], back: int) -> None:
     """Set the group and the mark of each turn, as an assembly does: a call and its results are one group."""
-    caller: dict[str, int] = {}
-    groups = np.full(len(spoken), ALONE, np.int64)
-    open_calls: dict[int, set[str]] = {}
-    for number, piece in enumerate(spoken):
-        turn = piece.turn
-        assert turn is not None
-        if turn.calls:
-            groups[number], open_calls[number] = number, {call[0] for call in turn.calls}
-            caller |= dict.fromkeys(open_calls[number], number)
-        elif turn.call_id in caller:
-            groups[number] = caller[turn.call_id]
-            open_calls[caller[turn.call_id]].discard(turn.call_id)
     if not spoken:
         return
-    waiting = np.array([bool(open_calls.get(group)) for group in groups.tolist()])
-    users = [number for number, piece in enumerate(spoken) if piece.turn is not None and piece.turn.role == "user"]
-    marks, _ = mark_turns(groups, np.array(users, np.int64), lambda: waiting, back)
-    for piece, group, mark in zip(spoken, groups.tolist(), marks.tolist(), strict=True):
-        piece.group, piece.mark = group, mark
+    turns = [piece.turn for piece in spoken if piece.turn is not None]
+    parts = [([call[0] for call in turn.calls], turn.call_id, bool(turn.thinking)) for turn in turns]
+    groups, unanswered, _ = group_calls(len(spoken), enumerate(parts))
+    users = [number for number, turn in enumerate(turns) if turn.role == "user"]
+    marks, _ = mark_turns(groups, np.array(users, np.int64), unanswered, back)
+    for piece, group, open_calls, mark in zip(
+        spoken, groups.tolist(), unanswered.tolist(), marks.tolist(), strict=True
+    ):
+        piece.group, piece.unanswered, piece.mark = group, open_calls, mark
 
 
 def _candidates(pieces: Sequence[_Piece], plan: AssemblyPlan) -> Candidates:
@@ -398,7 +392,7 @@ def _candidates(pieces: Sequence[_Piece], plan: AssemblyPlan) -> Candidates:
         numbers[SOURCE, place], numbers[SECTION, place] = piece.source, section.index
         numbers[VERSION, place], numbers[GROUP, place] = piece.ref.version, piece.group
         numbers[TURN_NUMBER, place] = piece.number if piece.source == SPOKEN else -1
-        numbers[MARK, place] = piece.mark
+        numbers[MARK, place], numbers[READING, place] = piece.mark, piece.unanswered
         numbers[ORDINAL, place] = -1 - place
         if piece.passage and piece.ref.day is not None:
             day = _day(piece.ref)

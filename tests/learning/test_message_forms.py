@@ -170,6 +170,32 @@ def test_an_answer_with_thoughts_alone_and_fifty_open_calls(backend: Any) -> Non
     assert [block["content"] for block in sent[-1]["content"][:-1]] == ["[no result]"] * 50
 
 
+def test_results_that_stand_for_missing_ones_count_in_the_budget(backend: Any) -> None:
+    memory = backend.open()
+    ana = memory.acting_as(caliber.Principal.user("ana"))
+    calls = [{**USE, "id": f"t{number}"} for number in range(50)]
+    told = [{"type": "tool_result", "tool_use_id": f"t{number}", "content": "wet"} for number in range(0, 50, 5)]
+    task = ana.remember(
+        [
+            {"role": "user", "content": "Rain? " * 40},
+            {"role": "assistant", "content": calls},
+            {"role": "user", "content": told},
+            {"role": "assistant", "content": [{**USE, "id": "t1"}]},
+            {"role": "user", "content": "Stop."},
+        ]
+    ).trajectory_id
+    shown = set()
+    for budget in (*range(40, 140, 7), *range(600, 1_700, 60)):
+        window = ana.assemble_context(task, max_tokens=budget)
+        sent = window.to_messages()
+        fillers = sum(each["content"] == "[no result]" for each in sent)
+        text = sum(each.token_count for each in window.sections)
+        assert text + 4 * len(sent) + 3 * fillers <= window.used_tokens <= budget
+        assert ana.replay(window.window_id).used_tokens == window.used_tokens
+        shown.add(fillers)
+    assert shown == {0, 1, 41}
+
+
 def test_appended_turns_have_thoughts_and_errors(backend: Any) -> None:
     memory = backend.open()
     scope = memory.current_scope(memory.start_trajectory("task", user="ana").trajectory_id).scope_id

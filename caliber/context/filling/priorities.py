@@ -22,10 +22,12 @@ from caliber.context.columns import (
     INCLUDED_COMPRESSED,
     INCLUDED_TRUNCATED,
     LEAD,
+    READING,
     SECTION,
     SOURCE,
     TURN_NUMBER,
     Candidates,
+    beyond_texts,
     clipped_i32,
     positions_as_tie,
 )
@@ -120,8 +122,8 @@ def fill_by_priority(
     Raises: BudgetTooSmall when there is something to include and nothing of it fits.
     """
     considered = np.flatnonzero(codes == CONSIDERED)
-    source, section, group, turn_number = (
-        ranked[name].take(considered) for name in (SOURCE, SECTION, GROUP, TURN_NUMBER)
+    source, section, group, turn_number, unanswered = (
+        ranked[name].take(considered) for name in (SOURCE, SECTION, GROUP, TURN_NUMBER, READING)
     )
     is_turn, lead = source == SPOKEN, ranked[LEAD].take(considered)
     full = plan.longest(plan.budget(max_tokens))
@@ -141,7 +143,7 @@ def fill_by_priority(
         turn_number=turn_number,
         is_turn=is_turn,
         # A recalled turn includes the header of its passage: strictly by priority each is a passage by itself.
-        cost=sizes[considered] + plan.message_length * is_turn + lead * ~is_turn,
+        cost=sizes[considered] + beyond_texts(plan, is_turn, unanswered) + lead * ~is_turn,
         lead=lead,
         codes=np.zeros(len(considered), np.uint8),
         budgets=budgets,

@@ -26,10 +26,12 @@ from caliber.context.columns import (
     MARK,
     ORDINAL,
     PASSAGE_ID,
+    READING,
     SECTION,
     SOURCE,
     TURN_NUMBER,
     Candidates,
+    beyond_texts,
 )
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Filled, Reserve, Truncation
@@ -65,7 +67,7 @@ def fill_shared(
         hard[number] = max(0, hard[number] - held)
     lengths = sizes[considered]
     lengths = np.where(source == PASSAGE, np.minimum(lengths, plan.excerpt_length(max_tokens)), lengths)
-    cost = lengths + plan.message_length * is_turn
+    cost = lengths + beyond_texts(plan, is_turn, ranked[READING].take(considered))
     state = Filling(
         plan=plan,
         full=full,

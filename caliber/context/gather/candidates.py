@@ -25,6 +25,7 @@ from caliber.context.columns import (
     MARK,
     ORDINAL,
     PARTS_IN_ONE,
+    READING,
     ROW,
     SECTION,
     SOURCE,
@@ -416,6 +417,7 @@ def join(
         numbers[TURN_NUMBER, here] = turns.numbers
         numbers[GROUP, here] = turns.groups
         numbers[LENGTH, here] = turns.lengths
+        numbers[READING, here] = turns.unanswered
         if conversation is not None:
             numbers[MARK, here] = conversation.marks
             numbers[SECTION, here][conversation.current :] = plan.current.index

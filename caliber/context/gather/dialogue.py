@@ -6,8 +6,6 @@ mid-conversation hides nothing. Source: C-451, K-075, O-16, design section 5 (Wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -103,20 +101,18 @@ def conversation_of(
         if asked in rows:  # more turns than the limit have followed the last user message
             turns = _with_first(reader, turns, asked)
             users = np.zeros(1, np.int64)
-    marks, current = mark_turns(
-        turns.groups, users, lambda: reader.waiting(turns), plan.config.assembly.recent_exchanges
-    )
+    marks, current = mark_turns(turns.groups, users, turns.unanswered, plan.config.assembly.recent_exchanges)
     marks[: _past(inputs, plan, reader, turns, earlier)] |= PAST
     return Conversation(turns, marks, current, considered, through)
 
 
 def mark_turns(
-    groups: NDArray[np.int64], users: NDArray[np.int64], waiting: Callable[[], NDArray[np.bool_]], back: int
+    groups: NDArray[np.int64], users: NDArray[np.int64], unanswered: NDArray[np.int64], back: int
 ) -> tuple[NDArray[np.int64], int]:
     """Return the marks of at least one turn in order, and the place of the last user message, or last exchange.
 
-    ``users`` are the places of user messages; ``waiting`` returns the turns of calls that lack an answer; ``back`` is
-    the number of exchanges before the last one that are recent.
+    ``users`` are the places of user messages; ``unanswered`` counts the calls of each turn that lack a result;
+    ``back`` is the number of exchanges before the last one that are recent.
     """
     marks = np.zeros(len(groups), np.int64)
     grouped = groups >= 0
@@ -132,7 +128,7 @@ def mark_turns(
         # A call from before the last user message is in the past, and so are its results.
         past = groups[:current]
         is_open = ~np.isin(groups, past[past >= 0])
-        marks[waiting() & is_open] |= MUST
+        marks[np.isin(groups, groups[unanswered > 0]) & is_open] |= MUST
         # The agent waits for the newest results: they may be cut, but never omitted.
         late = np.flatnonzero(is_open & grouped & (np.arange(len(groups)) > current))
         if len(late):
@@ -159,7 +155,7 @@ def _certain(reader: TurnReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.empty(0, np.int64)
     since = rows[users[-1] :]
     late, _, _ = reader.of_rows(since, len(rows))
-    waiting = late.rows[reader.waiting(late)]
+    waiting = late.rows[np.isin(late.groups, late.groups[late.unanswered > 0])]
     return np.concatenate((rows[users[-1:]], waiting[np.isin(waiting, since)]))
 
 
@@ -172,13 +168,9 @@ def _users(reader: TurnReader, turns: TurnFacts) -> NDArray[np.int64]:
 def _with_first(reader: TurnReader, turns: TurnFacts, row: int) -> TurnFacts:
     """Return some turns with an older one, alone, before them."""
     rows = np.array([row], np.int64)
-    first = (rows, reader.turns.column("turn_number")[rows], np.array([-1]), reader.lengths(rows))
-    return TurnFacts(
-        *(
-            np.concatenate((one.astype(np.int64), others))
-            for one, others in zip(first, (turns.rows, turns.numbers, turns.groups, turns.lengths), strict=True)
-        )
-    )
+    first = (rows, reader.turns.column("turn_number")[rows], [-1], reader.lengths(rows), [0])
+    others = (turns.rows, turns.numbers, turns.groups, turns.lengths, turns.unanswered)
+    return TurnFacts(*(np.append(np.array(one, np.int64), other) for one, other in zip(first, others, strict=True)))
 
 
 def _rows(

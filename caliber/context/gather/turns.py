@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,8 @@ _PARTS_BIT: Final = 1 << 32
 _LENGTH_MASK: Final = _PARTS_BIT - 1
 _FIRST_ENTRIES: Final = 1_024
 Rows = NDArray[np.int64]
+Parts = tuple[Sequence[str], str | None, bool]
+"""The ids of the calls of a turn, of the one that it answers, and whether it has thoughts."""
 Keep = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
 """Selects among rows those to keep. Shapes: ``bool[length of the mirror]``"""
 ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
@@ -35,25 +38,59 @@ ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """The turns of a scope in chronological order. Shapes: ``int64[n]``; groups are -1 for a turn alone."""
+    """The turns of a scope in chronological order. Shapes: ``int64[n]``; groups are -1 for a turn alone.
+
+    ``unanswered`` is how many calls of a turn lack a result.
+    """
 
     rows: NDArray[np.int64]
     numbers: NDArray[np.int64]
     groups: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    unanswered: NDArray[np.int64]
 
     def __len__(self) -> int:
         return int(self.rows.shape[0])
 
     def at(self, places: NDArray[np.int64]) -> TurnFacts:
         """Return those at some places."""
-        return TurnFacts(self.rows[places], self.numbers[places], self.groups[places], self.lengths[places])
+        return TurnFacts(
+            self.rows[places], self.numbers[places], self.groups[places], self.lengths[places], self.unanswered[places]
+        )
 
     @classmethod
     def none(cls) -> TurnFacts:
         """Return no turns."""
         empty = np.empty(0, np.int64)
-        return cls(empty, empty, empty, empty)
+        return cls(empty, empty, empty, empty, empty)
+
+
+def group_calls(count: int, turns: Iterable[tuple[int, Parts]]) -> tuple[Rows, Rows, list[int]]:
+    """Return the group of each turn, how many of its calls lack a result, and the results whose call is missing.
+
+    ``turns`` are places with their parts. A group is named after the place of its call. A call without an answer and an
+    answer with its thoughts are groups too: they may not be cut.
+    """
+    groups, unanswered = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    missing: list[int] = []
+    caller: dict[str, int] = {}
+    lacking: dict[str, int] = {}
+    for place, (calls, answered, thinks) in turns:
+        if calls or thinks:
+            groups[place], unanswered[place] = place, len(calls)
+            caller |= dict.fromkeys(calls, place)
+            lacking |= Counter(calls)
+        elif answered in caller:
+            groups[place] = caller[answered]
+            unanswered[groups[place]] -= lacking[answered] > 0
+            lacking[answered] -= 1
+        elif answered is not None:
+            missing.append(place)
+    return groups, unanswered, missing
+
+
+def _ids(calls: str) -> list[str]:
+    return [] if calls == "[]" else [call[0] for call in json.loads(calls)]
 
 
 class TurnReader:
@@ -115,22 +152,19 @@ class TurnReader:
         rows, numbers = rows[-limit:], numbers[-limit:]
         cut = len(rows) < through
         lengths, has_parts = self._measure(rows)
-        groups = np.full(len(rows), -1, np.int64)
-        if has_parts.any():
-            missing = self._group(rows, has_parts, groups)
-            elsewhere = self._calls_elsewhere(original, rows[missing], keep) if missing else original[:0]
+        groups, unanswered, missing = self._group(rows, has_parts)
+        if missing:
+            elsewhere = self._calls_elsewhere(original, rows[missing], keep)
             if len(elsewhere):
                 rows = np.concatenate((elsewhere, rows))
                 rows = rows[np.argsort(self.turns.column("turn_number")[rows], kind="stable")]
                 numbers = self.turns.column("turn_number")[rows]
                 lengths, has_parts = self._measure(rows)
-                groups = np.full(len(rows), -1, np.int64)
-                missing = self._group(rows, has_parts, groups)
+                groups, unanswered, missing = self._group(rows, has_parts)
             if missing and cut:
-                in_scope = np.ones(len(rows), np.bool_)
-                in_scope[missing] = False
-                rows, numbers, groups, lengths = rows[in_scope], numbers[in_scope], groups[in_scope], lengths[in_scope]
-        return TurnFacts(rows, numbers, groups, lengths), considered, through
+                turns = TurnFacts(rows, numbers, groups, lengths, unanswered)
+                return turns.at(np.delete(np.arange(len(rows)), missing)), considered, through
+        return TurnFacts(rows, numbers, groups, lengths, unanswered), considered, through
 
     def _calls_elsewhere(self, chosen: Rows, results: Rows, keep: Keep | None) -> Rows:
         """Return the rows of calls in other scopes that some results answer, with all their results.
@@ -167,21 +201,7 @@ class TurnReader:
 
     def _called(self, row: int) -> list[str]:
         """Return the ids of the calls that a turn makes."""
-        calls = self.turns.packed(row)[self._calls_at]
-        return [] if calls == "[]" else [call[0] for call in json.loads(calls)]
-
-    def waiting(self, turns: TurnFacts) -> NDArray[np.bool_]:
-        """Return the turns of calls that still lack an answer. Shapes: ``bool[n]``"""
-        out = np.zeros(len(turns), np.bool_)
-        for group in np.unique(turns.groups[turns.groups >= 0]).tolist():
-            members = np.flatnonzero(turns.groups == group)
-            asked: set[str] = set()
-            for place in members.tolist():
-                row = int(turns.rows[place])
-                asked.update(self._called(row))
-                asked.discard(self.turns.packed(row)[self._answer_at])
-            out[members] = bool(asked)
-        return out
+        return _ids(self.turns.packed(row)[self._calls_at])
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the length of each turn as it reads in the conversation."""
@@ -194,34 +214,17 @@ class TurnReader:
         kept = keep(among)[rows]
         _, has_parts = self._measure(rows)
         if has_parts.any() and not kept.all():
-            groups = np.full(len(rows), -1, np.int64)
-            self._group(rows, has_parts, groups)
+            groups, _, _ = self._group(rows, has_parts)
             broken = np.unique(groups[~kept & (groups >= 0)])
             kept &= ~np.isin(groups, broken)
         return kept
 
-    def _group(self, rows: NDArray[np.int64], has_parts: NDArray[np.bool_], groups: NDArray[np.int64]) -> list[int]:
-        """Fill in the group of each turn; return the places of results whose call is missing here.
-
-        A group is named after the place of its call. A call without an answer and an answer with its thoughts are
-        groups too: they may not be cut.
-        """
-        missing = []
-        caller: dict[str, int] = {}
-        for place in np.flatnonzero(has_parts).tolist():
-            row = int(rows[place])
-            calls = self._called(row)
-            answered = self.turns.packed(row)[self._answer_at]
-            if calls or self.turns.packed(row)[self._thinking_at]:
-                groups[place] = place
-                caller |= dict.fromkeys(calls, place)
-            elif answered is not None:
-                asked = caller.get(answered)
-                if asked is None:
-                    missing.append(place)
-                else:
-                    groups[place] = asked
-        return missing
+    def _group(self, rows: Rows, has_parts: NDArray[np.bool_]) -> tuple[Rows, Rows, list[int]]:
+        """Return what ``group_calls`` does of some turns."""
+        parts = ((place, self.turns.packed(int(rows[place]))) for place in np.flatnonzero(has_parts).tolist())
+        calls, answer, thinking = self._calls_at, self._answer_at, self._thinking_at
+        read = ((place, (_ids(turn[calls]), turn[answer], bool(turn[thinking]))) for place, turn in parts)
+        return group_calls(len(rows), read)
 
     def _measure(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the bytes of each turn's text, and which have more than a role and content."""
