@@ -43,9 +43,9 @@ class RecordMethods:
     def records(self, name: Literal["scope"], *, user: str | EntityRef | None = None) -> RecordReader[Scope]: ...  # type: ignore[overload-overlap]
 
     @overload
-    def records(
+    def records(  # type: ignore[overload-overlap]
         self, name: Literal["trajectory"], *, user: str | EntityRef | None = None
-    ) -> RecordReader[Trajectory]: ...  # type: ignore[overload-overlap]
+    ) -> RecordReader[Trajectory]: ...
 
     @overload
     def records(self, name: str, *, user: str | EntityRef | None = None) -> Records: ...

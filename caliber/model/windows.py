@@ -127,9 +127,9 @@ class ContextWindow:
 
     Units: all token figures under the configured estimator; ``used_tokens`` is the sum of the sections'
     ``token_count`` plus ``message_overhead_tokens`` a message, also for a call without its result, and never exceeds
-    ``max_tokens``. ``text`` is the sections' contents in a row; ``stable_prefix_tokens`` of it stay as they are when a turn like the largest one
-    here is appended. ``messages``, ``assembly_trace`` and a section's ``sources`` behave as tuples and are made when
-    they are first looked at.
+    ``max_tokens``. ``text`` is the sections' contents in a row; ``stable_prefix_tokens`` of it stay as they are when a
+    turn like the largest one here is appended. ``messages``, ``assembly_trace`` and a section's ``sources`` behave as
+    tuples and are made when they are first looked at.
     """
 
     window_id: WindowId

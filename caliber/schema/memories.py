@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
 
 from caliber.model.declared import MemoryCategory
 from caliber.model.lazy_dataclass import dataclass
