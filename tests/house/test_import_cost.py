@@ -221,6 +221,7 @@ def test_type_checker_sees_every_public_name(tmp_path: Path, known_types: Path) 
     lines += [
         "def use(memory: caliber.Caliber) -> None:",
         "    window = memory.assemble_context('x', max_tokens=10)",
+        "    reveal_type(memory.records('note').find()[0].content)",
         "    reveal_type(window.text)",
         "    memory.no_such_method()",
     ]
@@ -232,7 +233,7 @@ def test_type_checker_sees_every_public_name(tmp_path: Path, known_types: Path) 
     )  # fmt: skip
     shown = [line.partition(": ")[2] for line in done.stdout.splitlines() if "uses_caliber.py" in line]
     revealed = [line for line in shown if line.startswith("note: Revealed type is")]
-    assert len(revealed) == len(caliber.__all__) + 1, done.stdout + done.stderr
+    assert len(revealed) == len(caliber.__all__) + 2, done.stdout + done.stderr
     assert not [line for line in revealed if '"Any"' in line], revealed
     assert '"str"' in revealed[-1] or "builtins.str" in revealed[-1]
     errors = [line for line in shown if line.startswith("error:")]
