@@ -54,6 +54,7 @@ class AsyncFace:
     _faces: ClassVar[dict[type, type[AsyncFace]]] = {}
 
     def __init_subclass__(cls, *, of: type | None = None) -> None:
+        super().__init_subclass__()
         if of is not None:
             AsyncFace._faces[of] = cls
 

@@ -6,11 +6,10 @@ import uuid
 from datetime import datetime
 from enum import StrEnum
 
-from caliber.model.forms.lines import of_learned
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import JobState
 from caliber.model.knowledge import NoteType
-from caliber.model.lazy_dataclass import dataclass
+from caliber.model.lazy_dataclass import dataclass, printed
 from caliber.model.references import EntityRef
 
 
@@ -97,7 +96,7 @@ class Learned:
     decisions: tuple[LearningDecision, ...] = ()
     undone: bool = False
 
-    __repr__ = of_learned
+    __repr__ = printed("of_learned")
 
     @property
     def added(self) -> tuple[LearningDecision, ...]:

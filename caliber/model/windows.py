@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.errors import InvalidValue
-from caliber.model.forms.lines import of_hit, of_result, of_window
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
-from caliber.model.lazy_dataclass import dataclass
+from caliber.model.lazy_dataclass import dataclass, printed
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 
@@ -154,7 +153,7 @@ class ContextWindow:
     issues: tuple[ValidationIssue, ...] = field(default=(), compare=False)
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
-    __repr__ = of_window
+    __repr__ = printed("of_window")
 
     def to_messages(self, form: Literal["openai", "anthropic"] = "openai") -> list[dict[str, Any]]:
         """Return the window as message dicts that a provider accepts: context as one system message, then the turns.
@@ -212,7 +211,7 @@ class SearchHit:
     found_by: tuple[str, ...] = ()
     around: tuple[str, ...] = field(default=(), repr=False)
 
-    __repr__ = of_hit
+    __repr__ = printed("of_hit")
 
     @property
     def snippet(self) -> str:
@@ -222,10 +221,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnalysis:
-    """The analysis of a query: words, stop words, phrases, prefixes, names, days, and the weight of each leg.
-
-    ``cut`` says that the query was longer than what is read of one.
-    """
+    """The analysis of a query, and the weight of each leg; ``cut``: it was longer than what is read of one."""
 
     words: tuple[str, ...] = ()
     stop_words: tuple[str, ...] = ()
@@ -254,10 +250,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Hits best first, and the position of the store they are true for. An outage is never an empty list.
-
-    ``below_floor`` holds the best evidence where records have something in common with the query, and none enough.
-    """
+    """Hits best first, and the position of the store they are true for. An outage is never an empty list."""
 
     hits: tuple[SearchHit, ...]
     status: ResultStatus
@@ -266,9 +259,10 @@ class SearchResult:
     pending: int = 0
     analysis: QueryAnalysis = field(default_factory=QueryAnalysis)
     below_floor: Evidence | None = None
+    """The best evidence, where records have something in common with the query, and none enough."""
     hint: str | None = None
     """What the caller may try where nothing was found; it says nothing about records."""
     issues: tuple[ValidationIssue, ...] = ()
     """The findings about the hits with ``validation_mode = "always"``."""
 
-    __repr__ = of_result
+    __repr__ = printed("of_result")
