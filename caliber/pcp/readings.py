@@ -14,7 +14,7 @@ from caliber.resident.mirror import Generation
 if TYPE_CHECKING:
     from caliber.model.guard.validation import Verdict
     from caliber.pcp.pairs import Candidate, Statement
-    from caliber.text.contradiction.reading import Reading
+    from caliber.text.contradictions import Reading
 
 _MOST_READINGS: Final = 4_096
 """Readings kept of one relation, about 2 kB each."""
@@ -61,7 +61,7 @@ class Readings:
         return out
 
     def _compared(self, first: Statement, second: Statement) -> Verdict | None:
-        from caliber.text.contradiction.rules import compare, keys_of  # word lists that few processes need
+        from caliber.text.contradictions import compare, keys_of  # word lists that few processes need
 
         keys: tuple[str, ...] | None = None
         if first.subject and first.subject == second.subject:
@@ -73,7 +73,7 @@ class Readings:
         return compare(self._reading(first), self._reading(second), keys)
 
     def _reading(self, statement: Statement) -> Reading:
-        from caliber.text.contradiction.reading import read_statement
+        from caliber.text.contradictions import read_statement
 
         kept = self._of(statement.owners.generation)
         found = kept.readings.get(statement.number)

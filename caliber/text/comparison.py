@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from caliber.model.providers import ConsolidationAction, ConsolidationDecision, ConsolidationMember
-from caliber.text.contradiction.opposites import NEGATIONS, OPPOSITES
-from caliber.text.contradiction.rules import contradicts
+from caliber.text.contradictions import NEGATIONS, OPPOSITES, contradicts
 from caliber.text.note_rules import fold_statement
 from caliber.text.sentences import iter_sentences
 
@@ -20,10 +19,7 @@ _NEARLY_IDENTICAL = 0.95
 
 _WORD = re.compile(r"\d{1,20}(?:[.,:]\d{1,20}){0,4}%?|[^\W\d_][\w'’-]{0,63}")
 _SIDES = {
-    word: (place, side)
-    for place, row in enumerate(OPPOSITES)
-    for side, words in enumerate(row)
-    for word in words.split()
+    word: (place, side) for place, row in enumerate(OPPOSITES) for side, words in enumerate(row) for word in words
 }
 
 

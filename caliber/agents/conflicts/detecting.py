@@ -49,7 +49,7 @@ class AgentConflictListener(CorrectionListener):
                 self._compare(uow, relation, after, by)
 
     def _compare(self, uow: UnitOfWork, relation: Relation, made: Any, by: str) -> None:
-        from caliber.text.contradiction.rules import contradicts  # word lists that few processes need
+        from caliber.text.contradictions import contradicts  # word lists that few processes need
 
         assert relation.grounded is not None
         subject = tuple(getattr(made, name) for name in relation.grounded.subject)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caliber.text.contradiction.rules import contradicts
+from caliber.text.contradictions import contradicts
 
 OPEN = Path(__file__).parents[2] / "data" / "contradictions" / "open.json"
 

@@ -1,1 +1,0 @@
-"""Contradictions between two statements, found by rules: reading of clauses, and their comparison."""
