@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 from support.configs import ADMIN, HASH_PROVIDER
@@ -93,6 +93,8 @@ def returned(declared: Any) -> str:
         if issubclass(declared, Iterator):
             step = inspect.signature(declared.__next__, eval_str=True, locals=lazy(declared.__next__))
             return str(AsyncIterator[step.return_annotation])
+    if isinstance(get_origin(declared), type) and get_origin(declared).__module__.startswith("caliber."):
+        return str(face_of(get_origin(declared))[get_args(declared)])  # type: ignore[index]
     return as_text(declared).replace("collections.abc.Iterator", "collections.abc.AsyncIterator")
 
 
