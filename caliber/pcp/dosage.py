@@ -236,6 +236,7 @@ class Dosage:
             measures=replace(base.measures, separator=separator, headers=tuple(lengths[1:])),
             sections=tuple(sections),
             emission=tuple(by_name[each.name] for each in window.sections),
+            earlier=None,  # it follows the query like any other section
             stable_first=bool(following),
             separator=self._separator,
             separator_length=separator,

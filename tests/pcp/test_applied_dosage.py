@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import examples
 
+from caliber.context.texts import indented
 from caliber.model import Principal, ToolCall
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, InvalidValue, NotFound
@@ -278,7 +279,7 @@ def test_no_budget_leaves_a_message_without_content(
                 assert said.strip()
                 if message.role == "user":
                     assert content.startswith(said)
-                    assert LONG + ": " + message.content in window.text
+                    assert f"{LONG}: {indented(message.content)}" in window.text
                     shortest = min(shortest, len(said))
     assert shortest <= len(content) // 2
 
