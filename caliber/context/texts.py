@@ -30,7 +30,7 @@ LEFT_OUT: Final = "…"
 """The mark of sentences and of turns that are left out between others."""
 _SYSTEM: Final = "system"
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
-_INDENT: Final = "\n    "
+INDENT: Final = "\n    "
 _DAY_US: Final = 86_400_000_000
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -109,7 +109,7 @@ class TurnText:
 
     def cut(self, text: str) -> TurnText:
         """Return the turn of which only ``text`` is shown, a part of how it reads."""
-        return replace(self, content=text[len(self.label) :].replace(_INDENT, "\n"), thinking=())
+        return replace(self, content=text[len(self.label) :].replace(INDENT, "\n"), thinking=())
 
     def message(self) -> Message:
         """Return the turn as a message; of role ``system`` as one of a user: its writer may be any user, or a file.
@@ -229,7 +229,7 @@ def indented(text: str) -> str:
     if text.isprintable():
         return text
     first, *others = text.splitlines() or [""]
-    return first + "".join([_INDENT + line if line.strip() else "\n" for line in others])
+    return first + "".join([INDENT + line if line.strip() else "\n" for line in others])
 
 
 def shown(content: bytes | str | None) -> str:

@@ -89,7 +89,7 @@ def test_documents_of_an_owner_stay_with_the_owner(backend: Any, store: CaliberC
     found = caliber_json(*config, "ingest", "files", folder, "--for", "maria")
     assert (found["counts"]["notes"], found["counts"]["artifacts"]) == (0, 1)
     found = caliber_json(*config, "ingest", "git", source, "--for", "maria")
-    assert (found["counts"]["notes"], found["counts"]["artifacts"], found["counts"]["turns"]) == (0, 1, 2)
+    assert (found["counts"]["notes"], found["counts"]["artifacts"], found["counts"]["turns"]) == (0, 1, 1)
     question = "Where is the key of the greenhouse, and when is it watered?"
     for who, hers in ((MARIA, True), (BO, False)):
         text = asked(backend, store, who, question)

@@ -140,6 +140,6 @@ def test_two_profiles_make_different_windows_of_one_store(tmp_path: Path) -> Non
     # Made for talk, or for what was made: the same store, other shares of the window.
     assert used_by["chat-companion"]["artifacts"] < used_by["coding-agent"]["artifacts"]
     # The sources fill strictly: the conversation up to its cap, nothing recalled, nothing apart as the last message.
-    assert {"recall", "current"} <= used_by["chat-companion"].keys()
+    assert "current" in used_by["chat-companion"]
     assert not {"recall", "current"} & used_by["sources"].keys()
     assert list(used_by["sources"]) == ["user", "artifacts"]

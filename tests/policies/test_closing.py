@@ -500,7 +500,7 @@ def test_summaries_appear_as_history(opened: Any) -> None:
     # The closed scope's turns are still in view, so their summary would say them twice.
     assert "user: first thing said" in window.text
     assert [item.rule_id for item in window.assembly_trace if item.source_type == "scope_summary"] == ["already_shown"]
-    for at in range(12):
+    for at in range(40):
         agent.memory.append_turn(
             scope.scope_id, role="user", content=f"and then {at}: " + "more and more was said " * 8
         )

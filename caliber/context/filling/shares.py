@@ -38,6 +38,7 @@ from caliber.context.filling.filled import Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan
+from caliber.context.texts import INDENT
 from caliber.model.errors import BudgetTooSmall
 
 
@@ -286,7 +287,8 @@ def _smallest(state: Filling, lacking: list[int]) -> int:
         if place in state.together:
             pass  # never cut
         elif state.source[place] == SYSTEM or is_turn:
-            tokens = min(tokens, max(1, plan.tokens(state.lead[place])))
+            # What is left of it may begin with a line, whose indentation is more than the one token below.
+            tokens = min(tokens, max(1, plan.tokens(state.lead[place] + int(plan.measure([INDENT])[0]))))
         elif assembly.overflow_policy != "exclude" and section.compressible:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
