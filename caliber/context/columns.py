@@ -175,7 +175,8 @@ def _tail(ranked: Candidates, plan: AssemblyPlan) -> NDArray[np.float32]:
     """
     ruled = np.array([section.rule is not None for section in plan.sections])
     found = ranked.parts.any(axis=0) & ~ruled[ranked[SECTION]]
-    best = ranked.relevance[found].max(initial=np.float32(0))
+    # An earlier question that only repeats this one is no measure of what answers it.
+    best = ranked.relevance[found & (ranked[TWIN] == 0)].max(initial=np.float32(0))
     for name, part in zip(ranked.part_names, ranked.parts, strict=True):
         if name in _ENOUGH:
             found &= (part == 0) | (part < _ENOUGH[name] * part.max(initial=0))

@@ -267,7 +267,8 @@ def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list
         return [_listed(relation, values) for values in zip(*columns, strict=True)]
     form = window.form.format
     texts = [[value if type(value) is str else shown(value) for value in values] for values in columns]
-    return [indented(form(*values)) for values in zip(*texts, strict=True)]
+    made = [form(*values) for values in zip(*texts, strict=True)]
+    return [text if text.isprintable() else indented(text) for text in made]
 
 
 def _listed(relation: Relation, values: Sequence[Any]) -> str:

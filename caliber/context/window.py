@@ -117,7 +117,7 @@ def _body(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> str
 
 
 def _pieces(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> list[tuple[str, str]]:
-    """Return what stands before each text of a section, and the text; of passages the first line has the lead."""
+    """Return the texts of a section, each with the text before it; of passages the first line has the lead."""
     plan, ranked, texts = decided.plan, decided.ranked, rendered.texts
     if not item.passages:
         return [(plan.separator * bool(at), texts[place]) for at, place in enumerate(item.places)]

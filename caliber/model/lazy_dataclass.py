@@ -24,8 +24,8 @@ else:
 
 
 def printed(name: str) -> Any:
-    """Return a ``__repr__`` that ``caliber.model.forms.lines`` has: few processes print."""
-    return lambda self: getattr(importlib.import_module("caliber.model.forms.lines"), name)(self)
+    """Return a ``__repr__`` that ``caliber.model.printing.lines`` has: few processes print."""
+    return lambda self: getattr(importlib.import_module("caliber.model.printing.lines"), name)(self)
 
 
 _LAZY: Final = {"frozen": True, "slots": True}

@@ -48,6 +48,7 @@ def asked(backend: Any, settings: CaliberConfig, initiator: EntityRef, question:
         task = memory.start_trajectory("Answer a question", initiator=initiator)
         scope = memory.current_scope(task.trajectory_id)
         memory.append_turn(scope.scope_id, role="user", content=question)
+        memory.flush()  # what was imported by the process before has its vectors
         window = memory.assemble_context(task.trajectory_id, max_tokens=2_000)
         memory.flush()
         assert memory.replay(window.window_id).text == window.text

@@ -1,4 +1,4 @@
-"""What was said once enters a window once, and what was said on two days is two events.
+"""Windows say once what was said once; the same words on two days are two events.
 
 Source: issue "A window that one would put into a prompt", point 7.
 """

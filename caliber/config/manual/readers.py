@@ -20,7 +20,13 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "orphan_detection_threshold": ("admin.maintenance", "api.subsystems"),
     "embedding_cache_retention": ("admin.maintenance",),
     "cache_dir": ("admin.rule_outcomes", "engine.engine"),
-    "time_zone": ("context.gather.shared", "context.in_database.window_rows", "context.inputs", "search.service"),
+    "time_zone": (
+        "context.gather.duplicates",
+        "context.gather.shared",
+        "context.in_database.window_rows",
+        "context.inputs",
+        "search.opening",
+    ),
     "system_instructions": ("context.assembler",),
     "persona": ("context.assembler",),
     "storage.adapter": (
@@ -263,6 +269,8 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "search.keyword.language": (
         "admin.full_text",
         "admin.spaces",
+        "context.gather.outdated",
+        "context.window",
         "search.in_database.opening",
         "search.in_database.stored",
         "search.searcher",

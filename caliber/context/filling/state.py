@@ -49,11 +49,14 @@ class Filling:
     passages: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     """The turns of each passage that has entered, by section and number: two sections may each have some of one."""
     truncations: list[Truncation] = field(default_factory=list)
+    hole: int = field(init=False)
+    """The length of the mark of turns left out of a passage."""
     together: dict[int, int] = field(default_factory=dict)
     """The length of a call and its results, by the place that reports why they did not enter."""
 
     def __post_init__(self) -> None:
         self.section, self.source, self.cost = self.sections.tolist(), self.sources.tolist(), self.costs.tolist()
+        self.hole = self.plan.hole_length
         self.codes = bytearray([CONSIDERED]) * len(self.source)
         self.decided = np.frombuffer(self.codes, np.uint8)
 
@@ -68,7 +71,7 @@ class Filling:
         if self.source[place] == PASSAGE:
             turns = self.passages.get((section, self.passage[place]))
             if turns:
-                return cost + plan.line_length + plan.hole_length * holes_made(turns, self.number[place])
+                return cost + plan.line_length + self.hole * holes_made(turns, self.number[place])
             cost += self.lead[place]
         return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
 
@@ -88,7 +91,7 @@ class Filling:
         # As ``fits`` with a limit, without its calls: a window asks this of every candidate.
         price, section = self.cost[place], self.section[place]
         remaining = self.total - self.used
-        if price > remaining + self.plan.hole_length:
+        if price > remaining + self.hole:
             return False
         if self.source[place] == PASSAGE or not self.used_in[section]:
             price = self.price(place)
@@ -167,7 +170,7 @@ class Filling:
             return
         chosen = np.array(places)
         # No price is below a cost but for the mark of a hole that a turn fills.
-        most = self.total - self.used + self.plan.hole_length
+        most = self.total - self.used + self.hole
         chosen = chosen[(self.decided[chosen] == CONSIDERED) & (self.costs[chosen] <= most)]
         for place in chosen.tolist():
             self.admit(place, limit)

@@ -86,7 +86,7 @@ def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, R
 
 
 def _yield_to_turns(summaries: Recalled, turns: Recalled) -> None:
-    """Mark summaries of scopes of which a turn that is relevant too was found: it says the same in its own words."""
+    """Mark summaries of scopes of which a turn was found that is relevant too."""
     scopes = turns.owners.column("scope_id")[turns.rows]
     values = turns.owners.interned("scope_id")
     best: dict[bytes, int] = {}
@@ -175,8 +175,12 @@ class _Alike:
         changed: dict[int, np.float32] = {}
         for first, followers in self._groups():
             first_of: dict[tuple[str, date | None], int] = {}
-            for rank, text in zip([first, *followers], self._contents([first, *followers]), strict=True):
-                better = first_of.setdefault((_words(text), _day(self._plan, *self._at(rank))), rank)
+            ranks = [first, *followers]
+            worded = list(map(_words, self._contents(ranks)))
+            several = len(set(worded)) < len(worded)
+            for rank, text in zip(ranks, worded, strict=True):
+                day = _day(self._plan, *self._at(rank)) if several else None
+                better = first_of.setdefault((text, day), rank)
                 if better != rank:
                     item, place = self._at(rank)
                     kept, at = self._at(better)

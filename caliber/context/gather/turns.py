@@ -220,7 +220,7 @@ class TurnReader:
         return kept
 
     def _group(self, rows: Rows, has_parts: NDArray[np.bool_]) -> tuple[Rows, Rows, list[int]]:
-        """Return what ``group_calls`` does of some turns."""
+        """Return the groups of some turns, as ``group_calls`` does."""
         parts = ((place, self.turns.packed(int(rows[place]))) for place in np.flatnonzero(has_parts).tolist())
         calls, answer, thinking = self._calls_at, self._answer_at, self._thinking_at
         read = ((place, (_ids(turn[calls]), turn[answer], bool(turn[thinking]))) for place, turn in parts)

@@ -1,0 +1,1 @@
+"""Lines that objects print as; they are loaded when something prints."""
