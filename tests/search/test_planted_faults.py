@@ -55,7 +55,11 @@ FAULTS = {
     "days bound nothing": ("search.query", "    return sentence.endswith", "    return False and sentence.endswith"),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.validity", "least=at_us + 1)", "least=at_us)"),
-    "use makes nothing recent": ("search.ranking.recent", "np.maximum(times[rows], uses.of(item.owners, rows)[1])", "times[rows]"),
+    "use makes nothing recent": (
+        "search.ranking.recent",
+        "np.maximum(times[rows], uses.of(item.owners, rows)[1])",
+        "times[rows]",
+    ),
     "parts of one letter are found": ("text.words", "if len(part) > 1 or", "if len(part) > 0 or"),
     "stop words are looked for": ("search.query", "kept if enough else tuple(terms)", "tuple(terms)"),
     "phrases are of their first parts": ("search.query", "analysis.parts[:PHRASE_MAX]", "analysis.parts[:2]"),
