@@ -104,6 +104,14 @@ def names_of_reader(
     return frozenset().union(*ids), frozenset(names), tuple(ids[0]) if ids else (NOBODY.bytes,)
 
 
+def names_of_user(identities: RelationSnapshot, user: EntityRef | None) -> frozenset[str]:
+    """Return the names by which records may call a user, and the id; none without a user."""
+    if user is None:
+        return frozenset()
+    known = _having(identities, "entity_id", user.id.bytes)
+    return frozenset((str(user.id), *(each.name for each in known if not each.namespace and each.entity == user)))
+
+
 def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:
     """Return the user that a name or reference stands for by now."""
     if isinstance(user, str):

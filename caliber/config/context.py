@@ -9,9 +9,9 @@ from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, R
 from caliber.config.secret import readable
 from caliber.model.context import ContextPersistence
 
-SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history", "recall", "current", "earlier")
-PRIORITIZED: Final = SECTION_NAMES[:6]
+PRIORITIZED: Final = ("system", "persona", "user", "artifacts", "notes", "history")
 """The sections that have a priority of their own."""
+SECTION_NAMES: Final = (*PRIORITIZED, "about_user", "earlier", "recall", "current")
 TOKEN_BUDGET_MAX: Final = 2_000_000
 PRIORITY_MAX: Final = 2**31 - 1
 

@@ -42,7 +42,7 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
-from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, render_columns
+from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, about_line, render_columns
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excerpt_turns, excess, keep_labels
 from caliber.model.context import SectionType
@@ -243,6 +243,11 @@ def _measure(
         if len(chosen) and kind not in (SPOKEN, PASSAGE):
             rows = ranked[ROW][chosen].tolist()
             out.update(zip(chosen.tolist(), _render(snapshot[relation.name], rows, texts), strict=True))
+    if plan.about is not None:
+        known = places[ranked[SECTION][places] == plan.about.index]
+        owners = snapshot[plan.records[plan.about.source].name]
+        contents = texts.texts(owners, ranked[ROW][known].tolist()) if len(known) else ()
+        out.update(zip(known.tolist(), map(about_line, contents), strict=True))
     short = _shorten(ranked, out, plan) if plan.rule_sections else {}
     for place in np.flatnonzero(ranked[MARK] & DISPUTED).tolist() if disputed else ():
         if place in out:

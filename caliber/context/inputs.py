@@ -102,6 +102,8 @@ class AssemblyInputs:
     """Rules for this window alone."""
     used_by: tuple[bytes, ...] = (NOBODY.bytes,)
     """The ids whose uses of records count."""
+    user_names: frozenset[str] = frozenset()
+    """The names of the task's user, and the id."""
 
     @property
     def moment(self) -> Moment:

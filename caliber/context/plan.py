@@ -71,6 +71,7 @@ def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
 _TITLES: Final = {
     SectionType.SYSTEM: "System",
     SectionType.PERSONA: "Persona",
+    SectionType.ABOUT_USER: "About the user",
     SectionType.HISTORY: "History",
     SectionType.ARTIFACTS: "Artifacts",
     SectionType.NOTES: "Notes",
@@ -93,6 +94,9 @@ def _standing() -> dict[SectionType, int]:
 
 
 _STANDING: Final = _standing()
+_PEOPLE: Final = next(each for each, record in RECORDS.items() if record.erase is not None and record.erase.people)
+_CHOSEN: Final = {SectionType.ABOUT_USER: _PEOPLE, SectionType.EARLIER: PASSAGE}
+"""Sections that a configuration has where it gives them a share, with their sources."""
 _SOURCE_OF: Final = {
     name: memory.relation.window.number for name, memory in BUILT_IN.items() if memory.relation.window is not None
 }
@@ -170,6 +174,8 @@ class AssemblyPlan:
     """The section of the last user message and the turns after it: ``user`` where priorities are strict."""
     earlier: SectionPlan | None = None
     """The section of turns that left the conversation, in room that nothing else needs; not with rules."""
+    about: SectionPlan | None = None
+    """The section of what is known of the user, and the source of it; not with rules."""
     rule_sections: tuple[SectionPlan, ...] = ()
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
@@ -338,12 +344,9 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     lead = [item for item in (*standing, *brought) if item.source == SUMMARY]
     following = [item for item in (*standing, *brought) if item.source != SUMMARY]
     current = named(SectionType.CURRENT.value, SectionType.CURRENT, SPOKEN)
-    earlier = (
-        [named(SectionType.EARLIER.value, SectionType.EARLIER, PASSAGE)]
-        if standing and "earlier" in config.assembly.section_shares
-        else []
-    )
-    return [*fixed, *custom, *lead, conversation, *earlier, *following, current]
+    chosen = {kind: source for kind, source in _CHOSEN.items() if standing and kind in config.assembly.section_shares}
+    about, earlier = ([named(kind.value, kind, chosen[kind])] if kind in chosen else [] for kind in _CHOSEN)
+    return [*fixed, *custom, *about, *lead, conversation, *earlier, *following, current]
 
 
 def speaks(rule: RulePlan) -> bool:
@@ -440,7 +443,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
     of_source = np.zeros(OWN, np.int32)
     for section in sections:
         ordinary = section.rule is None or section.source == SPOKEN
-        if ordinary and section.type not in (SectionType.CURRENT, SectionType.EARLIER):
+        if ordinary and section.type not in (SectionType.CURRENT, *_CHOSEN):
             of_source[section.source] = section.index
     records = {**RECORDS, **(_declared(config) if (rules or stable_first) and config.memories else {})}
     overheads = [section.header_length + measures.separator + slack for section in sections]
@@ -464,6 +467,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         by_name={section.name: section for section in sections},
         user=next(section for section in sections if section.type is SectionType.USER and section.source == SPOKEN),
         current=sections[-1],
+        about=next((section for section in sections if section.type is SectionType.ABOUT_USER), None),
         earlier=next((section for section in sections if section.type is SectionType.EARLIER), None),
         rule_sections=tuple(
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.event_filter import event_filter
-from caliber.access.owners import own_names
+from caliber.access.owners import names_of_user, own_names, user_of
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
@@ -167,7 +167,7 @@ class Reader:
         totals: Mapping[str, int] = {}
         stats, searcher = None, self._shared.searcher
         space = self._embeddings.searched(snapshot)
-        shared = self._shared
+        shared, names = self._shared, self._user_names(trajectory_id)
         if shared.records is not None and shared.stored is not None:
             degraded = (NOT_RESIDENT,)
             asked = self._asked(readers, space, as_of, now)
@@ -175,7 +175,7 @@ class Reader:
             from caliber.context.in_database.window_rows import WindowAsked, read_window
 
             embedder = self._embeddings.embedder
-            request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal, embedder)
+            request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal, embedder, names)
             read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, request)
             snapshot, query, totals, stats = read.snapshot, read.query, read.totals, read.stats
             searcher = shared.stored.searcher()
@@ -195,6 +195,7 @@ class Reader:
                 principal=self._label,
                 masks=readers.masks(snapshot),
                 used_by=readers.used_by,
+                user_names=names,
                 query=query.text,
                 query_embedding=query.vector,
                 without_vector=without_vector,
@@ -210,6 +211,15 @@ class Reader:
             engine.memory,
             searcher,
         )
+
+    def _user_names(self, trajectory_id: uuid.UUID) -> frozenset[str]:
+        """Return the names of the user of a task, if windows have a section about the user."""
+        if plan_of(self._engine.config).about is None:
+            return frozenset()
+        records = self._engine.memory.snapshot.relations
+        task = records[TASKS].find(trajectory_id.bytes)
+        user = None if task < 0 else user_of(self._engine.memory.entity(records[TASKS], task))
+        return names_of_user(records[IDENTITY.name], user)
 
     def _asked(self, readers: Readers, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
         """Return the parameters shared by every search for records of a window."""

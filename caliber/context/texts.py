@@ -295,6 +295,11 @@ def _plain(column: Column, stored: Any) -> str:
     return str(value)
 
 
+def about_line(content: bytes | str | None) -> str:
+    """Return what is known of the user as a line under the header that names the user."""
+    return indented(f"- {shown(content)}")
+
+
 def day_text(day: int) -> str:
     """Return a day, counted from 1970, as passages name it: 8 May 2023."""
     try:

@@ -23,7 +23,7 @@ from caliber.context.gather.rule_selection import FILTER
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import AssemblyPlan, plan_with, section_count, source_type_of
 from caliber.context.record.record import Record, content_hash, unpack_record
-from caliber.context.texts import DISPUTED_LEAD, RenderedTexts, TurnText, text_of_content, turn_of_content
+from caliber.context.texts import DISPUTED_LEAD, RenderedTexts, TurnText, about_line, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.errors import InvalidValue, NotFound, StorageError
@@ -154,6 +154,8 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
             short = record.shortened.get(place)
             lead = DISPUTED_LEAD if ranked[MARK][place] & DISPUTED else ""
             text = text_of_content(plan.records[source], content)
+            if plan.about is not None and int(ranked[SECTION][place]) == plan.about.index:
+                text = about_line(content[plan.records[source].in_windows.shown[-1]])
             out[place] = lead + (text if short is None else short.of(text))
         if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")

@@ -12,13 +12,11 @@ from caliber.model.references import EntityType
 
 
 class SectionType(StrEnum):
-    """Sections of a context window; ``recall`` holds what a search found. Source: C-053.
-
-    The conversation: ``current`` from the last user message on, ``user`` before it, ``earlier`` before ``user``.
-    """
+    """Sections of a context window; ``user``, ``earlier`` and ``current`` hold the conversation. Source: C-053."""
 
     SYSTEM = "system"
     PERSONA = "persona"
+    ABOUT_USER = "about_user"
     NOTES = "notes"
     HISTORY = "history"
     ARTIFACTS = "artifacts"

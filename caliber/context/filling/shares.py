@@ -37,7 +37,7 @@ from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
 from caliber.context.filling.state import Filling, following_sections, summary_sections
-from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan
 from caliber.context.texts import INDENT
 from caliber.model.errors import BudgetTooSmall
 
@@ -90,6 +90,8 @@ def fill_shared(
     turns = SpokenTurns(spoken, numbers, groups, marks, cost[spoken])
     conversation = ShownTurns(state, turns, max_tokens)
     _fill_fixed(state, conversation)
+    if plan.about is not None:
+        _fill_about(state, plan.about)
     conversation.begin()
     covered = ranked[TURN_NUMBER].take(considered)
     _fill_history(state, conversation, covered)
@@ -165,6 +167,13 @@ def _fill_instructions(state: Filling, kept: int) -> None:
             state.include(place)
         elif state.plan.whole_tokens(room) >= 1:
             state.cut(place, room, room + overhead)
+
+
+def _fill_about(state: Filling, section: SectionPlan) -> None:
+    """Include what is known of the user, up to the floor of the section: no query makes it more."""
+    for place in np.flatnonzero(state.sections == section.index).tolist():
+        if not state.admit(place, state.share(section.floor)):
+            state.codes[place] = EXCLUDED_SECTION_BUDGET
 
 
 # --- everything besides the conversation ----------------------------------------------------------

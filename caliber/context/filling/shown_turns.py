@@ -284,6 +284,7 @@ class ShownTurns:
         """
         state, plan, turns = self._state, self._state.plan, self._turns
         stable = {section.index for section in plan.sections if section.source in (SYSTEM, PERSONA, EXTRA)}
+        stable |= set() if plan.about is None else {plan.about.index}
         shown = turns.cost[state.decided[turns.places] == INCLUDED]
         another = int(shown.max(initial=0) if len(shown) else plan.message_length) + plan.separator_length
         used = sum(state.used_in[index] for index in {plan.user.index, plan.current.index})

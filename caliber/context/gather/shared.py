@@ -30,6 +30,7 @@ from caliber.context.columns import (
     VALUES_IN_ONE,
 )
 from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS, moments_of, times_of
+from caliber.context.gather.about_user import about_user
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
@@ -84,6 +85,8 @@ def gather_shared(
     degraded: Sequence[str] = ()
     if not plan.governed:
         parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs)
+        if (about := about_user(inputs, plan, members, texts)) is not None:
+            parts = [_besides(part, about) for part in parts] + [about]
         parts.append(_history(inputs, plan, members, cut_offs))
         parts += _blocks(inputs, plan)
     selections: list[Selection] = []
@@ -96,6 +99,16 @@ def gather_shared(
     parts = [part for part in parts if len(part.rows)]
     candidates = join(inputs, plan, fixed, conversation.turns, parts, conversation)
     return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *members.degraded, *degraded], selections)
+
+
+def _besides(part: Part, other: Part) -> Part:
+    """Return records without those that enter another section already."""
+    if part.source != other.source:
+        return part
+    kept = np.flatnonzero(~np.isin(part.rows, other.rows))
+    columns = {name: column[kept] for name, column in part.columns.items()}
+    rows = part.rows[kept], part.created_us[kept], part.stored_tokens[kept]
+    return Part(part.source, part.section, *rows, part.scored.at(kept), columns)
 
 
 def _conversation(

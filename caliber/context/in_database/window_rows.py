@@ -8,6 +8,7 @@ Source: design, section 5 (What a window is for); docs/search.md.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.predicate import Predicate
+from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
 from caliber.search.in_database.records import StoredRecords, open_scope
 from caliber.search.in_database.stored import StoredSearch
@@ -60,6 +62,8 @@ class WindowAsked:
     principal: Principal
     embedder: Embedder | None = None
     """The embedder of a question that waits for its vector."""
+    user_names: frozenset[str] = frozenset()
+    """The names of the task's user, and the id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +258,23 @@ class WindowRows:
 
     def _unruled(self, hidden: int) -> list[Rows]:
         config, plan = self._plan.config, self._plan
+        known = [] if plan.about is None else [self._about_user(plan.records[plan.about.source])]
         if plan.stable_first and self._by_words and config.recall.limit:
             asked = replace(self._base, limit=config.recall.limit, reach=self._reach)
             self.totals = self._searches.matching(asked)
             kinds = tuple(kind for kind, total in self.totals.items() if total)
-            return [self._searches.found(replace(asked, kinds=kinds), besides=hidden)]
+            return [*known, self._searches.found(replace(asked, kinds=kinds), besides=hidden)]
         knowledge = replace(self._base, kinds=self._knowledge, limit=max(1, config.assembly.note_search_limit))
         self.totals = self._searches.matching(knowledge)
         found = [self._asking(knowledge)] if self._asks else []
-        return [*found, self._searches.newest(knowledge, config.assembly.notes_without_query)]
+        return [*known, *found, self._searches.newest(knowledge, config.assembly.notes_without_query)]
+
+    def _about_user(self, relation: Relation) -> Rows:
+        """Return the records about the user of the task, by each name."""
+        plan = self._store.plans[relation.name].lists["find_by_entity"]
+        assert relation.erase is not None
+        pairs = itertools.product(sorted(self._asked.user_names), relation.erase.people)
+        return {relation.name: [row for pair in pairs for row in self._session.run(plan, pair)]}
 
     @property
     def _knowledge(self) -> tuple[str, ...]:
