@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,18 +70,13 @@ def readers_module(found: dict[str, tuple[str, ...]]) -> str:
         "",
     ]
     lines += ["from __future__ import annotations", "", "from typing import Final", ""]
-    lines += ["READERS: Final[dict[str, tuple[str, ...]]] = {"]
+    lines += ['_TABLE: Final = """\\']
     for path, full in found.items():
-        if not full:
-            continue
         modules = [module.removeprefix("caliber.") for module in full]  # names, not imports
-        names = ", ".join(f'"{module}"' for module in modules) + ("," if len(modules) == 1 else "")
-        line = f'    "{path}": ({names}),'
-        if len(line) <= 120:
-            lines.append(line)
-        else:
-            lines += [f'    "{path}": (', *(f'        "{module}",' for module in modules), "    ),"]
-    return "\n".join([*lines, "}"]) + "\n"
+        lines += textwrap.wrap(" ".join([path, *modules]), 118, subsequent_indent=" ") if modules else []
+    entries = 'for path, *modules in map(str.split, _TABLE.replace("\\n ", " ").splitlines())'
+    lines += ['"""', f"READERS: Final = {{path: tuple(modules) {entries}}}"]
+    return "\n".join(lines) + "\n"
 
 
 # --- docs/configuration.md -----------------------------------------------------------------------

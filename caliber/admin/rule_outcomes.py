@@ -22,7 +22,7 @@ from caliber.context.conversation import TASKS
 from caliber.context.gather.asking import default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import PendingInjections
-from caliber.context.planning import WindowPlan, window_plan
+from caliber.explain.planning import WindowPlan, window_plan
 from caliber.kernels import uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm import build_embedding_provider

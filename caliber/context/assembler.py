@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.abridge import abridge
 from caliber.context.assembled import Assembled
 from caliber.context.columns import (
     ALONE,
@@ -51,6 +50,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Residence
 from caliber.schema.relations import CONFLICT
+from caliber.text.abridge import abridge
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -270,8 +270,8 @@ def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> d
         for place in [place for place in texts if int(section_of[place]) in brief]:
             cut = abridge(texts[place], limit, plan.estimator)
             if cut is not None:
-                out[place] = cut
-                texts[place] = cut.of(texts[place])
+                out[place] = Cut(*cut)
+                texts[place] = out[place].of(texts[place])
     return out
 
 

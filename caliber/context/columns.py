@@ -65,7 +65,7 @@ class Candidates:
     one task on one day; ``READING`` their order in time, and of a turn how many of its calls lack a result; ``DAY``
     days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others, and of a turn,
     once known, the shortest cut that shows some of its content. ``TURN_NUMBER`` of a summary is that of the first turn
-    that it covers.
+    that it covers; of another record one more than that of the turn with all of its words, 0 for none.
     """
 
     numbers: NDArray[np.int64]

@@ -296,7 +296,7 @@ def _plain(column: Column, stored: Any) -> str:
 
 
 def about_line(content: bytes | str | None) -> str:
-    """Return what is known of the user as a line under the header that names the user."""
+    """Return a fact about the user as a line under the header that names the user."""
     return indented(f"- {shown(content)}")
 
 

@@ -25,7 +25,7 @@ from caliber.context.columns import (
     VERSION,
     Candidates,
 )
-from caliber.context.conversation import BLOCK, SUMMARY
+from caliber.context.conversation import BLOCK, PASSAGE, SUMMARY
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.model.context import AssemblyAction, DecisionCode
@@ -135,7 +135,9 @@ class Decided:
         if code is DecisionCode.EXCLUDED_SHOWN:
             if source in (SUMMARY, BLOCK):
                 return "the turns that it sums up are in the window, or next in line for its room"
-            return "the conversation shows this turn"
+            if source == PASSAGE:
+                return "the conversation shows this turn"
+            return "the conversation shows a turn that says the same"
         if code is DecisionCode.EXCLUDED_DUPLICATE:
             twin = int(self.ranked[TWIN][place])
             return f"a more relevant record, of ordinal {twin}, says the same"

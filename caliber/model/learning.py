@@ -5,16 +5,12 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import JobState
 from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass, printed
 from caliber.model.references import EntityRef
-
-VITAL: Final = frozenset({"allergy", "diet", "health", "safety"})
-"""Tags of facts that must be known before a user is advised: the attributes of learnt ones, or an application's."""
 
 
 class LearningAction(StrEnum):

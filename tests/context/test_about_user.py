@@ -1,4 +1,4 @@
-"""What a window always holds about the user of its task: its order, its place, and whose facts it never holds."""
+"""Facts that a window always holds about the user of its task: order, place, and never those of another user."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_what_is_known_is_there_whatever_the_query(memory: Any) -> None:
     assert order == sorted(order), "vital facts, other facts, tastes; the newest first"
     assert "ana.lopez" not in window(ana, "Hello!").text
     made = window(ana, "What do I have to keep in mind about shellfish?")
-    assert not any(part.name == "notes" for part in made.sections), "what is said is not said again"
-    assert memory.replay(made.window_id).text == made.text
+    assert made.text.count("shellfish") == 2, "once, and in the question: no note and no turn repeats it"
+    assert ana.replay(made.window_id).text == made.text
 
 
 def test_a_fact_that_ends_or_is_new_changes_it_and_nothing_else_does(memory: Any) -> None:
@@ -73,7 +73,8 @@ def test_a_fact_that_ends_or_is_new_changes_it_and_nothing_else_does(memory: Any
     assert len(set(before)) == 1
     told(memory, "ana", "I live in Porto now.")
     after = window(ana, "Hello!")
-    assert "Porto" in about(after) and "Lisbon" not in about(after)
+    assert "Porto" in about(after)
+    assert "Lisbon" not in about(after)
 
 
 def test_nobody_sees_the_facts_of_another_user(memory: Any) -> None:

@@ -64,3 +64,45 @@ def test_equal_words_of_one_day_enter_once() -> None:
             tell(user, (NOW - timedelta(hours=hours), "Took my pills."))
         window = recalled(user, "When did I take my pills?")
     assert window.count("Took my pills.") == 1
+
+
+def test_an_artifact_and_the_turn_that_it_came_from_are_one() -> None:
+    said = "We decided to move the archive to the cellar of the town hall."
+    with companion() as user:
+        task = user.start_trajectory("talk").trajectory_id
+        user.remember(
+            [{"role": "user", "content": said}, {"role": "assistant", "content": "The cellar it is."}], task=task
+        )
+        scope = user.current_scope(task).scope_id
+        user.create_artifact(
+            scope, artifact_type="design_decision", content=said, extraction_method="inferred", source_turn=0
+        )
+        user.create_artifact(
+            scope, artifact_type="fact", content="The cellar key hangs behind the clock.", extraction_method="explicit"
+        )
+        user.remember([{"role": "user", "content": "Where did we decide to move the archive?"}], task=task)
+        within = user.assemble_context(task)
+        user.complete_trajectory(task, status="success", summary="")
+        later = recalled(user, "Where did we decide to move the archive?")
+    assert within.text.count("cellar of the town hall") == 1
+    assert "behind the clock" in within.text
+    assert later.count("cellar of the town hall") == 1
+
+
+def test_a_note_and_the_turn_that_it_was_learnt_from_are_one() -> None:
+    with companion() as user:
+        tell(user, (NOW - timedelta(9), "I work as a nurse."))
+        tell(user, (NOW - timedelta(8), "I work as a nurse, and the ward of the chapel is my best station."))
+        window = recalled(user, "Which nurse runs the ward of the chapel?")
+    assert window.count("works as a nurse") == 1
+    assert "I work as a nurse." not in window
+    assert "my best station" in window
+
+
+def test_two_equal_messages_in_a_row_are_two() -> None:
+    with companion() as user:
+        task = user.start_trajectory("talk").trajectory_id
+        user.remember([{"role": "user", "content": "yes"}, {"role": "user", "content": "yes"}], task=task)
+        user.remember([{"role": "user", "content": "go on"}], task=task)
+        window = user.assemble_context(task)
+    assert window.text.count("user: yes") == 2

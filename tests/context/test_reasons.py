@@ -156,6 +156,9 @@ class Twin:
                     ]
                     assert sum(sizes) <= self.plan.longest(self.plan.budget(self.decided.max_tokens))
                 return "the turns that it sums up are in the window, or next in line for its room"
+            if self.of(SOURCE, place) != PASSAGE:
+                assert self.of(TURN_NUMBER, place) - 1 in self.numbers
+                return "the conversation shows a turn that says the same"
             shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
             assert self.of(ORDINAL, place) in shown
             return "the conversation shows this turn"

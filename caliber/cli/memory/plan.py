@@ -14,7 +14,7 @@ from caliber.cli.settings import Settings, with_store
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
-    from caliber.context.planning import WindowPlan
+    from caliber.explain.planning import WindowPlan
 
 
 @click.command()

@@ -7,502 +7,389 @@ from __future__ import annotations
 
 from typing import Final
 
-READERS: Final[dict[str, tuple[str, ...]]] = {
-    "token_budget": ("admin.rule_outcomes", "context.assembler", "context.service", "explain.replayer"),
-    "checkpoint_retention": ("policies.policy_engine",),
-    "stale_threshold": ("pcp.validation",),
-    "contradiction_threshold": ("pcp.validation",),
-    "validation_mode": ("api.subsystems", "search.service"),
-    "lock_timeout": ("agents.locks",),
-    "message_retention": ("admin.maintenance", "agents.mail.messages"),
-    "delegation_timeout": ("agents.handing.delegating", "agents.handing.ending"),
-    "min_relevance_threshold": ("context.columns", "context.gather.disputes", "context.trace", "explain.explainer"),
-    "orphan_detection_threshold": ("admin.maintenance", "api.subsystems"),
-    "embedding_cache_retention": ("admin.maintenance",),
-    "cache_dir": ("admin.rule_outcomes", "engine.engine"),
-    "time_zone": (
-        "context.gather.duplicates",
-        "context.gather.shared",
-        "context.in_database.window_rows",
-        "context.inputs",
-        "search.opening",
-    ),
-    "system_instructions": ("context.assembler",),
-    "persona": ("context.assembler",),
-    "storage.adapter": (
-        "admin.backup",
-        "admin.full_text",
-        "admin.rule_outcomes",
-        "api.opening",
-        "embedding.vector_index",
-        "engine.engine",
-        "erasure.store",
-    ),
-    "storage.path": ("backends.sqlite.schema",),
-    "storage.durability": ("backends.sqlite.store",),
-    "storage.busy_timeout_ms": ("backends.sqlite.schema",),
-    "storage.fork_wait_ms": ("backends.sqlite.schema",),
-    "storage.readers": ("backends.sqlite.store",),
-    "storage.wal_autocheckpoint_pages": ("backends.sqlite.schema",),
-    "storage.mmap_bytes": ("backends.sqlite.schema",),
-    "storage.cache_kib": ("backends.sqlite.schema",),
-    "storage.statement_cache": ("backends.sqlite.schema",),
-    "storage.group_max_batch": ("backends.sqlite.store",),
-    "storage.group_wait_us": ("backends.sqlite.store",),
-    "storage.serialization_retries": ("learning.learner", "trajectory.service"),
-    "storage.dsn": ("backends.postgres.connecting.logins",),
-    "storage.feed_dsn": ("backends.postgres.store",),
-    "storage.schema_name": ("backends.postgres.moving.replica", "backends.postgres.roles", "backends.postgres.store"),
-    "storage.pool_max": ("backends.postgres.store",),
-    "storage.pool_timeout_ms": ("backends.postgres.store",),
-    "storage.connect_timeout_ms": ("backends.postgres.store",),
-    "storage.statement_timeout_ms": ("backends.postgres.directory", "backends.postgres.store"),
-    "storage.lock_timeout_ms": ("backends.postgres", "backends.postgres.directory", "backends.postgres.store"),
-    "storage.prepared_max": ("backends.postgres.store",),
-    "storage.login_role": ("backends.postgres.connecting.logins", "backends.postgres.roles"),
-    "storage.login_secret": ("backends.postgres.connecting.logins",),
-    "tenancy.new_tenants": ("tenancy.directory",),
-    "tenancy.fence_ms": ("tenancy.move",),
-    "tenancy.verify_in_fence": ("tenancy.move",),
-    "tenancy.batch_rows": ("tenancy.move",),
-    "tenancy.directory.adapter": ("tenancy.directory",),
-    "tenancy.directory.path": ("backends.sqlite.directory",),
-    "tenancy.directory.busy_timeout_ms": ("backends.sqlite.directory",),
-    "tenancy.directory.dsn": ("backends.postgres.directory",),
-    "tenancy.directory.schema_name": ("backends.postgres.directory",),
-    "tenancy.directory.connect_timeout_ms": ("backends.postgres.directory",),
-    "tenancy.directory.statement_timeout_ms": ("backends.postgres.directory",),
-    "tenancy.directory.lock_timeout_ms": ("backends.postgres.directory",),
-    "tenancy.sources.NAME.adapter": (
-        "admin.backup",
-        "admin.full_text",
-        "admin.rule_outcomes",
-        "api.opening",
-        "embedding.vector_index",
-        "engine.engine",
-        "erasure.store",
-    ),
-    "tenancy.sources.NAME.path": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.durability": ("backends.sqlite.store",),
-    "tenancy.sources.NAME.busy_timeout_ms": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.fork_wait_ms": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.readers": ("backends.sqlite.store",),
-    "tenancy.sources.NAME.wal_autocheckpoint_pages": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.mmap_bytes": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.cache_kib": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.statement_cache": ("backends.sqlite.schema",),
-    "tenancy.sources.NAME.group_max_batch": ("backends.sqlite.store",),
-    "tenancy.sources.NAME.group_wait_us": ("backends.sqlite.store",),
-    "tenancy.sources.NAME.serialization_retries": ("learning.learner", "trajectory.service"),
-    "tenancy.sources.NAME.dsn": ("backends.postgres.connecting.logins",),
-    "tenancy.sources.NAME.feed_dsn": ("backends.postgres.store",),
-    "tenancy.sources.NAME.schema_name": (
-        "backends.postgres.moving.replica",
-        "backends.postgres.roles",
-        "backends.postgres.store",
-    ),
-    "tenancy.sources.NAME.pool_max": ("backends.postgres.store",),
-    "tenancy.sources.NAME.pool_timeout_ms": ("backends.postgres.store",),
-    "tenancy.sources.NAME.connect_timeout_ms": ("backends.postgres.store",),
-    "tenancy.sources.NAME.statement_timeout_ms": ("backends.postgres.directory", "backends.postgres.store"),
-    "tenancy.sources.NAME.lock_timeout_ms": (
-        "backends.postgres",
-        "backends.postgres.directory",
-        "backends.postgres.store",
-    ),
-    "tenancy.sources.NAME.prepared_max": ("backends.postgres.store",),
-    "tenancy.sources.NAME.login_role": ("backends.postgres.connecting.logins", "backends.postgres.roles"),
-    "tenancy.sources.NAME.login_secret": ("backends.postgres.connecting.logins",),
-    "resident.resident_bytes": ("admin.rule_outcomes", "admin.stats", "engine.engine"),
-    "resident.read_consistency": ("engine.engine",),
-    "resident.feed_poll_ms": (
-        "agents.mail.wakeups",
-        "backends.postgres.store",
-        "engine.commit_waiters",
-        "engine.engine",
-        "workspace.watching",
-    ),
-    "resident.warm_after_ms": ("api.starting",),
-    "resident.segment_rows": ("admin.rule_outcomes", "engine.engine"),
-    "resident.compact_dead_ratio": ("admin.rule_outcomes", "engine.engine"),
-    "resident.evaluator": ("admin.rule_outcomes", "engine.engine", "engine.refusals"),
-    "resident.verify_on_open": ("engine.engine",),
-    "write_behind.queue_max": ("engine.engine",),
-    "write_behind.flush_interval_ms": ("admin.maintenance", "engine.engine", "erasure.service"),
-    "write_behind.shutdown_ms": ("admin.maintenance", "engine.engine"),
-    "write_behind.window_durability": ("context.service",),
-    "write_behind.usage_enabled": ("context.service", "search.service"),
-    "write_behind.trace_enabled": ("api.starting", "api.tracing.wiring", "engine.engine"),
-    "write_behind.operation_share": ("api.starting", "api.tracing.wiring"),
-    "retention.windows_ms": ("admin.maintenance",),
-    "retention.events_ms": ("admin.maintenance",),
-    "retention.ended_ms": ("admin.maintenance",),
-    "retention.changes_ms": ("admin.maintenance",),
-    "retention.changes_keep_rows": ("admin.maintenance",),
-    "retention.apply_every_ms": ("api.starting",),
-    "retention.sweep_every_ms": ("agents.mail.messages", "pcp.orphans", "retention.retaining"),
-    "retention.sweep_rows": ("pcp.orphans", "retention.compressing", "retention.retaining"),
-    "embedding_provider.provider_type": ("api.tracing.wiring", "llm.registry"),
-    "embedding_provider.model": ("llm.registry",),
-    "embedding_provider.endpoint": ("llm.registry",),
-    "embedding_provider.dimensions": ("llm.registry",),
-    "embedding_provider.api_key": ("llm.registry",),
-    "embedding_provider.options": ("llm.registry",),
-    "embedding_provider.http.timeout_ms": ("llm.remote.http",),
-    "embedding_provider.http.connect_timeout_ms": ("llm.remote.http",),
-    "embedding_provider.http.requests_per_minute": ("llm.remote.http",),
-    "embedding_provider.http.tokens_per_minute": ("llm.remote.http",),
-    "embedding_provider.http.max_connections": ("llm.remote.http",),
-    "embedding_provider.http.keepalive_ms": ("llm.remote.http",),
-    "embedding_provider.http.max_response_bytes": ("llm.remote.http",),
-    "embedding_provider.http.proxy": ("llm.remote.http",),
-    "embedding_provider.http.trusted": ("llm.remote.http",),
-    "previous_embedding_provider.provider_type": ("api.tracing.wiring", "llm.registry"),
-    "previous_embedding_provider.model": ("llm.registry",),
-    "previous_embedding_provider.endpoint": ("llm.registry",),
-    "previous_embedding_provider.dimensions": ("llm.registry",),
-    "previous_embedding_provider.api_key": ("llm.registry",),
-    "previous_embedding_provider.options": ("llm.registry",),
-    "previous_embedding_provider.http.timeout_ms": ("llm.remote.http",),
-    "previous_embedding_provider.http.connect_timeout_ms": ("llm.remote.http",),
-    "previous_embedding_provider.http.requests_per_minute": ("llm.remote.http",),
-    "previous_embedding_provider.http.tokens_per_minute": ("llm.remote.http",),
-    "previous_embedding_provider.http.max_connections": ("llm.remote.http",),
-    "previous_embedding_provider.http.keepalive_ms": ("llm.remote.http",),
-    "previous_embedding_provider.http.max_response_bytes": ("llm.remote.http",),
-    "previous_embedding_provider.http.proxy": ("llm.remote.http",),
-    "previous_embedding_provider.http.trusted": ("llm.remote.http",),
-    "vector.dimensions": ("engine.providers",),
-    "vector.index_type": ("backends.postgres.searching.vector_index",),
-    "vector.distance_metric": ("embedding.service",),
-    "vector.hnsw_m": ("backends.postgres.searching.vector_index",),
-    "vector.hnsw_ef_construction": ("backends.postgres.searching.vector_index",),
-    "vector.hnsw_ef_search": ("backends.postgres.searching.vector_index",),
-    "vector.hnsw_max_scan_tuples": ("backends.postgres.searching.vector_index",),
-    "vector.ivfflat_lists": ("backends.postgres.searching.vector_index",),
-    "vector.ivfflat_probes": ("backends.postgres.searching.vector_index",),
-    "summarization_provider.provider_type": ("api.tracing.wiring", "llm.registry"),
-    "summarization_provider.model": ("llm.registry",),
-    "summarization_provider.endpoint": ("llm.registry",),
-    "summarization_provider.dimensions": ("llm.registry",),
-    "summarization_provider.api_key": ("llm.registry",),
-    "summarization_provider.options": ("llm.registry",),
-    "summarization_provider.http.timeout_ms": ("llm.remote.http",),
-    "summarization_provider.http.connect_timeout_ms": ("llm.remote.http",),
-    "summarization_provider.http.requests_per_minute": ("llm.remote.http",),
-    "summarization_provider.http.tokens_per_minute": ("llm.remote.http",),
-    "summarization_provider.http.max_connections": ("llm.remote.http",),
-    "summarization_provider.http.keepalive_ms": ("llm.remote.http",),
-    "summarization_provider.http.max_response_bytes": ("llm.remote.http",),
-    "summarization_provider.http.proxy": ("llm.remote.http",),
-    "summarization_provider.http.trusted": ("llm.remote.http",),
-    "summarization_provider.chat.max_input_tokens": ("llm.language_model",),
-    "summarization_provider.chat.max_output_tokens": ("llm.remote.chat",),
-    "summarization_provider.chat.max_items": ("llm.language_model",),
-    "summarization_provider.chat.max_item_chars": ("llm.language_model",),
-    "summarization_provider.chat.retry_invalid": ("llm.remote.chat",),
-    "summarization_provider.chat.prompts": ("llm.language_model",),
-    "summarization_provider.chat.temperature": ("llm.remote.chat",),
-    "llm_retry_config.max_retries": ("llm.retry",),
-    "llm_retry_config.initial_backoff": ("llm.retry",),
-    "llm_retry_config.max_backoff": ("embedding.embedder", "llm.retry"),
-    "llm_retry_config.backoff_multiplier": ("llm.retry",),
-    "llm_retry_config.jitter": ("llm.retry",),
-    "llm_retry_config.max_retry_after": ("llm.retry",),
-    "embedding.embed": ("embedding.embedded_kinds",),
-    "embedding.batch_size": ("embedding.backfill", "embedding.embedder", "embedding.service"),
-    "embedding.worker_idle_ms": ("embedding.embedder",),
-    "embedding.reembed": ("admin.spaces", "embedding.backfill", "embedding.service"),
-    "embedding.reembed_pause_ms": ("embedding.backfill",),
-    "embedding.long_text": ("engine.refusals",),
-    "embedding.long_text_tokens": ("engine.refusals",),
-    "embedding.cache_entries": ("embedding.service",),
-    "search.mode": (
-        "admin.backup",
-        "embedding.service",
-        "embedding.vector_index",
-        "engine.engine",
-        "search.in_database.opening",
-        "trajectory.summarizer",
-    ),
-    "search.candidates_max": (
-        "search.in_database.candidates",
-        "search.in_database.stored",
-        "search.in_database.windows",
-    ),
-    "search.limit_max": ("search.service",),
-    "search.default_limit": ("agents.views", "search.service"),
-    "search.candidate_factor": ("search.in_database.candidates", "search.searcher"),
-    "search.vector_candidates": ("search.in_database.candidates", "search.searcher"),
-    "search.min_similarity": ("search.in_database.candidates", "search.searcher"),
-    "search.normalisation": ("search.ranking.fusion",),
-    "search.fusion": ("search.searcher",),
-    "search.rrf_constant": ("search.ranking.fusion",),
-    "search.diversity": ("search.searcher",),
-    "search.neutral_importance": (
-        "agents.views",
-        "search.in_database.candidates",
-        "search.ranking.recent",
-        "search.searcher",
-    ),
-    "search.floor.words": ("search.ranking.floor",),
-    "search.floor.words_alone": ("search.ranking.floor",),
-    "search.floor.similarity": ("search.searcher",),
-    "search.floor.rest": ("search.ranking.floor",),
-    "search.floor.question_words": ("search.ranking.floor",),
-    "search.floor.saying_words": ("search.ranking.floor",),
-    "search.floor.unseen_texts": ("search.ranking.legs",),
-    "search.weights.vector": (
-        "search.in_database.stored",
-        "search.ranking.fusion",
-        "search.searcher",
-        "search.service",
-    ),
-    "search.weights.keyword": ("search.ranking.fusion",),
-    "search.weights.graph": (
-        "search.in_database.candidates",
-        "search.in_database.stored",
-        "search.ranking.fusion",
-        "search.searcher",
-    ),
-    "search.weights.importance": ("search.ranking.fusion",),
-    "search.keyword.language": (
-        "admin.full_text",
-        "admin.spaces",
-        "context.gather.outdated",
-        "context.window",
-        "search.in_database.opening",
-        "search.in_database.stored",
-        "search.searcher",
-    ),
-    "search.keyword.k1": ("search.in_database.candidates", "search.ranking.legs"),
-    "search.keyword.b": ("search.in_database.candidates", "search.ranking.legs"),
-    "search.keyword.saturate": ("search.ranking.legs",),
-    "search.keyword.neighbour_boost": ("search.in_database.candidates", "search.ranking.legs"),
-    "search.keyword.far_neighbour_boost": ("search.in_database.candidates", "search.ranking.legs"),
-    "search.keyword.answer_boost": ("search.in_database.candidates", "search.ranking.legs"),
-    "search.keyword.similar_words": ("engine.refusals", "search.searcher"),
-    "search.keyword.similar_min": ("search.searcher",),
-    "search.keyword.similar_max": ("search.ranking.legs",),
-    "search.keyword.query_words_max": ("search.searcher",),
-    "search.boosts.mentioned": ("search.searcher",),
-    "search.boosts.date": ("search.searcher",),
-    "search.boosts.date_slack_ms": ("search.searcher",),
-    "search.boosts.time": ("search.searcher",),
-    "search.boosts.exact": ("search.searcher",),
-    "search.boosts.question": ("search.searcher",),
-    "search.boosts.recency": ("search.searcher",),
-    "search.boosts.recency_half_life_ms": ("search.in_database.candidates", "search.ranking.recent", "search.searcher"),
-    "search.graph.depth": ("search.in_database.candidates", "search.in_database.stored", "search.ranking.graph"),
-    "search.graph.seeds": ("search.in_database.stored", "search.ranking.graph"),
-    "search.graph.decay": ("search.ranking.graph",),
-    "search.graph.conversation": ("search.in_database.candidates", "search.ranking.graph", "search.searcher"),
-    "tokens.estimator": ("engine.refusals",),
-    "tokens.bytes_per_token": ("engine.refusals",),
-    "tokens.vocabulary": ("engine.refusals",),
-    "section_priorities.user": ("context.plan", "context.rules"),
-    "section_priorities.system": ("context.plan", "context.rules"),
-    "section_priorities.persona": ("context.plan", "context.rules"),
-    "section_priorities.artifacts": ("context.plan", "context.rules"),
-    "section_priorities.notes": ("context.plan", "context.rules"),
-    "section_priorities.history": ("context.plan", "context.rules"),
-    "section_priorities.custom": ("context.plan", "context.rules"),
-    "assembly.order": ("context.gather.asking", "context.plan"),
-    "assembly.section_shares": ("context.plan", "pcp.dosage"),
-    "assembly.recent_exchanges": ("context.gather.dialogue", "pcp.dosage"),
-    "assembly.recent_from_tokens": ("context.filling.shown_turns",),
-    "assembly.pause_ms": ("context.gather.dialogue",),
-    "assembly.evict_block_turns": ("context.filling.shown_turns",),
-    "assembly.evict_share": ("context.filling.shown_turns",),
-    "assembly.spare_share": ("context.filling.shares", "context.filling.shown_turns"),
-    "assembly.fill_ratio": ("context.filling.priorities", "context.trace"),
-    "assembly.relevance": (
-        "context.gather.scores",
-        "context.gather.shared",
-        "context.in_database.window_rows",
-        "context.service",
-        "explain.absence",
-        "explain.rescore",
-    ),
-    "assembly.relevant_limit": ("context.gather.rule_selection", "context.in_database.rule_rows"),
-    "assembly.recency_fallback_limit": ("context.gather.rule_selection", "context.in_database.rule_rows"),
-    "assembly.rule_limit": ("context.gather.rule_selection", "context.in_database.rule_rows"),
-    "assembly.summary_mode_tokens": ("context.assembler",),
-    "assembly.note_search_limit": (
-        "context.gather.candidates",
-        "context.gather.scores",
-        "context.in_database.window_rows",
-    ),
-    "assembly.note_min_similarity": ("context.gather.scores", "explain.absence"),
-    "assembly.notes_without_query": ("context.gather.candidates", "context.in_database.window_rows"),
-    "assembly.neutral_relevance": ("context.gather.scores",),
-    "assembly.overflow_policy": ("context.filling.priorities", "context.filling.shares", "context.plan"),
-    "assembly.truncate_min_tokens": (
-        "context.filling.priorities",
-        "context.filling.shares",
-        "context.filling.shown_turns",
-        "context.filling.state",
-    ),
-    "assembly.message_overhead_tokens": (
-        "context.filling.priorities",
-        "context.filling.shares",
-        "context.plan",
-        "context.window",
-        "pcp.dosage",
-    ),
-    "assembly.max_turns": ("context.gather.shared", "context.gather.strict", "context.in_database.window_rows"),
-    "assembly.artifact_limit": ("context.gather.candidates", "context.gather.shared"),
-    "assembly.summary_limit": ("context.gather.shared", "context.gather.strict"),
-    "assembly.separator": ("context.plan", "pcp.dosage"),
-    "assembly.section_headers": ("context.plan",),
-    "recall.from": ("context.plan", "explain.explainer"),
-    "recall.limit": (
-        "context.gather.recall",
-        "context.gather.shared",
-        "context.in_database.window_rows",
-        "explain.absence",
-        "explain.rescore",
-    ),
-    "recall.carried_share": ("context.gather.recall",),
-    "recall.length_weight": ("context.gather.shared",),
-    "recall.duplicate_similarity": ("context.gather.duplicates",),
-    "recall.alike_share": ("context.gather.duplicates",),
-    "recall.trust": ("context.gather.recall", "context.in_database.window_rows", "explain.explainer"),
-    "context_window_persistence.kind": (
-        "backends.postgres.store",
-        "backends.sqlite.store",
-        "context.service",
-        "context.window",
-    ),
-    "context_window_persistence.ttl_ms": ("context.service", "context.window"),
-    "trajectory.children_on_complete": ("trajectory.service",),
-    "trajectory.store_goal_text": ("trajectory.service",),
-    "close.on_llm_failure": ("policies.policy_engine",),
-    "close.summary_max_tokens": ("policies.policy_engine", "retention.compressing"),
-    "summaries.turns": ("trajectory.summarizer",),
-    "summaries.block_turns": ("trajectory.summarizer",),
-    "summaries.max_tokens": ("trajectory.summarizer",),
-    "notes.initial_confidence": ("knowledge.drawing",),
-    "learning.method": ("learning.learner",),
-    "learning.max_facts": ("learning.learner",),
-    "workspace.value_chars": ("workspace.values",),
-    "workspace.occurrences_max": ("workspace.calendar",),
-    "pcp.context_dag.enabled": (
-        "context.gather.candidates",
-        "explain.explainer",
-        "search.in_database.records",
-        "trajectory.service",
-    ),
-    "pcp.context_dag.max_depth": (
-        "context.gather.candidates",
-        "explain.explainer",
-        "search.in_database.records",
-        "trajectory.service",
-    ),
-    "pcp.context_dag.prune_strategy": ("context.gather.candidates",),
-    "pcp.recovery_points.frequency": ("policies.triggers", "trajectory.service"),
-    "pcp.recovery_points.max_checkpoints": ("policies.policy_engine",),
-    "pcp.recovery_points.compression_enabled": ("policies.policy_engine",),
-    "pcp.dosage.max_context_tokens": ("context.plan", "pcp.dosage", "policies.policy_engine"),
-    "pcp.dosage.max_scopes_in_window": ("context.plan",),
-    "pcp.dosage.max_artifacts_in_window": ("context.plan",),
-    "pcp.dosage.max_notes_in_window": ("context.plan",),
-    "pcp.dosage.critical_priority": ("context.plan", "pcp.dosage"),
-    "pcp.dosage.compress_ratio": ("context.plan", "context.trace", "pcp.dosage"),
-    "pcp.anti_sprawl.linter_enabled": ("pcp.lint",),
-    "pcp.anti_sprawl.on_write": ("api.subsystems", "pcp.lint", "trajectory.correcting", "trajectory.facet"),
-    "pcp.anti_sprawl.vocabulary_enforcement": ("pcp.lint",),
-    "pcp.anti_sprawl.vocabulary": ("pcp.lint",),
-    "pcp.anti_sprawl.duplicate_detection": ("pcp.lint",),
-    "pcp.anti_sprawl.duplicate_limit": ("pcp.lint",),
-    "pcp.anti_sprawl.duplicate_similarity": ("pcp.lint",),
-    "pcp.anti_sprawl.max_artifact_size": ("pcp.lint",),
-    "pcp.grounding.require_source_for_facts": ("pcp.validation",),
-    "pcp.grounding.confidence_threshold": ("pcp.validation",),
-    "pcp.grounding.stale_data_max_age_ms": ("pcp.validation",),
-    "pcp.grounding.verifier_timeout_ms": ("pcp.validation",),
-    "pcp.grounding.conflict_resolution": ("context.gather.disputes", "pcp.conflict_sides"),
-    "principal.kind": ("admin.rule_outcomes", "api.tenants"),
-    "principal.id": ("admin.rule_outcomes", "api.tenants"),
-    "principal.role": ("admin.rule_outcomes", "api.tenants"),
-    "principal.admin": ("admin.rule_outcomes", "api.tenants"),
-    "agents.registration": ("access.identities", "agents.acting"),
-    "agents.heartbeat_timeout_ms": ("agents.acting", "agents.liveness", "agents.registry"),
-    "agents.lock_place_ms": ("agents.locks",),
-    "agents.lock_poll_ms": ("agents.locks",),
-    "agents.messages.lease_ms": ("agents.mail.messages", "agents.mail.receiving"),
-    "agents.messages.attempts_max": ("agents.mail.delivery",),
-    "agents.messages.pending_max": ("agents.conflicts.recording", "agents.mail.delivery"),
-    "agents.messages.payload_max_bytes": (
-        "agents.handing.ending",
-        "agents.handing.parties",
-        "agents.mail.checked_messages",
-    ),
-    "agents.messages.poll_ms": ("agents.mail.wakeups",),
-    "agents.conflicts.concurrent_writes": ("agents.conflicts.detecting",),
-    "agents.conflicts.decisions": ("agents.conflicts.detecting",),
-    "agents.conflicts.contention_ms": ("agents.locks",),
-    "access.default_visibility.orchestrator": ("access.owners",),
-    "access.default_visibility.optimizer": ("access.owners",),
-    "access.default_visibility.reviewer": ("access.owners",),
-    "access.default_visibility.executor": ("access.owners",),
-    "access.ownership": ("access.corrections", "access.grants", "knowledge.drawing", "workspace.records"),
-    "access.rights.NAME.read": ("access.rights",),
-    "access.rights.NAME.write": ("access.rights",),
-    "access.views.interests.orchestrator": ("agents.views",),
-    "access.views.interests.optimizer": ("agents.views",),
-    "access.views.interests.reviewer": ("agents.views",),
-    "access.views.interests.executor": ("agents.views",),
-    "access.views.scoring.enabled": ("agents.views",),
-    "access.views.scoring.candidates": ("search.ranking.roles",),
-    "access.views.scoring.full_uses": ("search.ranking.roles",),
-    "access.views.scoring.half_life_ms": ("search.ranking.roles",),
-    "access.views.scoring.interesting": ("search.ranking.roles",),
-    "access.views.scoring.other": ("search.ranking.roles",),
-    "access.views.scoring.weights.orchestrator.base": ("search.ranking.roles",),
-    "access.views.scoring.weights.orchestrator.access": ("search.ranking.roles",),
-    "access.views.scoring.weights.orchestrator.recency": ("search.ranking.roles",),
-    "access.views.scoring.weights.orchestrator.relevance": ("search.ranking.roles",),
-    "access.views.scoring.weights.optimizer.base": ("search.ranking.roles",),
-    "access.views.scoring.weights.optimizer.access": ("search.ranking.roles",),
-    "access.views.scoring.weights.optimizer.recency": ("search.ranking.roles",),
-    "access.views.scoring.weights.optimizer.relevance": ("search.ranking.roles",),
-    "access.views.scoring.weights.reviewer.base": ("search.ranking.roles",),
-    "access.views.scoring.weights.reviewer.access": ("search.ranking.roles",),
-    "access.views.scoring.weights.reviewer.recency": ("search.ranking.roles",),
-    "access.views.scoring.weights.reviewer.relevance": ("search.ranking.roles",),
-    "access.views.scoring.weights.executor.base": ("search.ranking.roles",),
-    "access.views.scoring.weights.executor.access": ("search.ranking.roles",),
-    "access.views.scoring.weights.executor.recency": ("search.ranking.roles",),
-    "access.views.scoring.weights.executor.relevance": ("search.ranking.roles",),
-    "trust.system_turns": ("importing.chat", "learning.facet", "trajectory.facet", "trajectory.turns"),
-    "trust.user_turns": ("importing.chat", "learning.facet", "trajectory.facet", "trajectory.turns"),
-    "trust.assistant_turns": ("importing.chat", "learning.facet", "trajectory.facet", "trajectory.turns"),
-    "trust.tool_turns": ("importing.chat", "learning.facet", "trajectory.facet", "trajectory.turns"),
-    "trust.web_tools": ("importing.chat", "learning.facet", "trajectory.facet", "trajectory.turns"),
-    "trust.artifacts": ("policies.policy_engine", "trajectory.correcting", "trajectory.facet", "trajectory.summing"),
-    "trust.notes": ("knowledge.correcting", "knowledge.drawing", "knowledge.facet", "memories.records"),
-    "debug.trace_limit": ("context.service",),
-    "debug.view_limit": ("admin.facet",),
-    "aio.workers": ("api.aio_base",),
-    "aio.queue": ("api.aio_base",),
-    "jobs.poll_ms": ("jobs.runner",),
-    "jobs.lease_ms": ("admin.full_text", "jobs.queue"),
-    "jobs.attempts_max": ("jobs.queue", "policies.schedules"),
-    "jobs.backoff_ms": ("jobs.queue",),
-    "jobs.backoff_max_ms": ("erasure.service", "jobs.queue"),
-    "jobs.history_ms": ("admin.maintenance",),
-    "jobs.workers": ("jobs.runner",),
-    "policy_engine.on_error": ("policies.policy_engine", "policies.schedules"),
-    "policy_engine.time_zone": ("policies.schedules",),
-    "policies": ("policies.schedules", "policies.steps"),
-    "memories": (
-        "context.plan",
-        "context.rules",
-        "policies.schedules",
-        "policies.steps",
-        "retention.retaining",
-        "storage.stored_memories",
-    ),
-    "injection_rules": ("context.plan", "context.rules"),
-}
+_TABLE: Final = """\
+token_budget admin.rule_outcomes context.assembler context.service explain.replayer
+checkpoint_retention policies.policy_engine
+stale_threshold pcp.validation
+contradiction_threshold pcp.validation
+validation_mode api.subsystems search.service
+lock_timeout agents.locks
+message_retention admin.maintenance agents.mail.messages
+delegation_timeout agents.handing.delegating agents.handing.ending
+min_relevance_threshold context.columns context.gather.disputes context.trace explain.explainer
+orphan_detection_threshold admin.maintenance api.subsystems
+embedding_cache_retention admin.maintenance
+cache_dir admin.rule_outcomes engine.engine
+time_zone context.gather.duplicates context.gather.shared context.in_database.window_rows context.inputs
+ search.opening
+system_instructions context.assembler
+persona context.assembler
+storage.adapter admin.backup admin.full_text admin.rule_outcomes api.opening embedding.vector_index engine.engine
+ erasure.store
+storage.path backends.sqlite.schema
+storage.durability backends.sqlite.store
+storage.busy_timeout_ms backends.sqlite.schema
+storage.fork_wait_ms backends.sqlite.schema
+storage.readers backends.sqlite.store
+storage.wal_autocheckpoint_pages backends.sqlite.schema
+storage.mmap_bytes backends.sqlite.schema
+storage.cache_kib backends.sqlite.schema
+storage.statement_cache backends.sqlite.schema
+storage.group_max_batch backends.sqlite.store
+storage.group_wait_us backends.sqlite.store
+storage.serialization_retries learning.learner trajectory.service
+storage.dsn backends.postgres.connecting.logins
+storage.feed_dsn backends.postgres.store
+storage.schema_name backends.postgres.moving.replica backends.postgres.roles backends.postgres.store
+storage.pool_max backends.postgres.store
+storage.pool_timeout_ms backends.postgres.store
+storage.connect_timeout_ms backends.postgres.store
+storage.statement_timeout_ms backends.postgres.directory backends.postgres.store
+storage.lock_timeout_ms backends.postgres backends.postgres.directory backends.postgres.store
+storage.prepared_max backends.postgres.store
+storage.login_role backends.postgres.connecting.logins backends.postgres.roles
+storage.login_secret backends.postgres.connecting.logins
+tenancy.new_tenants tenancy.directory
+tenancy.fence_ms tenancy.move
+tenancy.verify_in_fence tenancy.move
+tenancy.batch_rows tenancy.move
+tenancy.directory.adapter tenancy.directory
+tenancy.directory.path backends.sqlite.directory
+tenancy.directory.busy_timeout_ms backends.sqlite.directory
+tenancy.directory.dsn backends.postgres.directory
+tenancy.directory.schema_name backends.postgres.directory
+tenancy.directory.connect_timeout_ms backends.postgres.directory
+tenancy.directory.statement_timeout_ms backends.postgres.directory
+tenancy.directory.lock_timeout_ms backends.postgres.directory
+tenancy.sources.NAME.adapter admin.backup admin.full_text admin.rule_outcomes api.opening embedding.vector_index
+ engine.engine erasure.store
+tenancy.sources.NAME.path backends.sqlite.schema
+tenancy.sources.NAME.durability backends.sqlite.store
+tenancy.sources.NAME.busy_timeout_ms backends.sqlite.schema
+tenancy.sources.NAME.fork_wait_ms backends.sqlite.schema
+tenancy.sources.NAME.readers backends.sqlite.store
+tenancy.sources.NAME.wal_autocheckpoint_pages backends.sqlite.schema
+tenancy.sources.NAME.mmap_bytes backends.sqlite.schema
+tenancy.sources.NAME.cache_kib backends.sqlite.schema
+tenancy.sources.NAME.statement_cache backends.sqlite.schema
+tenancy.sources.NAME.group_max_batch backends.sqlite.store
+tenancy.sources.NAME.group_wait_us backends.sqlite.store
+tenancy.sources.NAME.serialization_retries learning.learner trajectory.service
+tenancy.sources.NAME.dsn backends.postgres.connecting.logins
+tenancy.sources.NAME.feed_dsn backends.postgres.store
+tenancy.sources.NAME.schema_name backends.postgres.moving.replica backends.postgres.roles backends.postgres.store
+tenancy.sources.NAME.pool_max backends.postgres.store
+tenancy.sources.NAME.pool_timeout_ms backends.postgres.store
+tenancy.sources.NAME.connect_timeout_ms backends.postgres.store
+tenancy.sources.NAME.statement_timeout_ms backends.postgres.directory backends.postgres.store
+tenancy.sources.NAME.lock_timeout_ms backends.postgres backends.postgres.directory backends.postgres.store
+tenancy.sources.NAME.prepared_max backends.postgres.store
+tenancy.sources.NAME.login_role backends.postgres.connecting.logins backends.postgres.roles
+tenancy.sources.NAME.login_secret backends.postgres.connecting.logins
+resident.resident_bytes admin.rule_outcomes admin.stats engine.engine
+resident.read_consistency engine.engine
+resident.feed_poll_ms agents.mail.wakeups backends.postgres.store engine.commit_waiters engine.engine
+ workspace.watching
+resident.warm_after_ms api.starting
+resident.segment_rows admin.rule_outcomes engine.engine
+resident.compact_dead_ratio admin.rule_outcomes engine.engine
+resident.evaluator admin.rule_outcomes engine.engine engine.refusals
+resident.verify_on_open engine.engine
+write_behind.queue_max engine.engine
+write_behind.flush_interval_ms admin.maintenance engine.engine erasure.service
+write_behind.shutdown_ms admin.maintenance engine.engine
+write_behind.window_durability context.service
+write_behind.usage_enabled context.service search.service
+write_behind.trace_enabled api.starting api.tracing.wiring engine.engine
+write_behind.operation_share api.starting api.tracing.wiring
+retention.windows_ms admin.maintenance
+retention.events_ms admin.maintenance
+retention.ended_ms admin.maintenance
+retention.changes_ms admin.maintenance
+retention.changes_keep_rows admin.maintenance
+retention.apply_every_ms api.starting
+retention.sweep_every_ms agents.mail.messages pcp.orphans retention.retaining
+retention.sweep_rows pcp.orphans retention.compressing retention.retaining
+embedding_provider.provider_type api.tracing.wiring llm.registry
+embedding_provider.model llm.registry
+embedding_provider.endpoint llm.registry
+embedding_provider.dimensions llm.registry
+embedding_provider.api_key llm.registry
+embedding_provider.options llm.registry
+embedding_provider.http.timeout_ms llm.remote.http
+embedding_provider.http.connect_timeout_ms llm.remote.http
+embedding_provider.http.requests_per_minute llm.remote.http
+embedding_provider.http.tokens_per_minute llm.remote.http
+embedding_provider.http.max_connections llm.remote.http
+embedding_provider.http.keepalive_ms llm.remote.http
+embedding_provider.http.max_response_bytes llm.remote.http
+embedding_provider.http.proxy llm.remote.http
+embedding_provider.http.trusted llm.remote.http
+previous_embedding_provider.provider_type api.tracing.wiring llm.registry
+previous_embedding_provider.model llm.registry
+previous_embedding_provider.endpoint llm.registry
+previous_embedding_provider.dimensions llm.registry
+previous_embedding_provider.api_key llm.registry
+previous_embedding_provider.options llm.registry
+previous_embedding_provider.http.timeout_ms llm.remote.http
+previous_embedding_provider.http.connect_timeout_ms llm.remote.http
+previous_embedding_provider.http.requests_per_minute llm.remote.http
+previous_embedding_provider.http.tokens_per_minute llm.remote.http
+previous_embedding_provider.http.max_connections llm.remote.http
+previous_embedding_provider.http.keepalive_ms llm.remote.http
+previous_embedding_provider.http.max_response_bytes llm.remote.http
+previous_embedding_provider.http.proxy llm.remote.http
+previous_embedding_provider.http.trusted llm.remote.http
+vector.dimensions engine.providers
+vector.index_type backends.postgres.searching.vector_index
+vector.distance_metric embedding.service
+vector.hnsw_m backends.postgres.searching.vector_index
+vector.hnsw_ef_construction backends.postgres.searching.vector_index
+vector.hnsw_ef_search backends.postgres.searching.vector_index
+vector.hnsw_max_scan_tuples backends.postgres.searching.vector_index
+vector.ivfflat_lists backends.postgres.searching.vector_index
+vector.ivfflat_probes backends.postgres.searching.vector_index
+summarization_provider.provider_type api.tracing.wiring llm.registry
+summarization_provider.model llm.registry
+summarization_provider.endpoint llm.registry
+summarization_provider.dimensions llm.registry
+summarization_provider.api_key llm.registry
+summarization_provider.options llm.registry
+summarization_provider.http.timeout_ms llm.remote.http
+summarization_provider.http.connect_timeout_ms llm.remote.http
+summarization_provider.http.requests_per_minute llm.remote.http
+summarization_provider.http.tokens_per_minute llm.remote.http
+summarization_provider.http.max_connections llm.remote.http
+summarization_provider.http.keepalive_ms llm.remote.http
+summarization_provider.http.max_response_bytes llm.remote.http
+summarization_provider.http.proxy llm.remote.http
+summarization_provider.http.trusted llm.remote.http
+summarization_provider.chat.max_input_tokens llm.language_model
+summarization_provider.chat.max_output_tokens llm.remote.chat
+summarization_provider.chat.max_items llm.language_model
+summarization_provider.chat.max_item_chars llm.language_model
+summarization_provider.chat.retry_invalid llm.remote.chat
+summarization_provider.chat.prompts llm.language_model
+summarization_provider.chat.temperature llm.remote.chat
+llm_retry_config.max_retries llm.retry
+llm_retry_config.initial_backoff llm.retry
+llm_retry_config.max_backoff embedding.embedder llm.retry
+llm_retry_config.backoff_multiplier llm.retry
+llm_retry_config.jitter llm.retry
+llm_retry_config.max_retry_after llm.retry
+embedding.embed embedding.embedded_kinds
+embedding.batch_size embedding.backfill embedding.embedder embedding.service
+embedding.worker_idle_ms embedding.embedder
+embedding.reembed admin.spaces embedding.backfill embedding.service
+embedding.reembed_pause_ms embedding.backfill
+embedding.long_text engine.refusals
+embedding.long_text_tokens engine.refusals
+embedding.cache_entries embedding.service
+search.mode admin.backup embedding.service embedding.vector_index engine.engine search.in_database.opening
+ trajectory.summarizer
+search.candidates_max search.in_database.candidates search.in_database.stored search.in_database.windows
+search.limit_max search.service
+search.default_limit agents.views search.service
+search.candidate_factor search.in_database.candidates search.searcher
+search.vector_candidates search.in_database.candidates search.searcher
+search.min_similarity search.in_database.candidates search.searcher
+search.normalisation search.ranking.fusion
+search.fusion search.searcher
+search.rrf_constant search.ranking.fusion
+search.diversity search.searcher
+search.neutral_importance agents.views search.in_database.candidates search.ranking.recent search.searcher
+search.floor.words search.ranking.floor
+search.floor.words_alone search.ranking.floor
+search.floor.similarity search.searcher
+search.floor.rest search.ranking.floor
+search.floor.question_words search.ranking.floor
+search.floor.saying_words search.ranking.floor
+search.floor.unseen_texts search.ranking.legs
+search.weights.vector search.in_database.stored search.ranking.fusion search.searcher search.service
+search.weights.keyword search.ranking.fusion
+search.weights.graph search.in_database.candidates search.in_database.stored search.ranking.fusion search.searcher
+search.weights.importance search.ranking.fusion
+search.keyword.language admin.full_text admin.spaces context.gather.outdated context.window search.in_database.opening
+ search.in_database.stored search.searcher
+search.keyword.k1 search.in_database.candidates search.ranking.legs
+search.keyword.b search.in_database.candidates search.ranking.legs
+search.keyword.saturate search.ranking.legs
+search.keyword.neighbour_boost search.in_database.candidates search.ranking.legs
+search.keyword.far_neighbour_boost search.in_database.candidates search.ranking.legs
+search.keyword.answer_boost search.in_database.candidates search.ranking.legs
+search.keyword.similar_words engine.refusals search.searcher
+search.keyword.similar_min search.searcher
+search.keyword.similar_max search.ranking.legs
+search.keyword.query_words_max search.searcher
+search.boosts.mentioned search.searcher
+search.boosts.date search.searcher
+search.boosts.date_slack_ms search.searcher
+search.boosts.time search.searcher
+search.boosts.exact search.searcher
+search.boosts.question search.searcher
+search.boosts.recency search.searcher
+search.boosts.recency_half_life_ms search.in_database.candidates search.ranking.recent search.searcher
+search.graph.depth search.in_database.candidates search.in_database.stored search.ranking.graph
+search.graph.seeds search.in_database.stored search.ranking.graph
+search.graph.decay search.ranking.graph
+search.graph.conversation search.in_database.candidates search.ranking.graph search.searcher
+tokens.estimator engine.refusals
+tokens.bytes_per_token engine.refusals
+tokens.vocabulary engine.refusals
+section_priorities.user context.plan context.rules
+section_priorities.system context.plan context.rules
+section_priorities.persona context.plan context.rules
+section_priorities.artifacts context.plan context.rules
+section_priorities.notes context.plan context.rules
+section_priorities.history context.plan context.rules
+section_priorities.custom context.plan context.rules
+assembly.order context.gather.asking context.plan
+assembly.section_shares context.plan pcp.dosage
+assembly.recent_exchanges context.gather.dialogue pcp.dosage
+assembly.recent_from_tokens context.filling.shown_turns
+assembly.pause_ms context.gather.dialogue
+assembly.evict_block_turns context.filling.shown_turns
+assembly.evict_share context.filling.shown_turns
+assembly.spare_share context.filling.shown_turns
+assembly.fill_ratio context.filling.priorities context.trace
+assembly.relevance context.gather.scores context.gather.shared context.in_database.window_rows context.service
+ explain.absence explain.rescore
+assembly.relevant_limit context.gather.rule_selection context.in_database.rule_rows
+assembly.recency_fallback_limit context.gather.rule_selection context.in_database.rule_rows
+assembly.rule_limit context.gather.rule_selection context.in_database.rule_rows
+assembly.summary_mode_tokens context.assembler
+assembly.note_search_limit context.gather.candidates context.gather.scores context.in_database.window_rows
+assembly.note_min_similarity context.gather.scores explain.absence
+assembly.notes_without_query context.gather.candidates context.in_database.window_rows
+assembly.neutral_relevance context.gather.scores
+assembly.overflow_policy context.filling.priorities context.filling.shares context.plan
+assembly.truncate_min_tokens context.filling.priorities context.filling.shares context.filling.shown_turns
+ context.filling.state
+assembly.message_overhead_tokens context.filling.priorities context.filling.shares context.plan context.window
+ pcp.dosage
+assembly.max_turns context.gather.shared context.gather.strict context.in_database.window_rows
+assembly.artifact_limit context.gather.candidates context.gather.shared
+assembly.summary_limit context.gather.shared context.gather.strict
+assembly.separator context.plan pcp.dosage
+assembly.section_headers context.plan
+recall.from context.plan explain.explainer
+recall.limit context.gather.recall context.gather.shared context.in_database.window_rows explain.absence
+ explain.rescore
+recall.carried_share context.gather.recall
+recall.length_weight context.gather.shared
+recall.duplicate_similarity context.gather.duplicates
+recall.alike_share context.gather.duplicates
+recall.trust context.gather.recall context.in_database.window_rows explain.explainer
+context_window_persistence.kind backends.postgres.store backends.sqlite.store context.service context.window
+context_window_persistence.ttl_ms context.service context.window
+trajectory.children_on_complete trajectory.service
+trajectory.store_goal_text trajectory.service
+close.on_llm_failure policies.policy_engine
+close.summary_max_tokens policies.policy_engine retention.compressing
+summaries.turns trajectory.summarizer
+summaries.block_turns trajectory.summarizer
+summaries.max_tokens trajectory.summarizer
+notes.initial_confidence knowledge.drawing
+learning.method learning.learner
+learning.max_facts learning.learner
+workspace.value_chars workspace.values
+workspace.occurrences_max workspace.calendar
+pcp.context_dag.enabled context.gather.candidates explain.explainer search.in_database.records trajectory.service
+pcp.context_dag.max_depth context.gather.candidates explain.explainer search.in_database.records trajectory.service
+pcp.context_dag.prune_strategy context.gather.candidates
+pcp.recovery_points.frequency policies.triggers trajectory.service
+pcp.recovery_points.max_checkpoints policies.policy_engine
+pcp.recovery_points.compression_enabled policies.policy_engine
+pcp.dosage.max_context_tokens context.plan pcp.dosage policies.policy_engine
+pcp.dosage.max_scopes_in_window context.plan
+pcp.dosage.max_artifacts_in_window context.plan
+pcp.dosage.max_notes_in_window context.plan
+pcp.dosage.critical_priority context.plan pcp.dosage
+pcp.dosage.compress_ratio context.plan context.trace pcp.dosage
+pcp.anti_sprawl.linter_enabled pcp.lint
+pcp.anti_sprawl.on_write api.subsystems pcp.lint trajectory.correcting trajectory.facet
+pcp.anti_sprawl.vocabulary_enforcement pcp.lint
+pcp.anti_sprawl.vocabulary pcp.lint
+pcp.anti_sprawl.duplicate_detection pcp.lint
+pcp.anti_sprawl.duplicate_limit pcp.lint
+pcp.anti_sprawl.duplicate_similarity pcp.lint
+pcp.anti_sprawl.max_artifact_size pcp.lint
+pcp.grounding.require_source_for_facts pcp.validation
+pcp.grounding.confidence_threshold pcp.validation
+pcp.grounding.stale_data_max_age_ms pcp.validation
+pcp.grounding.verifier_timeout_ms pcp.validation
+pcp.grounding.conflict_resolution context.gather.disputes pcp.conflict_sides
+principal.kind admin.rule_outcomes api.tenants
+principal.id admin.rule_outcomes api.tenants
+principal.role admin.rule_outcomes api.tenants
+principal.admin admin.rule_outcomes api.tenants
+agents.registration access.identities agents.acting
+agents.heartbeat_timeout_ms agents.acting agents.liveness agents.registry
+agents.lock_place_ms agents.locks
+agents.lock_poll_ms agents.locks
+agents.messages.lease_ms agents.mail.messages agents.mail.receiving
+agents.messages.attempts_max agents.mail.delivery
+agents.messages.pending_max agents.conflicts.recording agents.mail.delivery
+agents.messages.payload_max_bytes agents.handing.ending agents.handing.parties agents.mail.checked_messages
+agents.messages.poll_ms agents.mail.wakeups
+agents.conflicts.concurrent_writes agents.conflicts.detecting
+agents.conflicts.decisions agents.conflicts.detecting
+agents.conflicts.contention_ms agents.locks
+access.default_visibility.orchestrator access.owners
+access.default_visibility.optimizer access.owners
+access.default_visibility.reviewer access.owners
+access.default_visibility.executor access.owners
+access.ownership access.corrections access.grants knowledge.drawing workspace.records
+access.rights.NAME.read access.rights
+access.rights.NAME.write access.rights
+access.views.interests.orchestrator agents.views
+access.views.interests.optimizer agents.views
+access.views.interests.reviewer agents.views
+access.views.interests.executor agents.views
+access.views.scoring.enabled agents.views
+access.views.scoring.candidates search.ranking.roles
+access.views.scoring.full_uses search.ranking.roles
+access.views.scoring.half_life_ms search.ranking.roles
+access.views.scoring.interesting search.ranking.roles
+access.views.scoring.other search.ranking.roles
+access.views.scoring.weights.orchestrator.base search.ranking.roles
+access.views.scoring.weights.orchestrator.access search.ranking.roles
+access.views.scoring.weights.orchestrator.recency search.ranking.roles
+access.views.scoring.weights.orchestrator.relevance search.ranking.roles
+access.views.scoring.weights.optimizer.base search.ranking.roles
+access.views.scoring.weights.optimizer.access search.ranking.roles
+access.views.scoring.weights.optimizer.recency search.ranking.roles
+access.views.scoring.weights.optimizer.relevance search.ranking.roles
+access.views.scoring.weights.reviewer.base search.ranking.roles
+access.views.scoring.weights.reviewer.access search.ranking.roles
+access.views.scoring.weights.reviewer.recency search.ranking.roles
+access.views.scoring.weights.reviewer.relevance search.ranking.roles
+access.views.scoring.weights.executor.base search.ranking.roles
+access.views.scoring.weights.executor.access search.ranking.roles
+access.views.scoring.weights.executor.recency search.ranking.roles
+access.views.scoring.weights.executor.relevance search.ranking.roles
+trust.system_turns importing.chat learning.facet trajectory.facet trajectory.turns
+trust.user_turns importing.chat learning.facet trajectory.facet trajectory.turns
+trust.assistant_turns importing.chat learning.facet trajectory.facet trajectory.turns
+trust.tool_turns importing.chat learning.facet trajectory.facet trajectory.turns
+trust.web_tools importing.chat learning.facet trajectory.facet trajectory.turns
+trust.artifacts policies.policy_engine trajectory.correcting trajectory.facet trajectory.summing
+trust.notes knowledge.correcting knowledge.drawing knowledge.facet memories.records
+debug.trace_limit context.service
+debug.view_limit admin.facet
+aio.workers api.aio_base
+aio.queue api.aio_base
+jobs.poll_ms jobs.runner
+jobs.lease_ms admin.full_text jobs.queue
+jobs.attempts_max jobs.queue policies.schedules
+jobs.backoff_ms jobs.queue
+jobs.backoff_max_ms erasure.service jobs.queue
+jobs.history_ms admin.maintenance
+jobs.workers jobs.runner
+policy_engine.on_error policies.policy_engine policies.schedules
+policy_engine.time_zone policies.schedules
+policies policies.schedules policies.steps
+memories context.plan context.rules policies.schedules policies.steps retention.retaining storage.stored_memories
+injection_rules context.plan context.rules
+"""
+READERS: Final = {path: tuple(modules) for path, *modules in map(str.split, _TABLE.replace("\n ", " ").splitlines())}

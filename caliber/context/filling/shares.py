@@ -96,7 +96,7 @@ def fill_shared(
     covered = ranked[TURN_NUMBER].take(considered)
     _fill_history(state, conversation, covered)
     ordinals = ranked[ORDINAL].take(considered)
-    for place in conversation.repeated(ordinals):
+    for place in conversation.repeated(ordinals, covered):
         state.codes[place] = EXCLUDED_SHOWN
     waiting = np.flatnonzero(state.decided == CONSIDERED)
     # Text before the conversation must not change with the query; rules share strictly by priority.
@@ -107,13 +107,10 @@ def fill_shared(
     _fill_following(state, following)
     _cut_best(state, following)
     state.total += spare
-    if spare:
-        _use_spare(state, following)
     if conversation.evicted and plan.earlier is not None:
-        conversation.enter_earlier(ordinals)
+        conversation.enter_earlier(ordinals, covered)
+    state.take(following if conversation.full else waiting.tolist())
     spare = min(spare, max(0, state.room))
-    if not conversation.full:
-        state.take(waiting.tolist())
     _close(state, conversation)
     lacking = _lacking(state, ranked.parts[:, considered]) if state.used == 0 else []
     if lacking:
@@ -170,7 +167,7 @@ def _fill_instructions(state: Filling, kept: int) -> None:
 
 
 def _fill_about(state: Filling, section: SectionPlan) -> None:
-    """Include what is known of the user, up to the floor of the section: no query makes it more."""
+    """Include the facts about the user, up to the floor of the section: no query makes them more."""
     for place in np.flatnonzero(state.sections == section.index).tolist():
         if not state.admit(place, state.share(section.floor)):
             state.codes[place] = EXCLUDED_SECTION_BUDGET
@@ -218,16 +215,6 @@ def _fill_following(state: Filling, places: list[int]) -> None:
     if compresses:
         for place in places:
             state.compress(place)
-
-
-def _use_spare(state: Filling, places: list[int]) -> None:
-    """Include more where more than the spare share is unused: the rest would be too small for most records."""
-    most = state.share(state.plan.config.assembly.spare_share)
-    for place in places:
-        if state.room <= most:
-            return
-        if state.codes[place] == CONSIDERED:
-            state.admit(place)
 
 
 def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:

@@ -25,7 +25,7 @@ from caliber.context.columns import (
     RECENT,
     entered,
 )
-from caliber.context.conversation import PASSAGE, SPOKEN
+from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
@@ -180,7 +180,7 @@ class ShownTurns:
         self._show()
         self.full = present_from is not None and (self.start is None or self.start > present_from)
 
-    def enter_earlier(self, ordinals: NDArray[np.int64]) -> None:
+    def enter_earlier(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
         """Fill unused room with the turns before the first one, newest first; recalled copies of them leave.
 
         Those before the last user message stand behind the prefix, as the room depends on the query. A call and its
@@ -207,7 +207,7 @@ class ShownTurns:
             self.earlier += old
             for place in new:
                 state.include(place)
-            copies = self.repeated(ordinals)
+            copies = self.repeated(ordinals, covered)
             for place in copies:
                 state.drop(place, EXCLUDED_SHOWN)
             if copies:
@@ -267,14 +267,20 @@ class ShownTurns:
             )
         return math.inf if first is None else first
 
-    def repeated(self, ordinals: NDArray[np.int64]) -> list[int]:
-        """Return the places of recalled turns that the conversation shows, and that are not marked as such."""
+    def repeated(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> list[int]:
+        """Return the places of recalled turns, and of records, that the conversation repeats and that are not marked.
+
+        ``covered`` has one more than the number of the turn with all words of a record.
+        """
         state = self._state
         inside = entered(state.decided)
         passages = np.flatnonzero((state.sources == PASSAGE) & (state.decided != EXCLUDED_SHOWN))
         shown = set(ordinals[inside[state.sources[inside] == SPOKEN]].tolist())
         recalled = zip(passages.tolist(), ordinals[passages].tolist(), strict=True)
-        return [place for place, ordinal in recalled if ordinal in shown]
+        again = [place for place, ordinal in recalled if ordinal in shown]
+        said = covered[inside[state.sources[inside] == SPOKEN]] + 1
+        records = ~np.isin(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (state.decided != EXCLUDED_SHOWN)
+        return again + np.flatnonzero(records & (covered > 0) & np.isin(covered, said)).tolist()
 
     def stable_sections(self) -> frozenset[int]:
         """Return the sections that stay unchanged when a turn like the largest here is appended.

@@ -18,16 +18,18 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.context.texts import about_line
 from caliber.model.knowledge import NoteType
-from caliber.model.learning import VITAL
+from caliber.model.learning import PersonAttribute
 from caliber.model.trust import TrustLabel
 from caliber.resident.mirror import RelationSnapshot
 
+_VITAL = (PersonAttribute.ALLERGY, PersonAttribute.DIET, PersonAttribute.HEALTH, "safety")
+"""Tags of facts that must be known before the user is advised: attributes of learnt ones, or an application's tag."""
 _MOST = 256
 """The facts whose texts are read for one window: no section holds more of them."""
 
 
 def about_user(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, texts: TextSource) -> Part | None:
-    """Return what is known of the task's user, as much as the floor of its section holds; None where it has none."""
+    """Return the facts about the task's user, as many as the floor of their section holds; None without a section."""
     section = plan.about
     if section is None or section.source not in members.knowledge:
         return None
@@ -70,7 +72,7 @@ def _ordered(owners: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.in
     if not len(rows):
         return rows
     tags = owners.packed_values("tags", rows.tolist())
-    vital = np.array([any(f'"{tag}"' in (text or "") for tag in VITAL) for text in tags])
+    vital = np.array([any(f'"{tag}"' in (text or "") for tag in _VITAL) for text in tags])
     taste = owners.column("note_type")[rows] == owners.enum_code("note_type", NoteType.PREFERENCE)
     made = owners.column(owners.relation.dates.entered)[rows]
     order = np.lexsort((-owners.column("ordinal")[rows], -made, np.where(vital, 0, 1 + taste)))

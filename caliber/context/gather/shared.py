@@ -49,6 +49,7 @@ from caliber.context.gather.dialogue import Conversation, conversation_of
 from caliber.context.gather.duplicates import Recalled
 from caliber.context.gather.outdated import outdated
 from caliber.context.gather.recall import Recall, recall
+from caliber.context.gather.repeats import Repeats
 from caliber.context.gather.rule_selection import FILTER, RuleSelector, Selection
 from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.gather.turns import PassageReader, TurnReader
@@ -84,8 +85,12 @@ def gather_shared(
     parts: list[Part] = []
     degraded: Sequence[str] = ()
     if not plan.governed:
-        parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs)
-        if (about := about_user(inputs, plan, members, texts)) is not None:
+        repeats = Repeats(inputs, texts, searcher.analyzer)
+        about = about_user(inputs, plan, members, texts)
+        parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs, about, repeats)
+        owners = {part.source: inputs.snapshot[plan.records[part.source].name] for part in parts}
+        parts = [repeats.in_conversation(part, owners[part.source], conversation.turns) for part in parts]
+        if about is not None:
             parts = [_besides(part, about) for part in parts] + [about]
         parts.append(_history(inputs, plan, members, cut_offs))
         parts += _blocks(inputs, plan)
@@ -148,6 +153,8 @@ def _unruled(
     members: Members,
     hidden: NDArray[np.int64],
     cut_offs: list[CutOff],
+    about: Part | None,
+    repeats: Repeats,
 ) -> tuple[list[Part], Sequence[str]]:
     """Return the records recalled for the query, those of the task, and the note on a missing leg."""
     config = plan.config
@@ -159,6 +166,7 @@ def _unruled(
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
     found, missing = recall(inputs, plan, searcher, hidden, texts)
+    repeats.mark(found.parts, about, None if about is None else inputs.snapshot[plan.records[about.source].name])
     parts = [_recalled(inputs, plan, texts, item) for item in found.parts.values()]
     unfound = {part.source: part for part in _of_task(inputs, plan, members, found, cut_offs)}
     parts += unfound.values()

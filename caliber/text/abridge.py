@@ -5,14 +5,13 @@ Source: C-220, docs/decisions/0166.
 
 from __future__ import annotations
 
-from caliber.context.texts import Cut
 from caliber.kernels import Estimator
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_tokens
 from caliber.text.sentences import iter_sentences
 
 
-def abridge(text: str, limit: int, estimator: Estimator) -> Cut | None:
-    """Return the cut that abridges a text to ``limit`` tokens, or None where it is short already.
+def abridge(text: str, limit: int, estimator: Estimator) -> tuple[int, bool] | None:
+    """Return the characters that abridge a text to ``limit`` tokens, or None where it is short already.
 
     A first sentence that is too long is cut itself, and ends in dots.
     """
@@ -29,7 +28,7 @@ def abridge(text: str, limit: int, estimator: Estimator) -> Cut | None:
             break
         end = sentence.end
     if end:
-        return Cut(end, False)
+        return end, False
     cut = truncate_to_tokens(text, limit, estimator=estimator)
     dots = not text.startswith(cut)
-    return Cut(len(cut) - len(ELLIPSIS) * dots, dots)
+    return len(cut) - len(ELLIPSIS) * dots, dots

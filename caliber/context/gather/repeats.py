@@ -1,0 +1,129 @@
+"""Records with the words of a turn that they were drawn from, or of another record drawn from it: one of them enters.
+
+A record repeats another one of its task if it has no word beyond the other's, in any form of the words. Turns that
+were said on different days are different events, and no turn repeats another here. Source: docs/windows.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from caliber.context.columns import TURN_NUMBER
+from caliber.context.conversation import PASSAGE, SUMMARY, TURNS
+from caliber.context.gather.candidates import Part
+from caliber.context.gather.duplicates import Recalled, Rows
+from caliber.context.gather.turns import TurnFacts
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.texts import shown
+from caliber.resident.mirror import RelationSnapshot
+from caliber.storage.compile.codec import decoder_of
+from caliber.text.contradiction.opposites import NEGATIONS
+from caliber.text.words import Analyzer
+
+_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+_CHARS: Final = 2_000
+"""Longer texts are not compared: nothing else says all of one."""
+_TURNS: Final = 256
+"""The newest turns of the conversation with which records of its task are compared."""
+_TASK: Final = "trajectory_id"
+
+
+class _Said(NamedTuple):
+    """A record, whether it is a turn, and the hit that it is; None for one that enters in any case."""
+
+    relevance: float
+    ordinal: int
+    owners: RelationSnapshot
+    is_turn: bool
+    item: Recalled | None
+    place: int
+    words: frozenset[str]
+
+
+class Repeats:
+    """Compares the words of records, whatever their form, without words that carry no meaning."""
+
+    def __init__(self, inputs: AssemblyInputs, texts: TextSource, analyzer: Analyzer) -> None:
+        self._inputs = inputs
+        self._texts = texts
+        self._analyzer = analyzer
+        self._left_out = analyzer.lexicon.stop_words - NEGATIONS - {"no", "not"}
+
+    def mark(self, found: Mapping[int, Recalled], known: Part | None, owners: RelationSnapshot | None) -> None:
+        """Mark hits without a word beyond a more relevant hit of their task; ``known`` enters in any case."""
+        said: dict[bytes, list[_Said]] = {}
+        if known is not None and owners is not None:
+            self._add(said, owners, known.rows, np.full(len(known.rows), np.inf), None)
+        for source, item in found.items():
+            if source not in (PASSAGE, SUMMARY):
+                self._add(said, item.owners, item.rows, item.scored.relevance, item)
+        if said and (turns := found.get(PASSAGE)) is not None:
+            self._add(said, turns.owners, turns.rows, turns.scored.relevance, turns, within=True)
+        for group in said.values():
+            group.sort(key=lambda each: (-each.relevance, each.ordinal))
+            for at, each in enumerate(group):
+                if each.item is not None and each.words and not each.item.twins[each.place]:
+                    twins = (other.ordinal for other in group[:at] if _says(other, each))
+                    each.item.twins[each.place] = next(twins, 0)
+
+    def in_conversation(self, part: Part, owners: RelationSnapshot, turns: TurnFacts) -> Part:
+        """Return records with one more than the number of the turn that has all words of a record of the task."""
+        task, numbers = self._inputs.trajectory_id.bytes, np.zeros(len(part.rows), np.int64)
+        own = [at for at, tasks in enumerate(_tasks_of(owners, part.rows)) if task in tasks]
+        if part.source in (PASSAGE, SUMMARY) or not own or not len(turns):
+            return part
+        spoken = self._words(self._inputs.snapshot[TURNS], turns.rows[-_TURNS:])
+        for at, words in zip(own, self._words(owners, part.rows[own]), strict=True):
+            places = [place for place, those in enumerate(spoken) if words and words <= those]
+            numbers[at] = turns.numbers[-_TURNS:][places[-1]] + 1 if places else 0
+        return replace(part, columns={**part.columns, TURN_NUMBER: numbers})
+
+    def _add(
+        self,
+        said: dict[bytes, list[_Said]],
+        owners: RelationSnapshot,
+        rows: Rows,
+        relevance: Sequence[float] | np.ndarray,
+        item: Recalled | None,
+        *,
+        within: bool = False,
+    ) -> None:
+        """Add records to the groups of their tasks; ``within`` to those that there are."""
+        tasks = [[task for task in each if not within or task in said] for each in _tasks_of(owners, rows)]
+        places = [place for place, each in enumerate(tasks) if each]
+        ordinals = owners.column("ordinal")[rows]
+        for place, words in zip(places, self._words(owners, rows[places]), strict=True):
+            made = _Said(float(relevance[place]), int(ordinals[place]), owners, within, item, place, words)
+            for task in tasks[place]:
+                said.setdefault(task, []).append(made)
+
+    def _words(self, owners: RelationSnapshot, rows: Rows) -> list[frozenset[str]]:
+        out = []
+        for text in map(shown, self._texts.texts(owners, rows.tolist())):
+            words = (word.casefold().replace("’", "'") for word in _WORD.findall(text) if len(text) <= _CHARS)
+            terms = (self._analyzer.cached(word).terms for word in words if word not in self._left_out)
+            out.append(frozenset(term for each in terms for term in each))
+        return out
+
+
+def _says(better: _Said, other: _Said) -> bool:
+    same = better.owners is other.owners and better.ordinal == other.ordinal
+    return other.words <= better.words and not same and not (better.is_turn and other.is_turn)
+
+
+def _tasks_of(owners: RelationSnapshot, rows: Rows) -> Iterator[tuple[bytes, ...]]:
+    """Yield the tasks that each record belongs to, or was drawn from."""
+    relation, chosen = owners.relation, rows.tolist()
+    if relation.has(_TASK):
+        yield from ((task,) if task else () for task in owners.packed_values(_TASK, chosen))
+    elif relation.erase is not None and relation.erase.sources is not None:
+        decode = decoder_of(relation.column(relation.erase.sources))
+        for value in owners.packed_values(relation.erase.sources, chosen):
+            yield tuple(each.bytes for each in (value if decode is None else decode(value)) or ())
+    else:
+        yield from ((),) * len(chosen)
