@@ -22,7 +22,7 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.texts import shown
 from caliber.resident.mirror import RelationSnapshot
 from caliber.storage.compile.codec import decoder_of
-from caliber.text.contradiction.opposites import NEGATIONS
+from caliber.text.contradictions import NEGATIONS
 from caliber.text.words import Analyzer
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
