@@ -36,7 +36,6 @@ from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import NO_RESERVE, Filled
 from caliber.context.gather.shared import gather_shared
-from caliber.context.gather.strict import gather_strict
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
@@ -50,7 +49,6 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Residence
 from caliber.schema.relations import CONFLICT
-from caliber.text.abridge import abridge
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
@@ -68,7 +66,10 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
     reader = TurnReader(inputs.snapshot, texts, plan)
-    gathering = gather_shared if plan.stable_first else gather_strict
+    gathering = gather_shared
+    if not plan.stable_first:
+        from caliber.context.gather.strict import gather_strict as gathering  # one profile fills by priority
+
     gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
     conflicts, disputes = inputs.snapshot.relations.get(CONFLICT.name), None
     if conflicts is not None and conflicts.length:
@@ -265,6 +266,8 @@ def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> d
     brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
     out = {}
     if brief:
+        from caliber.text.abridge import abridge  # few windows shorten any
+
         limit = plan.config.assembly.summary_mode_tokens
         section_of = ranked[SECTION]
         for place in [place for place in texts if int(section_of[place]) in brief]:

@@ -14,9 +14,10 @@ from typing import Any, Final
 from caliber.context.conversation import PASSAGE, SCOPES, TURNS
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import AssemblyPlan, source_type_of
-from caliber.context.rules import RulePlan, failing, values_of
+from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.explain.rescore import CurrentScore
+from caliber.explain.rule_filters import failing, values_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Turn

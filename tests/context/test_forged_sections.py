@@ -26,7 +26,7 @@ def test_no_text_forges_a_line_of_its_window() -> None:
         world.scope(summary=TEXT)
         world.scope_id = world.scope()
         world.note(TEXT)
-        world.artifact(f"{TEXT} once")
+        world.artifact(f"{TEXT} zeppelin")
         world.turn(TEXT, name=TEXT)
         world.turn(TEXT, TurnRole.ASSISTANT, calls=[ToolCall("c", "look", f'{{"q":{TEXT}}}')])
         world.turn(TEXT, TurnRole.TOOL, call_id="c", name="kiwi")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from caliber.context.gather.duplicates import Recalled, Rows
 from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.texts import shown
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
 from caliber.storage.compile.codec import decoder_of
-from caliber.text.contradictions import NEGATIONS
 from caliber.text.words import Analyzer
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
@@ -33,7 +33,8 @@ _TURNS: Final = 256
 _TASK: Final = "trajectory_id"
 
 
-class _Said(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Said:
     """A record, whether it is a turn, and the hit that it is; None for one that enters in any case."""
 
     relevance: float
@@ -52,7 +53,8 @@ class Repeats:
         self._inputs = inputs
         self._texts = texts
         self._analyzer = analyzer
-        self._left_out = analyzer.lexicon.stop_words - NEGATIONS - {"no", "not"}
+        denying = ("no", "nor", "not", "n't")
+        self._left_out = {word for word in analyzer.lexicon.stop_words if not word.endswith(denying)}
 
     def mark(self, found: Mapping[int, Recalled], known: Part | None, owners: RelationSnapshot | None) -> None:
         """Mark hits without a word beyond a more relevant hit of their task; ``known`` enters in any case."""

@@ -30,7 +30,6 @@ from caliber.context.columns import (
     VALUES_IN_ONE,
 )
 from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS, moments_of, times_of
-from caliber.context.gather.about_user import about_user
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
@@ -49,7 +48,6 @@ from caliber.context.gather.dialogue import Conversation, conversation_of
 from caliber.context.gather.duplicates import Recalled
 from caliber.context.gather.outdated import outdated
 from caliber.context.gather.recall import Recall, recall
-from caliber.context.gather.repeats import Repeats
 from caliber.context.gather.rule_selection import FILTER, RuleSelector, Selection
 from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.gather.turns import PassageReader, TurnReader
@@ -60,6 +58,7 @@ from caliber.model.windows import CutOff
 from caliber.storage.compile.damage import undated
 
 if TYPE_CHECKING:
+    from caliber.context.gather.repeats import Repeats
     from caliber.search.searcher import Searcher
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
@@ -85,6 +84,9 @@ def gather_shared(
     parts: list[Part] = []
     degraded: Sequence[str] = ()
     if not plan.governed:
+        from caliber.context.gather.about_user import about_user  # late: opening a store needs neither
+        from caliber.context.gather.repeats import Repeats
+
         repeats = Repeats(inputs, texts, searcher.analyzer)
         about = about_user(inputs, plan, members, texts)
         parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs, about, repeats)
