@@ -44,7 +44,7 @@ from caliber.context.filling.shares import fill_shared
 from caliber.context.gather.dialogue import mark_turns
 from caliber.context.gather.turns import group_calls
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
-from caliber.context.texts import RenderedTexts, TurnText, day_text, turns_shown_as
+from caliber.context.texts import LEFT_OUT, RenderedTexts, TurnText, day_text, turns_shown_as
 from caliber.context.trace import RULES, Decided, trace
 from caliber.context.window import build_window
 from caliber.kernels import uuid7
@@ -60,6 +60,8 @@ from caliber.pcp.window_checks import SPOKEN_TYPES, check_rest, check_sections, 
 _LEAD: Final = (SYSTEM, PERSONA, EXTRA, SUMMARY)
 """Sources whose sections are filled before the conversation."""
 _NUMBERS: Final = source_numbers()
+_STEPS: Final = {"\n": 1, f"\n{LEFT_OUT}\n": 2}
+"""How many turns further the next line of a passage is, by what stands between: at least so many."""
 _UNRANKED: Final = 2**31
 """The rank of a source that the trace of its window does not have."""
 
@@ -342,7 +344,9 @@ def _sources(section: ContextSection) -> list[_Piece]:
         source = SPOKEN if spoken else _NUMBERS[ref.source_type]
         piece = _Piece(section, ref, section.content[start:end], len(out), source)
         if source == PASSAGE:
-            _read_line(piece, out[-1] if out and section.content[at:start] == "\n" else None)
+            step = _STEPS.get(section.content[at:start])
+            _read_line(piece, out[-1] if out and step is not None else None)
+            piece.number = (out[-1].number if out else 0) + (step or 1)
         out.append(piece)
         at = end
     return out
@@ -392,7 +396,7 @@ def _candidates(pieces: Sequence[_Piece], plan: AssemblyPlan) -> Candidates:
         section = plan.by_name[piece.section.name]
         numbers[SOURCE, place], numbers[SECTION, place] = piece.source, section.index
         numbers[VERSION, place], numbers[GROUP, place] = piece.ref.version, piece.group
-        numbers[TURN_NUMBER, place] = piece.number if piece.source == SPOKEN else -1
+        numbers[TURN_NUMBER, place] = piece.number if piece.source in (SPOKEN, PASSAGE) else -1
         numbers[MARK, place], numbers[READING, place] = piece.mark, piece.unanswered
         numbers[ORDINAL, place] = -1 - place
         if piece.passage and piece.ref.day is not None:

@@ -126,7 +126,10 @@ def check(memory: Any, old: ContextWindow, new: ContextWindow, limit: int) -> No
     estimator, overhead = plan_of(config).estimator, config.assembly.message_overhead_tokens
     # never over the limit, by the tokenizer
     assert new.used_tokens <= limit
-    assert new.used_tokens == sum(each.token_count for each in new.sections) + overhead * len(new.messages)
+    calls = [call["id"] for each in new.messages for call in each.tool_calls]
+    fillers = len(calls) - len([each for each in new.messages if each.tool_call_id in calls])
+    beside = overhead * len(new.messages) + (overhead + 4) * fillers  # "[no result]" for each call without one
+    assert new.used_tokens == sum(each.token_count for each in new.sections) + beside
     assert new.text == "".join(each.content for each in new.sections)
     assert all(each.token_count == estimate_tokens(each.content, estimator=estimator) for each in new.sections)
     assert estimate_tokens(new.text, estimator=estimator) + overhead * len(new.messages) <= limit
