@@ -48,7 +48,7 @@ def project(here: Path, made: Path) -> Path:
 def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     result = caliber("demo", "project", "--assemblies", "20")
     for said in (
-        "10 commits as 20 turns", "21 documents, 1 of them decision records", "Why did we decide to use apsw?",
+        "10 commits as 10 turns", "21 documents, 1 of them decision records", "Why did we decide to use apsw?",
         "When did we begin the storage engine?", "of 2,000 tokens", "of 8,000 tokens", "relevance",
         "2 of 2 windows replayed byte for byte", "memory equals the store", "SQL statements per assembly: 0", "p50",
         "p99", ".demo/demo.caliber",
@@ -57,7 +57,7 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     assert max(len(line) for line in result.stdout.splitlines() if str(here) not in line) <= 80
     assert (here / ".demo" / ".gitignore").read_text() == "*\n"
     with package.open(".demo/demo.caliber", principal=package.Principal.admin()) as memory:
-        assert memory.admin.stats()["records"]["turn"] == 24  # two questions, and an answer to each
+        assert memory.admin.stats()["records"]["turn"] == 14  # one of each commit; two questions, and an answer to each
     assert "is not in this window" not in result.stdout
     assert " of 20 " not in result.stderr
 

@@ -422,9 +422,16 @@ CASES = (
     Case(
         "assembly.spare_share",
         window_of(crowd, lambda window: len(items("notes")(window)), max_tokens=1_000),
-        (0.0, 21),
-        (0.1, 20),
-        {**BARE, **SHARED, **MANY, "assembly.section_shares": {"user": [0, 0.5]}},
+        (0.0, 32),
+        (0.1, 29),
+        {
+            **BARE,
+            **SHARED,
+            **MANY,
+            "assembly.section_shares": {"user": [0, 0.3], "notes": [0, 1], "earlier": [0, 0.75]},
+            "assembly.evict_block_turns": 9,
+            "assembly.evict_share": 0.5,
+        },
     ),
     # --- what comes back from earlier
     Case(
@@ -470,8 +477,8 @@ CASES = (
     Case(
         "recall.duplicate_similarity",
         window_of(alike, ids("notes"), query="when did the zeppelin land?", query_embedding=NEAR),
-        (0.9, [1, 2, 3]),
-        (1.0, [1, 3, 2]),
+        (0.9, [1, 2]),
+        (1.0, [1]),
         {**{knob: value for knob, value in BARE.items() if knob != "vector"}, **RECALLED, **FOUR},
     ),
     Case(
