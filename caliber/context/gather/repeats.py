@@ -28,7 +28,9 @@ from caliber.text.words import Analyzer
 _WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 _CHARS: Final = 2_000
 """Longer texts are not compared: nothing else says all of one."""
-_TURNS: Final = 256
+_COMPARED: Final = 24
+"""The most relevant hits of a kind that are compared: few others enter."""
+_TURNS: Final = 64
 """The newest turns of the conversation with which records of its task are compared."""
 _TASK: Final = "trajectory_id"
 
@@ -76,8 +78,12 @@ class Repeats:
     def in_conversation(self, part: Part, owners: RelationSnapshot, turns: TurnFacts) -> Part:
         """Return records with one more than the number of the turn that has all words of a record of the task."""
         task, numbers = self._inputs.trajectory_id.bytes, np.zeros(len(part.rows), np.int64)
-        own = [at for at, tasks in enumerate(_tasks_of(owners, part.rows)) if task in tasks]
-        if part.source in (PASSAGE, SUMMARY) or not own or not len(turns):
+        if part.source in (PASSAGE, SUMMARY) or not len(turns):
+            return part
+        best = np.argsort(-part.scored.relevance, kind="stable")[:_COMPARED]
+        tasks_of = _tasks_of(owners, part.rows[best])
+        own = [at for at, tasks in zip(best.tolist(), tasks_of, strict=True) if task in tasks]
+        if not own:
             return part
         spoken = self._words(self._inputs.snapshot[TURNS], turns.rows[-_TURNS:])
         for at, words in zip(own, self._words(owners, part.rows[own]), strict=True):
@@ -96,12 +102,14 @@ class Repeats:
         within: bool = False,
     ) -> None:
         """Add records to the groups of their tasks; ``within`` to those that there are."""
-        tasks = [[task for task in each if not within or task in said] for each in _tasks_of(owners, rows)]
-        places = [place for place, each in enumerate(tasks) if each]
+        best = np.argsort(-np.asarray(relevance), kind="stable")[:_COMPARED]
+        tasks = [[task for task in each if not within or task in said] for each in _tasks_of(owners, rows[best])]
+        kept = [at for at, each in enumerate(tasks) if each]
+        places = best[kept]
         ordinals = owners.column("ordinal")[rows]
-        for place, words in zip(places, self._words(owners, rows[places]), strict=True):
+        for at, place, words in zip(kept, places.tolist(), self._words(owners, rows[places]), strict=True):
             made = _Said(float(relevance[place]), int(ordinals[place]), owners, within, item, place, words)
-            for task in tasks[place]:
+            for task in tasks[at]:
                 said.setdefault(task, []).append(made)
 
     def _words(self, owners: RelationSnapshot, rows: Rows) -> list[frozenset[str]]:
