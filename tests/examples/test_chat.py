@@ -214,7 +214,7 @@ def test_faults_are_found(backend: Backend) -> None:
     assert world.faults[1] == "now: words of ana@example.com 0: ['coimbra']"
     world.chat.say(user, "Where do I live?")
     world.look("then", life, {"stale": ["Groningen"]})
-    assert world.faults[2].startswith("then: still notes 'Groningen'")
+    assert any(fault.startswith("then: still notes 'Groningen'") for fault in world.faults[2:])
 
 
 @pytest.mark.prove

@@ -137,8 +137,8 @@ def test_a_conflict_goes_with_the_words_that_a_side_loses(
     # the side stays without the name; the reason had it in another form
     pair = Pair(start, backend, clock)
     about = {"entity": "depot", "entity_type": "place", "source_trajectory_ids": [pair.agent.trajectory_id]}
-    side = pair.agent.note("The depot belongs to Élodie Quorvâne.", **about)
-    pair.agent.note("The depot belongs to Zoltan Brekk.", **about)
+    side = pair.agent.note("The depot of Élodie Quorvâne has 4 gates.", **about)
+    pair.agent.note("The depot of Élodie Quorvâne has 9 gates.", **about)
     pair.memory.flush()
     assert len(pair.record()) == 2
     report = pair.memory.forget(texts=("Élodie Quorvâne",))
