@@ -77,9 +77,10 @@ class Listener:
 
     @property
     def notes(self) -> str:
-        """The section of notes."""
-        texts = "\n".join(message["content"] for message in self.messages if message.get("name") == "memory")
-        return texts.partition("# Notes\n")[2].partition("\n\n")[0]
+        """The sections of what is known of the user, and of notes."""
+        texts = "\n\n".join(message["content"] for message in self.messages)
+        heads = ("# About the user\n", "# Notes\n")
+        return "\n".join(texts.partition(head)[2].partition("\n\n")[0] for head in heads)
 
     @property
     def remembered(self) -> str:
