@@ -13,10 +13,11 @@ from support.evidence import examples
 
 from caliber.config.injection import InjectionKind
 from caliber.context.assembler import plan_of
-from caliber.context.rules import OneShot, failing, values_of
+from caliber.context.rules import OneShot
 from caliber.dsl.variables import variables_of
 from caliber.explain.explainer import explain
 from caliber.explain.replayer import replay
+from caliber.explain.rule_filters import failing, values_of
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.knowledge import NoteType

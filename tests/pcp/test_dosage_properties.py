@@ -82,7 +82,8 @@ def message_texts(window: ContextWindow) -> list[str]:
     for each in window.messages:
         calls = tuple((call["id"], *call["function"].values()) for call in each.tool_calls)
         turn = TurnText(each.role, each.content, each.name, calls, each.tool_call_id)
-        texts.append(turn.text[len(turn.label) :])
+        # Of records the content stands as it is; further lines of turns are indented in the text alone.
+        texts.append(each.content if is_of_records(turn) else turn.text[len(turn.label) :])
         turns.append(turn)
     said = [each.content[slice(*ref.span)] for each in spoken for ref in each.sources]
     answers = [each for each in turns if not is_of_records(each)]
