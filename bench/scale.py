@@ -23,8 +23,10 @@ from caliber.admin.backup import backup, restore
 from caliber.admin.checking import check_store
 from caliber.api.opening import bare_store
 from caliber.config import CaliberConfig, profiles
-from caliber.localserver.server import LocalServer
 from caliber.model.progress import unheard
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support.localserver.server import LocalServer
 
 TENANTS, QUICK_TENANTS = 20, 2
 NOTES, QUICK_NOTES = 20_000, 100

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from harness.scale import usual
+from support.localserver.server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber
-from caliber.localserver.server import LocalServer
 
 DSN = "CALIBER_BENCH_AGENTS_DSN"
 AGENTS, QUICK_AGENTS = 1_000, 20

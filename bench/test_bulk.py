@@ -25,11 +25,11 @@ from harness.peers import peer
 from harness.report import amount
 from harness.scale import usual
 from harness.stores import SERVER
+from support.localserver.server import LocalServer
 
 import caliber
 from caliber.backends import backend
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
-from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.model.progress import unheard
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE

@@ -19,11 +19,11 @@ import pytest
 from harness.contest import ASIDE, CPU, OURS, Contender
 from harness.notes import ME, QUERY, TOPICS, sentence
 from harness.scale import usual
+from support.localserver.server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
-from caliber.localserver.server import LocalServer
 from caliber.model import Principal
 from caliber.model.context import SourceType
 from caliber.model.windows import ContextWindow, SourceRef

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from harness import draining
 from harness.scale import usual
+from support.localserver.server import LocalServer
 
 import caliber
-from caliber.localserver.server import LocalServer
 
 DSN = "CALIBER_BENCH_JOBS_DSN"
 JOBS, QUICK_JOBS = usual(10_000, full=100_000), 300

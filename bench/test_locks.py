@@ -21,10 +21,10 @@ import psycopg
 import pytest
 from harness.bare import for_psycopg
 from harness.contest import OURS, PEER, Contender
+from support.localserver.server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber
-from caliber.localserver.server import LocalServer
 from caliber.model import LockToken
 from caliber.model.time import EPOCH
 from caliber.testing import inspect

@@ -19,9 +19,9 @@ import psycopg
 import pytest
 from harness.mail import BATCH, KNOBS, RECEIVER, SENDER, TYPE, consumed, fill, mail, receiver
 from harness.scale import usual
+from support.localserver.server import LocalServer
 
 import caliber
-from caliber.localserver.server import LocalServer
 from caliber.model import Principal
 from caliber.testing import inspect
 

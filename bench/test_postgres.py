@@ -17,13 +17,13 @@ import pytest
 from harness import stores
 from harness.contest import OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Ours, opened, settled
+from support.localserver.server import LocalServer
 
 import caliber
 from caliber.admin.full_text import rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
-from caliber.localserver.server import LocalServer
 from caliber.testing import inspect
 
 NOTES, QUICK = 10_000, 1_000

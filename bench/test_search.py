@@ -21,9 +21,9 @@ from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, opened, settled
 from harness.report import amount
 from harness.scale import usual
+from support.localserver.server import LocalServer
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
-from caliber.localserver.server import LocalServer
 from caliber.testing import inspect
 
 SMALL, LARGE = 10_000, usual(20_000, full=100_000)

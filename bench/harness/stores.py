@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import psycopg
+from support.localserver.server import LocalServer
 
-from caliber.localserver.server import LocalServer
 from harness.notes import LIMIT, QUERY, Notes, team
 from harness.peers import peer
 

@@ -37,7 +37,6 @@ _PURPOSE: Final = {
     "tokens": "exact token counts",
     "arrow": "bulk transfer",
     "postgres": "stores in PostgreSQL",
-    "postgres-local": "a private PostgreSQL server, for tests and the demo",
 }
 _TEXT: Final = "caliber doctor"
 _STATEMENTS: Final = ("The build takes 7 minutes.", "The build takes 9 minutes.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.cli_runs import caliber, caliber_json, commit, repository
+from support.localserver.server import LocalServer
 
 import caliber as package
 from caliber.cli.demo.questions import decided, verb_of
@@ -63,15 +64,23 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
 
 
 @pytest.mark.prove
-def test_the_demo_runs_on_a_private_postgresql(project: Path, here: Path) -> None:
-    # issue 5, item 7: with nothing to install by hand
-    result = caliber("demo", "project", "--postgres", "--assemblies", "10")
+def test_the_demo_runs_on_postgresql(project: Path, here: Path) -> None:
+    with LocalServer.start(fsync=False) as server:
+        result = caliber("demo", "project", "--postgres", server.dsn, "--assemblies", "10")
+        assert "drop that schema" in caliber("demo", "project", "--postgres", server.dsn, code=2).stderr
     for said in (
-        "private PostgreSQL server", "2 of 2 windows replayed byte for byte", "memory equals the store",
+        "the schema caliber_demo", "2 of 2 windows replayed byte for byte", "memory equals the store",
         "SQL statements per assembly: 0", "CALIBER_DEMO_DSN",
     ):  # fmt: skip
         assert said in result.stdout, said
-    assert "adapter: postgres" in (here / ".demo-postgres" / "knobs.caliber").read_text()
+    assert "adapter: postgres" in (here / ".demo" / "knobs.caliber").read_text()
+
+
+def test_a_server_that_cannot_be_reached_is_said(project: Path) -> None:
+    result = caliber("demo", "project", "--postgres", "postgresql://ada:secret@127.0.0.1:1/x", code=1)
+    assert "no server answers there" in result.stderr
+    assert "secret" not in result.stderr + result.stdout
+    assert "not a valid PostgreSQL DSN" in caliber("demo", "project", "--postgres", "nowhere", code=2).stderr
 
 
 def test_the_demo_runs_from_its_program_and_another_rule_makes_another_window(project: Path, here: Path) -> None:

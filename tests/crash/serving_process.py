@@ -9,10 +9,13 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from caliber.localserver.server import LocalServer
 from caliber.model.errors import Unavailable
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from support.localserver.server import LocalServer
 
 
 def say(what: dict[str, Any]) -> None:

@@ -22,10 +22,10 @@ import psycopg
 import pytest
 from support.evidence import record, scale, seed
 from support.folders import open_folder
+from support.localserver import guard
+from support.localserver.server import LocalServer
 from support.waits import let_run, until
 
-from caliber.localserver import guard
-from caliber.localserver.server import LocalServer
 from caliber.model.errors import Unavailable
 
 pytestmark = pytest.mark.prove

@@ -25,10 +25,10 @@ from support.crash.processes import Child
 from support.crash.workload import check, settings_for
 from support.evidence import record, scale, seed
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 from support.waits import holds_within, let_run
 
 import caliber
-from caliber.localserver.server import LocalServer
 
 MIXING = Path(__file__).parent / "mixing_process.py"
 TELLING = Path(__file__).parent / "telling_process.py"

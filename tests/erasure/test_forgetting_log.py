@@ -19,11 +19,11 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 from support.tenancy.tenancies import SECOND
 
 import caliber
 from caliber.backends.postgres.maintaining.erasing import PostgresEraser
-from caliber.localserver.server import LocalServer
 
 pytestmark = pytest.mark.prove
 

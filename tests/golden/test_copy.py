@@ -17,10 +17,10 @@ import numpy as np
 import psycopg
 import pytest
 from support.kernels.copy_columns import copy_chunks, rows_of
+from support.localserver.server import LocalServer
 
 from caliber.kernels import forced_path
 from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows
-from caliber.localserver.server import LocalServer
 from caliber.model.errors import InvalidRow
 
 FOLDER = Path(__file__).with_name("copy")

@@ -22,7 +22,6 @@ CALLS = re.compile(
 )
 _MODE = re.compile(r"[rwax][bt+]*")
 OTHERWISE = {
-    "localserver/": "the files of a PostgreSQL server",
     "cli/failures.py os.open": "the null device",
     "cli/bench.py": "files of the checkout",
     "cli/demo/": "files of the demo's own folder",

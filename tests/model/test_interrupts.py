@@ -31,7 +31,6 @@ OURS = {
     "jobs/runner.py": "a worker",
     "llm/local/minilm.py": "apart",
     "llm/local/static.py": "apart",
-    "localserver/guard.py": "a process of its own",
     "storage/waiting.py": "a thread of its own; its error is raised to the caller",
     "tenancy/pool.py": "a thread of its own",
 }

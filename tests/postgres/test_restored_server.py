@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.databases import DSN, PostgresBackend, note
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 
 from caliber.backends.postgres.store import PostgresStore
-from caliber.localserver.server import LocalServer
 from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove

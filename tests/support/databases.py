@@ -14,7 +14,6 @@ import psycopg
 import caliber
 from caliber.backends import backend as backend_module
 from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
-from caliber.localserver.server import LocalServer
 from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
@@ -23,6 +22,7 @@ from caliber.testing import ContractTarget, inspect
 from support.configs import AGENT, config
 from support.drawn import LACKS
 from support.folders import open_folder
+from support.localserver.server import LocalServer
 from support.tenancy import tenancies
 
 DSN = "CALIBER_TEST_DSN"

@@ -16,8 +16,8 @@ from support.drawn import NAMES, needs
 
 if TYPE_CHECKING:
     import caliber
-    from caliber.localserver.server import LocalServer
     from support.databases import Agent, Backend, PostgresBackend
+    from support.localserver.server import LocalServer
 
 
 @pytest.fixture(scope="session", autouse=True)

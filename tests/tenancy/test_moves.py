@@ -15,6 +15,7 @@ import apsw
 import psycopg
 import pytest
 from support.evidence import scale, soaking
+from support.localserver.server import LocalServer
 from support.memories import FACT, STEP
 from support.tenancy.tenancies import (
     FIRST,
@@ -31,7 +32,6 @@ from support.tenancy.tenancies import (
 
 import caliber
 from caliber.config import CaliberConfig
-from caliber.localserver.server import LocalServer
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, SchemaMismatch, StorageError, Unavailable
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.tenancy.move import STEPS

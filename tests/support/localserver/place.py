@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.localserver import guard
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through, managed, suppress
+from support.localserver import guard
 
 FEATURE: Final = "a private PostgreSQL server"
 NEEDED_BYTES: Final = 100 * 1024 * 1024
@@ -264,7 +264,7 @@ class Place:
             place.sockets.mkdir(mode=0o700)
             who.own(place.sockets)
             if directory is not None:
-                place._claim_directory(directory, who, timeout_ms)
+                place.claim_directory(directory, who, timeout_ms)
             place.log.touch(mode=0o600)
         except BaseException as error:
             place.release()
@@ -274,7 +274,8 @@ class Place:
             raise
         return place
 
-    def _claim_directory(self, directory: Path, who: Account, timeout_ms: int) -> None:
+    def claim_directory(self, directory: Path, who: Account, timeout_ms: int) -> None:
+        """Lock the folder that keeps the cluster, which is made if need be. Raises: InvalidValue, Unavailable."""
         if (directory / "PG_VERSION").exists():
             reason = f"{directory} is a cluster itself; give the folder that holds it under the name data"
             raise InvalidValue(field="directory", reason=reason)

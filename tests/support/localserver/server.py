@@ -39,12 +39,12 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote
 
-from caliber.localserver import files, guard
-from caliber.localserver.files import SUPERUSER, Programs
-from caliber.localserver.place import FEATURE, Account, Place, account, cannot_write, no_room
-from caliber.localserver.settings import Options, Value, write_settings
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.process.interrupts import let_through
+from support.localserver import files, guard
+from support.localserver.files import SUPERUSER, Programs
+from support.localserver.place import FEATURE, Account, Place, account, cannot_write, no_room
+from support.localserver.settings import Options, Value, write_settings
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -99,9 +99,9 @@ class LocalServer:
         the one that lets the owner in. ``locale`` is the cluster's: ``C.UTF-8`` and ``C`` are built in. ``user`` is
         who it runs as when root starts it, ``nobody`` otherwise.
 
-        Raises: ExtraNotInstalled without the wheel; InvalidValue for an argument that cannot work; SchemaMismatch for a
-            cluster of another version; Unavailable if the disk is full, the directory in use, or the server ends or
-            takes longer than ``timeout_ms``.
+        Raises: InvalidValue for an argument that cannot work; SchemaMismatch for a cluster of another version;
+            Unavailable without the wheel, and if the disk is full, the directory in use, or the server ends or takes
+            longer than ``timeout_ms``.
         """
         options = Options(settings, fsync=fsync, tcp=tcp, hba=hba, timeout_ms=timeout_ms)
         who = account(user)
@@ -316,7 +316,8 @@ class LocalServer:
             let_through(error)
             return ""
 
-    def _forked(self) -> None:
+    def mark_forked(self) -> None:
+        """Refuse every call from now on, in the copy of a forked child."""
         self._state = "forked"
         # Another thread of the parent may have held it.
         self._lock = threading.RLock()
@@ -339,7 +340,7 @@ def _spawn_guard(place: Place, programs: Programs, who: Account) -> tuple[subpro
     }
     with theirs, place.log.open("ab") as log:
         # A new session: signals of a terminal are not for the server.
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, json.dumps(order)],
             stdin=theirs.fileno(),
             stdout=log,
@@ -386,7 +387,7 @@ def _did_not_start(reason: str, log: str, data: Path, timeout_ms: int) -> Unavai
 
 def _after_fork_in_child() -> None:
     for server in list(_live):
-        server._forked()
+        server.mark_forked()
     _live.clear()
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from caliber.localserver.files import SETTINGS
-from caliber.localserver.place import Account, own_name
 from caliber.model.errors import InvalidValue
+from support.localserver.files import SETTINGS
+from support.localserver.place import Account, own_name
 
 Value = str | int | float | bool
 
