@@ -19,6 +19,7 @@ import pytest
 from harness.contest import ASIDE, CPU, OURS, Contender
 from harness.notes import ME, QUERY, TOPICS, sentence
 from harness.scale import usual
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 import caliber
@@ -28,7 +29,6 @@ from caliber.model import Principal
 from caliber.model.context import SourceType
 from caliber.model.windows import ContextWindow, SourceRef
 from caliber.pcp.readings import Readings
-from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_GUARDS_DSN"
 SOURCES, RECORDS, NOTES, ROUNDS = 200, usual(2_000, full=10_000), 2_000, usual(30, full=60)

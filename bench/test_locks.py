@@ -21,13 +21,13 @@ import psycopg
 import pytest
 from harness.bare import for_psycopg
 from harness.contest import OURS, PEER, Contender
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber
 from caliber.model import LockToken
 from caliber.model.time import EPOCH
-from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_LOCKS_DSN"
 RESOURCE, HOLDER, LEASE_MS = "file", "agent:planner", 30_000

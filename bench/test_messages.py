@@ -19,11 +19,11 @@ import psycopg
 import pytest
 from harness.mail import BATCH, KNOBS, RECEIVER, SENDER, TYPE, consumed, fill, mail, receiver
 from harness.scale import usual
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 import caliber
 from caliber.model import Principal
-from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_MESSAGES_DSN"
 SENDS, QUICK_SENDS = 100, 3

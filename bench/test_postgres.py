@@ -17,6 +17,7 @@ import pytest
 from harness import stores
 from harness.contest import OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Ours, opened, settled
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 import caliber
@@ -24,7 +25,6 @@ from caliber.admin.full_text import rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
-from caliber.testing import inspect
 
 NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"

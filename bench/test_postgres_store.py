@@ -23,12 +23,12 @@ from harness.contest import OURS, PEER, Contender
 from harness.notes import ME, sentence, settled
 from harness.scale import usual
 from harness.writers import per_second
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber
 from caliber.kernels import uuid7
-from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_STORE_DSN"
 WRITERS = 8

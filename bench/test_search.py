@@ -21,10 +21,10 @@ from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, opened, settled
 from harness.report import amount
 from harness.scale import usual
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
-from caliber.testing import inspect
 
 SMALL, LARGE = 10_000, usual(20_000, full=100_000)
 QUICK, QUICK_LARGE = 1_000, 1_200

@@ -26,6 +26,7 @@ from harness.notes import ARTIFACTS, ME, QUERY, QUICK_TASK, TURNS, Ours, opened,
 from harness.peers import peer
 from harness.scale import usual
 from harness.writers import per_second
+from support.inspection import inspect
 
 import caliber
 from caliber.api.caliber import Caliber
@@ -33,7 +34,6 @@ from caliber.backends.sqlite.schema import PLANS
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
-from caliber.testing import inspect
 
 NOTES, QUICK_NOTES = 10_000, 500
 SECONDS, QUICK_SECONDS = usual(1.0, full=2.0), 0.1  # that writers write

@@ -20,7 +20,7 @@ from caliber.config.manual.explaining import declared, sections_in
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "caliber"
 # They check, write and show knobs, or come before the configuration; none acts there.
-NOT_READERS = ("config", "dsl", "cli", "testing", "model", "kernels", "schema")
+NOT_READERS = ("config", "dsl", "cli", "model", "kernels", "schema")
 MAY_READ = re.compile(r"config|settings|Settings|storage|options")
 # Read through a method of the section, or an equal knob.
 THROUGH = {

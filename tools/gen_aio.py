@@ -165,7 +165,7 @@ def classes() -> list[type]:
     """Return every class that has an asynchronous one, bases first."""
     for module in pkgutil.walk_packages(caliber.__path__, "caliber."):
         room = module.name.split(".")[1]
-        if room not in ("_native", "aio", "api", "cli", "importing", "testing", "__main__"):
+        if room not in ("_native", "aio", "api", "cli", "importing", "__main__"):
             importlib.import_module(module.name)  # so that every subclass is known
     waiting: list[type] = [Caliber]
     facets: list[type] = []

@@ -10,6 +10,8 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
+from support.inspection import inspect
+
 import caliber
 from caliber.api.caliber import Caliber
 from caliber.jobs.claims import Claim
@@ -17,7 +19,6 @@ from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.time import from_us
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 BATCH, IN_TRANSACTION = 100, 1_000
 KNOBS: dict[str, Any] = {"embedding_provider": None, "jobs.poll_ms": 0}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.inspection import inspect
 
 import caliber
 from caliber import EntityRef, EntityType
@@ -24,7 +25,6 @@ from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.knowledge import NoteType
 from caliber.model.trust import TrustLabel
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 from caliber.trajectory.artifacts import check_artifact, create_artifact
 from harness.report import amount
 

@@ -117,7 +117,7 @@ class Store(BulkStore, Protocol):
     sees_every_commit: bool
     """True if ``changed_elsewhere`` notices every commit, False if only those that change what memory holds."""
     capabilities: frozenset[str]
-    """The capabilities that a store may lack, and has: by their names in ``caliber.testing.CAPABILITIES``."""
+    """The capabilities that a store may lack, and has: by their names in ``tests/contract/target.py``."""
     full_text: FullText | None
     """None for a database without full text of its own; it is searched in memory only."""
     vector_index: VectorIndexes | None

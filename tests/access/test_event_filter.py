@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.inspection import inspect
 from support.memories import STEP
 
 from caliber.aio import AsyncCaliber
@@ -18,7 +19,6 @@ from caliber.model.access import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.references import EntityType
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

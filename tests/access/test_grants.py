@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.inspection import inspect
 from support.weeks import SetClock
 
 import caliber
@@ -19,7 +20,6 @@ from caliber.erasure import service
 from caliber.model import EntityRef, Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.schema.relations import EVENT
-from caliber.testing import inspect
 
 ANA, BEN, EVE = (Principal.user(name) for name in ("ana", "ben", "eve"))
 ABOUT = {"entity": "x", "entity_type": "thing", "note_type": "fact", "confidence": 0.5}

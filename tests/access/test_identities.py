@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import examples
+from support.inspection import inspect
 
 import caliber
 from caliber.access.identities import MERGED, user_for
@@ -23,7 +24,6 @@ from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, Principal
 from caliber.model.errors import Conflict, InputError, InvalidValue, PermissionDenied, RequiredFieldMissing
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
-from caliber.testing import inspect
 from caliber.trajectory import facet
 
 MARIA = "maria@example.com"

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.databases import DSN
 from support.evidence import examples
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -28,7 +29,6 @@ from caliber.model.trajectory import Turn
 from caliber.model.trust import least_trusted
 from caliber.schema.relations import TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 EXAMPLES = examples(10, 400)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.configs import policy
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import FACT
 from support.providers import ScriptedSummarizer
 from support.storage.predicates import record
@@ -28,7 +29,6 @@ from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import holds
 from caliber.storage.compile.conditions import compile_stored
-from caliber.testing import inspect
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 

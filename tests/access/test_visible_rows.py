@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.configs import config
+from support.inspection import inspect
 from support.kinds import KINDS
 from support.search.visible_masks import masks
 
@@ -26,7 +27,6 @@ from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.visible import VisibleCache
 from caliber.search.filtering.where import Where
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect
 
 PRINCIPALS = [
     Principal(PrincipalKind.AGENT, name, role, is_admin=admin)

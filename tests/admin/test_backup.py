@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
 from caliber.admin.full_text import check_full_text, rebuild_full_text
@@ -29,7 +30,6 @@ from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.relations import RELATIONS
 from caliber.storage.maintain.moved import FenceState
-from caliber.testing import inspect
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}
 """Nothing is written behind, so that two looks at a store that nobody writes to see the same."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
 from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
 from caliber.model.references import EntityRef, EntityType
 from caliber.storage.maintain.integrity import EXAMPLES, Finding
-from caliber.testing import inspect
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}
 

@@ -20,6 +20,7 @@ from support.api import hostile
 from support.api.doors import Doors
 from support.cli_runs import caliber as command
 from support.configs import AGENT
+from support.inspection import inspect
 
 import caliber
 from caliber.admin.backup import backup
@@ -29,7 +30,6 @@ from caliber.dump.archive import Archive
 from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, InternalError, StorageError
 from caliber.model.progress import unheard
-from caliber.testing import inspect
 
 Sound = tuple[Path, SimpleNamespace]
 Step = tuple[str, Callable[[], object]]

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import Conflict
@@ -23,7 +24,6 @@ from caliber.schema.relation import Column, ColumnType
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.schema.views import VIEWS, Shown, View
 from caliber.storage.maintain.views import MARK
-from caliber.testing import inspect
 
 LONG_AGO = datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=UTC)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.configs import ADMIN
+from support.inspection import inspect
 
 import caliber
 from caliber import EntityRef, EntityType
@@ -24,7 +25,6 @@ from caliber.model.errors import (
     ProviderNotConfigured,
 )
 from caliber.model.time import FixedClock, from_us
-from caliber.testing import inspect
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=6))
 HASHED = {"provider_type": "hash", "model": "hash", "dimensions": 32}

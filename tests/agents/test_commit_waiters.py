@@ -17,6 +17,7 @@ import pytest
 from support.configs import config
 from support.databases import Backend
 from support.drawn import needs
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -26,7 +27,6 @@ from caliber.backends.sqlite.connecting.file_writes import writes_to
 from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of, wake_waiters
 from caliber.model import LockToken, Principal
 from caliber.model.errors import MessageDeliveryFailed, MissingRequired, Unavailable
-from caliber.testing import inspect
 
 LONG_MS = 600_000
 KNOBS: dict[str, Any] = {"embedding_provider": None, "policies": [], "jobs__poll_ms": 0, "resident__feed_poll_ms": 0}

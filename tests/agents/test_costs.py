@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.databases import Backend, note
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
 from caliber.agents.mail import delivery
@@ -16,7 +17,6 @@ from caliber.model import EntityRef, LockToken, Principal
 from caliber.model.agents import AgentMessage, MessagePriority
 from caliber.schema.relations import AGENT
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.agents.teams import NOTE, Team
 from support.databases import Backend
+from support.inspection import inspect
 
 import caliber
 from caliber.admin import maintenance
@@ -20,7 +21,6 @@ from caliber.model.errors import NotFound
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME, DELEGATION, HANDOFF, RELATIONS
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
 DAY_MS = 86_400_000

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.agents.teams import NOTE, Team
 from support.databases import Backend
+from support.inspection import inspect
 
 import caliber
 from caliber.model import Principal
@@ -26,7 +27,6 @@ from caliber.model.errors import (
     PermissionDenied,
     RequiredFieldMissing,
 )
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
 STORY: dict[str, Any] = {

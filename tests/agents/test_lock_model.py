@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.databases import Backend
 from support.evidence import examples
+from support.inspection import inspect
 
 import caliber
 from caliber.agents.locking import lock_queue, lock_reaping
@@ -25,7 +26,6 @@ from caliber.model.agents import Lock, LockMode, LockToken
 from caliber.model.errors import LockExpired, PermissionDenied
 from caliber.model.ids import LockWaiterId
 from caliber.model.time import to_us
-from caliber.testing import inspect
 
 MS = 1_000
 PLACE_MS = 1_000

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.databases import note
+from support.inspection import inspect
 
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken
 from caliber.model.errors import LockExpired
 from caliber.model.ids import LockWaiterId
-from caliber.testing import inspect
 
 LONG_MS = 60_000
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.databases import note
 from support.drawn import needs
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -31,7 +32,6 @@ from caliber.model.errors import (
 )
 from caliber.model.events import EventFamily, EventType
 from caliber.model.ids import LockWaiterId
-from caliber.testing import inspect
 
 LONG_MS = 60_000
 ADMIN = Principal.admin()

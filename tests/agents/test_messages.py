@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -34,7 +35,6 @@ from caliber.model.errors import (
 )
 from caliber.schema.relations import AGENT, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -30,7 +31,6 @@ from caliber.model.errors import (
 from caliber.model.ids import LockWaiterId
 from caliber.model.time import from_us
 from caliber.schema.relations import LOCK_WAITER
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("all")
 

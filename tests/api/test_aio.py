@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from support.configs import ADMIN
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
-from caliber import EntityRef, EntityType, LockToken, testing
+from caliber import EntityRef, EntityType, LockToken
 from caliber.config import CaliberConfig
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import InputError, LockAcquisitionFailed, NotFound, PermissionDenied, Unavailable
@@ -64,7 +65,7 @@ def test_the_event_loop_is_not_held_up_by_writers(config: CaliberConfig) -> None
             scope = await memory.current_scope(task.trajectory_id)
             assert scope is not None
             blocked, enough = threading.Event(), threading.Event()
-            held = testing.inspect(memory.sync).writer.exclusive()
+            held = inspect(memory.sync).writer.exclusive()
 
             def hold() -> None:
                 with held:
@@ -96,12 +97,12 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
             task = await memory.start_trajectory("Cancel", initiator=ME)
             scope = await memory.current_scope(task.trajectory_id)
             assert scope is not None
-            with testing.inspect(memory.sync).writer.exclusive():
+            with inspect(memory.sync).writer.exclusive():
                 writes = [
                     asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
                     for at in range(30)
                 ]
-                await asyncio.to_thread(until, lambda: testing.inspect(memory.sync).waiting == 4)
+                await asyncio.to_thread(until, lambda: inspect(memory.sync).waiting == 4)
                 for write in writes[12:]:
                     write.cancel()
                 await asyncio.wait(writes[12:])

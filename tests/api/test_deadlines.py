@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel
 from support.api.public_facets import made_by
 from support.configs import USER
+from support.inspection import inspect as inside
 from support.memories import FACT
 
 import caliber
@@ -23,7 +24,6 @@ from caliber.memories.reading import RecordReader
 from caliber.memories.records import Records
 from caliber.model.agents import LockToken
 from caliber.model.errors import Unavailable
-from caliber.testing import inspect as inside
 
 WITHOUT = {
     "acting_as view records subscribe deliver": "they neither read nor write the store",

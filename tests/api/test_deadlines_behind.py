@@ -10,13 +10,13 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER
+from support.inspection import inspect, replaced
 from support.waits import exit_code
 
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.model import Principal
 from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
-from caliber.testing import inspect, replaced
 
 
 def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.inspection import held_back, inspect
 from support.waits import exit_code
 
 import caliber
 from caliber.model import EventType, FixedClock, LockToken
 from caliber.model.errors import CaliberError, ConstraintViolation, NotFound, Unavailable
-from caliber.testing import held_back, inspect
 
 # --- events --------------------------------------------------------------------------------------
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from support.agents.teams import NOTE, Team
 from support.databases import Backend
+from support.inspection import inspect
 
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.model import EntityRef, EntityType, Principal
 from caliber.model.errors import CaliberError
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove
 Call = Callable[[], object]

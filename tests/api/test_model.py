@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from support.configs import USER, config
 from support.evidence import examples, scale
+from support.inspection import inspect
 
 import caliber
 from caliber.model import FixedClock
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import CaliberError, ConstraintViolation, InvalidStateTransition, NotFound
-from caliber.testing import inspect
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 CONTENTS = st.binary(max_size=40) | TEXTS.map(str.encode)

@@ -1,4 +1,4 @@
-"""Our own backends as targets of the shipped contract suite."""
+"""Our own backends as targets of the contract suite."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 import pytest
+from contract.target import ContractTarget
 from support.databases import BACKENDS, RecycledSchemas
 from support.drawn import LACKS
 from support.tiers import tier
 
 from caliber.backends import backend as backend_module
 from caliber.schema.relations import RELATIONS
-from caliber.testing import ContractTarget
 
 SHORT = frozenset(("agent_message", "embedding", "memory_example", "note", "scope", "trajectory", "turn"))
 """Relations that between them have every kind of column, key, rule and reference: enough for each change."""
@@ -41,7 +41,7 @@ def _relation_of(item: pytest.Item) -> str:
 
 @pytest.fixture(params=sorted(BACKENDS), scope="module")
 def contract_target(request: pytest.FixtureRequest) -> ContractTarget:
-    """The backend that the shipped suite proves."""
+    """The backend that the suite proves."""
     name: str = request.param
     if name != "postgres":
         return ContractTarget(

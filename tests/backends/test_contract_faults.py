@@ -1,21 +1,21 @@
-"""The contract suite is itself tested: backends with one planted fault each, and a user of it from outside."""
+"""The contract suite is itself tested: backends with one planted fault each, and a module beside ours that uses it."""
 
 from __future__ import annotations
 
-import importlib
 import json
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from contract.target import CAPABILITIES, ContractTarget
+from contract.world import Contract, World
 from support.backends.faulty_backends import FAULTS, Fault, Module
 from support.configs import config
 
-from caliber.model.errors import ExtraNotInstalled, InvalidValue
-from caliber.testing import CAPABILITIES, ContractTarget
-from caliber.testing.world import Contract, World
+from caliber.model.errors import InvalidValue
 
 LACKS = {
     "reopen": "it ends with its handle",
@@ -58,8 +58,8 @@ OUTSIDE = """
 
     import caliber
     from caliber.backends import backend
-    from caliber.testing import ContractTarget
-    from caliber.testing.suite import *
+    from contract.target import ContractTarget
+    from contract.suite import *
 
     @pytest.fixture(scope="session")
     def contract_target():
@@ -72,13 +72,16 @@ OUTSIDE = """
 """
 
 
-def test_backend_from_outside_needs_a_few_lines(tmp_path: Path) -> None:
-    """In a folder of its own, without anything of our tests; what it lacks is skipped with its reason, or fails."""
+def test_another_backend_needs_a_few_lines(tmp_path: Path) -> None:
+    """In a folder of its own, without our configuration; what it lacks is skipped with its reason, or fails."""
     (tmp_path / "test_mine.py").write_text(textwrap.dedent(OUTSIDE))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -ra --strict-markers\nfilterwarnings = error\n")
     selected = "mandatory or lock or reader_sees or store_outlives or closed_store or two_handles"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", selected]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
     assert ran.returncode == 1, ran.stdout + ran.stderr
     lines = ran.stdout.splitlines()
     failed = [line for line in lines if line.startswith("FAILED")]
@@ -91,8 +94,7 @@ def test_backend_from_outside_needs_a_few_lines(tmp_path: Path) -> None:
 
 
 RECORDED = """
-    import importlib
-import json
+    import json
     import sys
     from pathlib import Path
 
@@ -102,8 +104,8 @@ import json
     from support.configs import config
     from support.backends.faulty_backends import Fault, Module, Session
 
-    from caliber.testing import ContractTarget
-    from caliber.testing.suite import *
+    from contract.target import ContractTarget
+    from contract.suite import *
 
     RAN = set()
 
@@ -161,14 +163,3 @@ def test_declaration_is_checked() -> None:
         target.needs("order")
     target.needs("values")
     assert {name for name, each in CAPABILITIES.items() if not each.mandatory} >= set(LACKS)
-
-
-@pytest.mark.parametrize("package", ["pytest", "hypothesis"])
-def test_without_its_extra_it_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name == "caliber.testing"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    testing = importlib.import_module("caliber.testing")
-    assert testing.inspect, "which needs neither"
-    with pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[testing\]"):
-        testing.ContractTarget  # noqa: B018

@@ -1,3 +1,3 @@
-"""The shipped contract suite on every backend of our own; see ``contract_target`` in conftest.py."""
+"""The contract suite on every backend of our own; see ``contract_target`` in conftest.py."""
 
-from caliber.testing.suite import *  # noqa: F403
+from contract.suite import *  # noqa: F403

@@ -18,13 +18,13 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import config
+from support.inspection import inspect
 
 import caliber
 from caliber.model import EntityRef, EntityType
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.storage.bulk.protocol import OnExisting
-from caliber.testing import inspect
 
 
 class Opened:

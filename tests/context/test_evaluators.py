@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import replaced
 
 import caliber
 from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
-from caliber.testing import replaced
 
 pytestmark = [pytest.mark.prove, pytest.mark.databases("one")]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.context import world as kit
 from support.context.world import content, decisions, section
+from support.inspection import inspect
 
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.time import from_us
 from caliber.model.trajectory import TurnRole
-from caliber.testing import inspect
 
 
 @pytest.fixture

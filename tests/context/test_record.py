@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract.entities import plain
 from support.context import world as kit
 
 from caliber.context.record.record import FORMAT, MAGIC, principal_of, unpack_record
@@ -26,7 +27,6 @@ from caliber.model.references import EntityType
 from caliber.model.trajectory import TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE, SCOPE, TURN
-from caliber.testing.entities import plain
 
 QUERY = {"query": "what now?", "query_embedding": [1, 0, 0, 0]}
 

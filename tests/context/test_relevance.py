@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.inspection import inspect
 from support.search.visible_masks import masks
 
 from caliber.access.owners import TaskOwners
@@ -16,7 +17,6 @@ from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from support.configs import policy
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
 from caliber.model import FixedClock
 from caliber.model.errors import NotFound
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

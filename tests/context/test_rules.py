@@ -11,12 +11,12 @@ import apsw
 import pytest
 from support.configs import policy
 from support.drawn import needs
+from support.inspection import inspect
 
 from caliber.model import EntityRef, EntityType
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.declared import Trigger
 from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

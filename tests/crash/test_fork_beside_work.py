@@ -19,13 +19,13 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import config
+from support.inspection import inspect
 
 import caliber
 from caliber.backends.sqlite.connecting.forks import forks
 from caliber.model import EntityRef, EntityType
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import TURN
-from caliber.testing import inspect
 
 pytestmark = [
     pytest.mark.prove,

@@ -17,11 +17,13 @@ import pytest
 from support.configs import USER
 from support.interrupted import EveryLineOnce, in_files
 
+TESTS = Path(__file__).resolve().parents[1]
 CHILD = r"""
 import collections, os, signal, sys, threading, uuid, caliber
 from caliber.model import EntityRef, EntityType
-from caliber.testing import inspect
-path, kind = sys.argv[1:]
+path, kind, tests = sys.argv[1:]
+sys.path.insert(0, tests)
+from support.inspection import inspect
 class Late(Exception): pass
 raised = []
 def handler(*_):
@@ -80,7 +82,7 @@ print("sound", flush=True)
 @pytest.mark.skipif(not hasattr(signal, "SIGTERM") or sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize("kind", ["late", "exit"])
 def test_what_a_handler_raises_is_the_main_threads_alone(tmp_path: Path, kind: str) -> None:
-    command = [sys.executable, "-c", CHILD, str(tmp_path / "a.db"), kind]
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "a.db"), kind, str(TESTS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         # One at a time: two that come at once are one to the process.

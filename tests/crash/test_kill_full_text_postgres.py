@@ -17,13 +17,13 @@ import pytest
 from support.crash.workload import settings_for
 from support.evidence import scale, seed
 from support.folders import open_folder
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 from support.waits import let_run
 
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.search.in_database.full_text import WordIndexer, rebuild
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove
 

@@ -20,11 +20,10 @@ from typing import Any
 import pytest
 from support.databases import BACKENDS, DSN, Backend
 from support.evidence import record, scale, seed
+from support.inspection import inspect
 from support.jobs import processes as job_processes
 from support.jobs.effects import jobs_and_effects
 from support.waits import let_run
-
-from caliber.testing import inspect
 
 KILLS = scale(30, 300, daily=2)
 KILLS_A_STORE = 30

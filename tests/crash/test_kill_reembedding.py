@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from support.configs import HASH_PROVIDER, USER, config
 from support.evidence import scale, seed
+from support.inspection import inspect
 from support.waits import let_run
 
 import caliber
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove
 

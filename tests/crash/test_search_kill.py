@@ -19,6 +19,7 @@ import pytest
 from support.configs import DIMENSIONS
 from support.crash.workload import settings_for
 from support.evidence import record, scale, seed
+from support.inspection import inspect
 from support.search.checks import assert_same, given_of, twin_answer, world
 from support.search.history import Texts, add_notes
 from support.waits import let_run
@@ -30,7 +31,6 @@ from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.configs import DIMENSIONS, USER, config
 from support.drawn import needs
+from support.inspection import held_back, inspect
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
 
@@ -36,7 +37,6 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
-from caliber.testing import held_back, inspect
 
 PATIENT = {
     "llm_retry_config.max_retries": 1_000,

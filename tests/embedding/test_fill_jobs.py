@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.configs import HASH_PROVIDER
+from support.inspection import inspect
 from support.providers import outage
 from support.waits import until
 from support.weeks import SetClock
@@ -20,7 +21,6 @@ from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model.errors import AuthenticationFailed, CaliberError, EmbeddingFailed
 from caliber.model.events import EventType
 from caliber.model.jobs import Job
-from caliber.testing import inspect
 
 ON_DISK = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
 SPACE, RECORDS, BATCH = "hash-1:newer@48", 20, 4

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from support.configs import HASH_PROVIDER, USER, config
 from support.drawn import needs
+from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 from support.waits import until
 
@@ -38,7 +39,6 @@ from caliber.model.errors import (
     ProviderNotConfigured,
     RequestFailed,
 )
-from caliber.testing import inspect
 
 OLD = HASH_PROVIDER
 NEW = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.drawn import needs
+from support.inspection import inspect, replaced, session_of
 from support.interrupted import every_line, in_files
 from support.waits import until
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, USAGE
-from caliber.testing import inspect, replaced, session_of
 
 # Who is interrupted while taking a connection drops it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

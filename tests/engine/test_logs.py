@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-
-from caliber.testing import inspect
+from support.inspection import inspect
 
 _SILENT = """
 import sys

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.inspection import inspect, replaced
 from support.threads import no_new_threads
 from support.waits import until
 
@@ -17,7 +18,6 @@ from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.model.knowledge import NOBODY
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect, replaced
 
 LONE = "caf\ud83d"
 """Half an emoji: a string that is no text."""

@@ -25,6 +25,7 @@ from support.cli_runs import caliber_json as command_json
 from support.configs import USER, config, policy
 from support.drawn import needs
 from support.erasure.byte_search import searched
+from support.inspection import inspect, replaced
 from support.memories import FACT, STEP, record
 from support.tenancy.tenancies import tenancy_config
 
@@ -41,7 +42,6 @@ from caliber.schema.relations import TURN
 from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import completed
-from caliber.testing import inspect, replaced
 
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Zaphod Beeblebröx"
@@ -374,7 +374,7 @@ _DIE = """
     sys.path.insert(0, sys.argv[2])
     import caliber
     from caliber.erasure.erasing import Walk
-    from caliber.testing import inspect
+    from support.inspection import inspect
     from support.configs import config
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)

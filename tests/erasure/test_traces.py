@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from support.erasure.byte_search import searched, traces, values
 from support.erasure.traces import KNOBS, UNSTORED, Model, Person, Planter
+from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import InvalidValue
 from caliber.search.in_database.full_text import WordIndexer, rebuild
-from caliber.testing import inspect
 
 WHOLE = {"memory", "store.db", "pg_stats", "file of pg_statistic"}
 """Places that hold the values of every table."""

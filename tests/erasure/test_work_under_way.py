@@ -17,6 +17,7 @@ import pytest
 from support.configs import policy
 from support.erasure.byte_search import searched, values
 from support.evidence import share
+from support.inspection import inspect
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedLearner
 
@@ -29,7 +30,6 @@ from caliber.model import FixedClock, Principal
 from caliber.model.errors import CaliberError, SummarizationFailed
 from caliber.model.learning import LearningAction, PersonAttribute
 from caliber.policies import policy_engine
-from caliber.testing import inspect
 
 PERSON = "zaphod@heart.example"
 SECRET = "qbeeblebroxian"

@@ -1,7 +1,7 @@
 """Golden plans of the plan compiler: six relations and the irregular statements, kept beside this test.
 
 After a wanted change: ``CALIBER_GOLDEN=write pytest tests/golden`` and read the difference before committing it. The
-statements of all other relations are proven by running them: ``caliber.testing.suite``.
+statements of all other relations are proven by running them: ``contract.suite``.
 """
 
 from __future__ import annotations

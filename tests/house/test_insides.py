@@ -1,4 +1,4 @@
-"""Tests see the insides of the package through ``caliber.testing.inspect``, and know no private name.
+"""Tests see the insides of the package through ``support.inspection.inspect``, and know no private name.
 
 A private name is one with a leading underscore, read or replaced on anything but ``self``, ``cls`` and ``super()``,
 imported from the package, or written as text (``monkeypatch.setattr(part, "_name", …)``).
@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 WHITE_BOX = {
-    "caliber/testing/inspection.py": "the one door: what moves or is renamed is followed here",
+    "tests/support/inspection.py": "the one door: what moves or is renamed is followed here",
     "tests/kernels/test_bytes.py": "the clock and the counters of new ids are the process's own",
     "tests/kernels/test_keyword.py": "the segments and rows of an index of words are compared with its twin's",
     "tests/llm/test_answers.py": "thousands of drawn answers are read without a service to send each",
@@ -77,9 +77,7 @@ def private_names(source: str) -> Iterator[tuple[int, str]]:
 
 
 FILES = {
-    str(path.relative_to(ROOT)): path
-    for room in ("tests", "bench", "caliber/testing")
-    for path in sorted((ROOT / room).rglob("*.py"))
+    str(path.relative_to(ROOT)): path for room in ("tests", "bench") for path in sorted((ROOT / room).rglob("*.py"))
 }
 
 
@@ -90,7 +88,7 @@ def test_nobody_knows_a_private_name_of_others() -> None:
         if name not in WHITE_BOX
         for line, private in private_names(path.read_text(encoding="utf-8"))
     ]
-    assert found == [], "ask caliber.testing.inspect, or let the name be public"
+    assert found == [], "ask support.inspection.inspect, or let the name be public"
 
 
 @pytest.mark.parametrize("name", WHITE_BOX)

@@ -45,7 +45,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("policies",),
     ("tenancy", "admin"),
     ("api",),
-    ("integrations", "importing", "testing", "aio"),
+    ("integrations", "importing", "aio"),
     ("cli",),
     ("__init__", "__main__"),
 )
@@ -89,8 +89,6 @@ DOORS: dict[str, frozenset[str]] = {
     "typer": frozenset({"cli"}),
     "rich": frozenset({"cli"}),
     "opentelemetry": frozenset({"integrations"}),
-    "pytest": frozenset({"testing"}),
-    "hypothesis": frozenset({"testing"}),
 }
 """Which room may import what is not the standard library; what is not listed has no door yet."""
 

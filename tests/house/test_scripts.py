@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted([*ROOT.glob("bench/*.py"), *ROOT.glob("bench/retrieval/*.py"), *ROOT.glob("tools/*.py")])
-OURS = ("caliber", "retrieval", "support")
+OURS = ("caliber", "retrieval", "support", "contract")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))

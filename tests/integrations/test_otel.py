@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from support.configs import USER
+from support.inspection import inspect
 from support.providers import CountingEmbeddings
 
 import caliber
@@ -24,7 +25,6 @@ from caliber.integrations.otel import OpenTelemetry
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import DTypeError, NotFound
-from caliber.testing import inspect
 
 SECRETS = ("violet", "harbourmaster", "Rosalind", "zanzibar")
 """Words of records, queries, names and goals, which no attribute may hold."""

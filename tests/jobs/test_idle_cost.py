@@ -9,6 +9,7 @@ from typing import Any
 
 from support.databases import Backend
 from support.evidence import scale
+from support.inspection import inspect
 
 import caliber
 from caliber.jobs.handlers import Handler
@@ -16,7 +17,6 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
 from caliber.storage.compile.codec import codec_of
-from caliber.testing import inspect
 
 KNOBS: dict[str, Any] = {"embedding_provider": None, "jobs__poll_ms": 0}
 WAITING = scale(3_000, 1_000_000)

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 from support.databases import Backend
+from support.inspection import inspect
 from support.weeks import SetClock
 
 from caliber.jobs.claims import extend_all
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Conflict
-from caliber.testing import inspect
 
 KNOBS = {"embedding_provider": None, "jobs__poll_ms": 0}
 

@@ -16,6 +16,7 @@ import apsw
 import pytest
 from support.configs import config, scheduled
 from support.evidence import scale, seed
+from support.inspection import inspect
 from support.interrupted import Late
 from support.threads import no_new_threads
 from support.waits import until
@@ -30,7 +31,6 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.errors import StorageError
 from caliber.model.jobs import JobState
 from caliber.model.time import from_us
-from caliber.testing import inspect
 
 QUIET = {"embedding_provider": None, "retention__apply_every_ms": 0}
 BY_HAND = {**QUIET, "jobs__poll_ms": 0}

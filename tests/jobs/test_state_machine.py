@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.databases import Backend
 from support.evidence import examples
+from support.inspection import inspect
 from support.jobs.effects import insert_effect, jobs_and_effects
 from support.weeks import SetClock
 
@@ -30,7 +31,6 @@ from caliber.model.errors import Conflict, InvalidStateTransition, NotFound, Una
 from caliber.model.jobs import Job, JobOutcome
 from caliber.model.time import from_us, to_us
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 MINUTE = 60_000_000
 LEASE, BACKOFF, BACKOFF_MAX, EVERY = 5 * MINUTE, MINUTE, 3 * MINUTE, 10 * MINUTE

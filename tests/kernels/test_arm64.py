@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.evidence import share
+from support.inspection import replaced
 from support.kernels import arm64
 from support.kernels.native_builds import Change
 from support.kernels.remote import ARGUMENTS, FIELDS, FUNCTIONS
@@ -28,7 +29,6 @@ from caliber.kernels.tokens import reference as token_reference
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.vectors import reference, scoring
 from caliber.model.errors import InvalidConfigValue
-from caliber.testing import replaced
 
 pytestmark = pytest.mark.prove
 

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from support.cli_runs import caliber_json
 from support.configs import config
+from support.inspection import replaced
 
 import caliber
 from caliber.kernels import Evaluator, open_evaluator
@@ -27,7 +28,6 @@ from caliber.kernels import evaluator as evaluators
 from caliber.kernels.evaluator import NUMPY, compile_evaluator
 from caliber.kernels.jit.code import CompiledCode
 from caliber.model.errors import ExtraNotInstalled, InvalidConfigValue
-from caliber.testing import replaced
 
 pytestmark = pytest.mark.prove
 

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.inspection import inspect
 
 import caliber
 from caliber.model import AgentRole, EntityType, FixedClock, NoteType, Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, Conflict, DimensionMismatch, InputError, NotFound, PermissionDenied
 from caliber.model.time import from_us
-from caliber.testing import inspect
 
 ORCHESTRATOR = Principal(PrincipalKind.AGENT, "boss", AgentRole.ORCHESTRATOR)
 EXECUTOR = Principal(PrincipalKind.AGENT, "doer", AgentRole.EXECUTOR)

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from support.inspection import replaced
 from support.interrupted import every_line, in_files
 
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.protocols import FloatVector
 from caliber.model.errors import EmbeddingFailed, InvalidValue, Unavailable
-from caliber.testing import replaced
 
 
 def key(text: str, model: str = "m", dimensions: int = 4) -> EmbeddingKey:

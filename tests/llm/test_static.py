@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.inspection import replaced
 
 from caliber.llm.local import static
 from caliber.llm.local.static import StaticEmbeddingProvider
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue, InvalidValue
-from caliber.testing import replaced
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [

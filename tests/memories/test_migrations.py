@@ -15,6 +15,7 @@ import pytest
 from support.configs import USER
 from support.databases import note as add_note
 from support.drawn import needs
+from support.inspection import inspect, session_of
 from support.memories import AT, FACT, STEP, record
 
 import caliber
@@ -25,7 +26,6 @@ from caliber.model.errors import InvalidValue, NotFound, SchemaMismatch, Storage
 from caliber.model.ids import EdgeId
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
-from caliber.testing import inspect, session_of
 
 PLACE = {"name": "place", "type": "text", "optional": True}
 WIDER = {

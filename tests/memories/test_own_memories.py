@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import AT, FACT, STEP, record
 
 import caliber
@@ -17,7 +18,6 @@ from caliber.model.errors import Conflict, NotFound, SchemaMismatch
 from caliber.model.time import from_us
 from caliber.resident.predicates import mask
 from caliber.schema.predicate import All, Comparison, Operator
-from caliber.testing import inspect
 
 
 def test_a_declared_memory_is_a_relation_of_its_own(backend: Any) -> None:  # C-130, C-132, K-060

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
@@ -37,7 +38,6 @@ from caliber.model.ids import EdgeId
 from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import contracts_of, text_table, texts_of
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.usefixtures("full_text")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.configs import HASH_PROVIDER
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
@@ -18,7 +19,6 @@ from caliber.model import FixedClock
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.conditions import StoredFilter
-from caliber.testing import inspect
 
 PLACE = {
     "name": "place",

@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from support.configs import USER, config
 from support.drawn import needs
 from support.evidence import examples
+from support.inspection import inspect
 from support.memories import FACT, STEP
 
 import caliber
@@ -34,7 +35,6 @@ from caliber.model.errors import (
     NotFound,
     RequiredFieldMissing,
 )
-from caliber.testing import inspect
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
 DEEP: Any = []

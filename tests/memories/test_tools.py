@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import FACT, STEP, record
 
 import caliber
 from caliber.dump.archive import Archive
 from caliber.model.errors import InvalidRow
 from caliber.storage.compile.derived import completed
-from caliber.testing import inspect
 
 MEMORIES = [FACT, STEP]
 

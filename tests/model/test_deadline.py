@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER, config
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -15,7 +16,6 @@ from caliber.model import deadline
 from caliber.model.deadline import at_least, earliest, remaining_s, unbounded, within
 from caliber.model.errors import Unavailable
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect
 
 
 @pytest.fixture

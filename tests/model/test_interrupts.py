@@ -35,8 +35,8 @@ OURS = {
     "tenancy/pool.py": "a thread of its own",
 }
 """Files with a clause in which no exception of a handler is lost, and why."""
-OTHERS = ("cli/", "importing/", "testing/")
-"""A program, which is ended by its signals, and checks for tests."""
+OTHERS = ("cli/", "importing/")
+"""A program, which is ended by its signals."""
 
 
 class Late(TimeoutError):

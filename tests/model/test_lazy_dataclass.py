@@ -173,7 +173,7 @@ def test_threads_may_make_the_first_instance_together() -> None:
 
 def _lazy_classes() -> Iterator[type]:
     for module in pkgutil.walk_packages(caliber.__path__, "caliber."):
-        if module.name.startswith(("caliber.testing", "caliber.__main__")):
+        if module.name == "caliber.__main__":
             continue
         for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and value.__module__ == module.name and dataclasses.is_dataclass(value):

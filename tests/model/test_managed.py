@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from support.configs import config
+from support.inspection import inspect
 from support.interrupted import Interrupt
 
 import caliber
 from caliber.model.deadline import remaining_s, within
 from caliber.model.process.interrupts import managed
-from caliber.testing import inspect
 
 
 class FirstStep:

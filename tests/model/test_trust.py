@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract.entities import plain
 from support.providers import ScriptedSummarizer
 
 from caliber.config import profiles
@@ -35,7 +36,6 @@ from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.model.trust import least_trusted
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Comparison, Operator
-from caliber.testing.entities import plain
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 EXTRACTIVE = ExtractiveProvider(len, None)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from support.evidence import seed
+from support.inspection import replaced
 
 from caliber.engine.worker import Worker
 from caliber.llm.local import static
 from caliber.storage.waiting import Condition, Event, apart
-from caliber.testing import replaced
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
 DEPTH = 4

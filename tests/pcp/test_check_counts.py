@@ -16,6 +16,7 @@ import pytest
 from support.api.counted_calls import counted
 from support.configs import USER
 from support.databases import Backend
+from support.inspection import inspect
 from support.text.contradiction_score import OPEN
 
 import caliber
@@ -25,7 +26,6 @@ from caliber.model import Principal
 from caliber.model.guard.validation import IssueType
 from caliber.pcp.readings import Readings
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect
 from caliber.text.contradictions import contradicts
 
 PAIRS = 100

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.agents.conflicts import Pair
 from support.databases import Backend
+from support.inspection import inspect
 from support.weeks import SetClock
 
 from caliber.access.owners import TaskOwners
@@ -17,7 +18,6 @@ from caliber.access.visibility import Readers
 from caliber.model import Principal
 from caliber.model.guard.validation import IssueType, Severity
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect
 
 
 @pytest.fixture

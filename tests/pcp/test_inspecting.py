@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.inspection import inspect
 
 import caliber
 from caliber.model import EntityRef, EntityType, Principal
@@ -14,7 +15,6 @@ from caliber.model.errors import ConstraintViolation, NotFound, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.pcp import TraceSummary
 from caliber.model.time import FixedClock
-from caliber.testing import inspect
 
 KEEP = {"artifact_type": "fact", "extraction_method": "explicit", "confidence": 1.0}
 OTHER = EntityRef(EntityType.USER, uuid.UUID(int=77))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.inspection import inspect
 
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import ConstraintViolation
 from caliber.model.time import FixedClock
 from caliber.model.trajectory import OutcomeStatus, TrajectoryStatus
 from caliber.pcp.orphans import SWEEP
-from caliber.testing import inspect
 
 KNOBS: dict[str, Any] = {
     "orphan_detection_threshold": "3h",

@@ -16,6 +16,7 @@ import pytest
 from support.configs import policy
 from support.databases import Backend
 from support.evidence import scale, seed
+from support.inspection import inspect
 from support.weeks import SetClock
 
 import caliber
@@ -32,7 +33,6 @@ from caliber.pcp.recovery import Recovery
 from caliber.schema.erase import CHECKPOINT_HEAD
 from caliber.schema.relations import CHECKPOINT, EVENT
 from caliber.storage.compile.conditions import PAGE_ROWS
-from caliber.testing import inspect
 
 KNOBS: dict[str, Any] = {
     "embedding_provider": None,

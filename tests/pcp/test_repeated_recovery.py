@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from support.databases import Backend
 from support.evidence import scale, seed
+from support.inspection import inspect
 
 import caliber
 from caliber.kernels import uuid7
 from caliber.model import TrajectoryStatus
 from caliber.model.errors import NoCheckpointAvailable, StorageError
 from caliber.schema.relations import CHECKPOINT, TRAJECTORY
-from caliber.testing import inspect
 from caliber.trajectory.lifecycle import open_scope
 
 KNOBS: dict[str, Any] = {

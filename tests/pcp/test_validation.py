@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.databases import note as add_note
+from support.inspection import inspect
 from support.providers import ScriptedSummarizer
 
 from caliber.model import EntityRef, EntityType, FixedClock, Principal
@@ -21,7 +22,6 @@ from caliber.model.errors import ConstraintViolation, Contradiction, InvalidValu
 from caliber.model.guard.validation import IssueType, Severity, ValidationIssue, ValidationResult
 from caliber.model.time import from_us
 from caliber.pcp import verifying
-from caliber.testing import inspect
 
 DAY_MS = 86_400_000
 GROUNDING = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.configs import policy
+from support.inspection import inspect, replaced
 from support.memories import record
 from support.providers import ScriptedSummarizer
 
@@ -17,7 +18,6 @@ from caliber.model import FixedClock, NoteType
 from caliber.model.errors import CaliberError, InvalidValue, Unavailable
 from caliber.policies import policy_engine as policies_module
 from caliber.policies.policy_engine import PolicyEngine
-from caliber.testing import inspect, replaced
 from caliber.trajectory.service import Tasks
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}

@@ -12,13 +12,13 @@ import pytest
 from support.configs import config, scheduled
 from support.crash.processes import Child
 from support.drawn import needs
+from support.inspection import inspect
 from support.weeks import MONDAY, SetClock
 
 import caliber
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.policies.schedules import Schedules
-from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "scheduled_process.py"
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

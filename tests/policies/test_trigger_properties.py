@@ -22,13 +22,13 @@ from hypothesis.stateful import (
 )
 from support.configs import USER, config, policy
 from support.evidence import examples
+from support.inspection import inspect
 from support.weeks import SetClock
 
 import caliber
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Unavailable
 from caliber.policies.policy_engine import PolicyEngine
-from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 
 ATTEMPTS_MAX = 2

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from support.configs import USER, policy
 from support.databases import DSN
+from support.inspection import inspect
 from support.providers import ScriptedSummarizer
 from support.waits import until
 from support.weeks import SetClock
@@ -26,7 +27,6 @@ from caliber.jobs.queue import JobQueue
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
 from caliber.policies.policy_engine import PolicyEngine
-from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 
 BOUND = timedelta(minutes=5)

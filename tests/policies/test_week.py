@@ -16,6 +16,7 @@ import pytest
 from support.configs import USER, policy
 from support.databases import BACKENDS
 from support.evidence import record, scale
+from support.inspection import inspect
 from support.weeks import Week, kept_of, log_of
 
 import caliber
@@ -24,7 +25,6 @@ from caliber.model.declared import Trigger
 from caliber.model.errors import NotFound
 from caliber.retention import pruning
 from caliber.schema.memory_types import RetentionKind
-from caliber.testing import inspect
 
 COUNTED = ("task_end", "scope_close", "turn")
 PROGRAM = Path(__file__).parents[1] / "data" / "week.caliber"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from support.databases import PostgresBackend
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
 from caliber.agents.mail.wakeups import wakeups_of
 from caliber.model import LockToken, Principal
-from caliber.testing import inspect
 
 FEED = "CALIBER_TEST_FEED_DSN"
 LONG_MS, SOON_S = 600_000, 60

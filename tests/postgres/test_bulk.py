@@ -11,10 +11,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 from support.configs import USER
+from support.inspection import inspect
 from support.waits import until
 
 from caliber.model.errors import Conflict, InvalidRow, Unavailable
-from caliber.testing import inspect
 
 
 @pytest.fixture

@@ -16,9 +16,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from contract.entities import plain
 from support.configs import USER, config
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
+from support.inspection import inspect, session_of
 from support.localserver.server import LocalServer
 from support.waits import until
 
@@ -30,8 +32,6 @@ from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavail
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
-from caliber.testing import inspect, session_of
-from caliber.testing.entities import plain
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from contract.entities import plain
 
 from caliber.admin.full_text import check_full_text
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.in_database.full_text import WordIndexer, indexer_of, rebuild
-from caliber.testing.entities import plain
 
 PATIENT_S = 60
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"

@@ -12,10 +12,10 @@ import pytest
 from psycopg.rows import dict_row
 from support.configs import USER
 from support.databases import DSN, PostgresBackend, note
+from support.inspection import inspect, session_of
 
 import caliber
 from caliber.model.errors import Conflict, DTypeError, IncompatibleOptions, InvalidValue, Unavailable
-from caliber.testing import inspect, session_of
 
 psycopg_pool = pytest.importorskip("psycopg_pool", reason="psycopg_pool is not installed: it is the caller's to bring")
 

@@ -11,6 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from support.databases import DSN, PostgresBackend, admin, note
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -18,7 +19,6 @@ from caliber.backends.postgres.writing.notify import channel_of, prefix_of, read
 from caliber.cli.output import Output
 from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
-from caliber.testing import inspect
 
 FEED = "CALIBER_TEST_FEED_DSN"
 

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from support.configs import USER
 from support.databases import DSN, PostgresBackend, note
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -22,7 +23,6 @@ from caliber.model.access import AgentRole, Principal, PrincipalKind
 from caliber.model.agents import LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
 from caliber.model.events import Event
-from caliber.testing import inspect
 
 from .test_listening import FEED, cut, feed, listening
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 from support.postgres.pgbouncer import PROGRAM, free_port, until_it_answers
 from support.waits import until
@@ -22,7 +23,6 @@ from support.waits import until
 import caliber
 from caliber.model.agents import LockToken
 from caliber.model.errors import CaliberError, InvalidConfigValue
-from caliber.testing import inspect
 
 VARIABLE = "CALIBER_TEST_BOUNCED_DSN"
 DIRECT = "CALIBER_TEST_DIRECT_DSN"

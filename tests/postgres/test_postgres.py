@@ -14,9 +14,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from contract.entities import plain
+from contract.world import together
 from support.configs import USER
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
+from support.inspection import inspect, replaced
 from support.localserver.server import LocalServer
 from support.waits import until
 
@@ -43,9 +46,6 @@ from caliber.model.errors import (
 from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
 from caliber.storage.protocol import Store
-from caliber.testing import inspect, replaced
-from caliber.testing.entities import plain
-from caliber.testing.world import together
 
 PASSWORD = "hunter2swordfish"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support.databases import DSN, PostgresBackend, note
 from support.folders import open_folder
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 
 from caliber.backends.postgres.store import PostgresStore
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove
 

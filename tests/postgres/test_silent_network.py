@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from contract.entities import plain
 from support.configs import USER
 from support.databases import PostgresBackend, note
+from support.inspection import inspect, replaced
 from support.postgres.silence import Network
 from support.waits import until
 
@@ -22,8 +24,6 @@ import caliber
 from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import TRAJECTORY
-from caliber.testing import inspect, replaced
-from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.prove
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from support.databases import DSN, PostgresBackend
+from support.inspection import inspect
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
@@ -38,7 +39,6 @@ from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.search.request import Asked
 from caliber.storage.compile.filters import parameters, unfiltered
 from caliber.storage.sql.vector_index import Near
-from caliber.testing import inspect
 
 ADMIN = Principal(PrincipalKind.SYSTEM, "test", is_admin=True)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -6,17 +6,17 @@ import threading
 from typing import Any
 
 import pytest
+from contract.entities import plain
 from support.configs import USER
 from support.databases import note
 from support.drawn import needs
+from support.inspection import inspect, replaced
 from support.waits import until
 
 import caliber
 from caliber.model.errors import Conflict
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect, replaced
-from caliber.testing.entities import plain
 
 
 @pytest.fixture

@@ -9,9 +9,11 @@ import threading
 from typing import Any
 
 import pytest
+from contract.world import count
 from support.configs import USER, config
 from support.drawn import needs
 from support.evidence import scale, seed
+from support.inspection import inspect
 from support.interrupted import Late, every_line, in_files
 from support.providers import CountingEmbeddings
 from support.waits import until
@@ -21,8 +23,6 @@ from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect
-from caliber.testing.world import count
 
 INTERRUPTS = scale(2_000, 20_000)
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.drawn import needs
+from support.inspection import inspect, replaced
 
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.model import FixedClock, Note, NoteType
 from caliber.model.errors import NotFound, StorageError
 from caliber.storage.write.changes import UPSERT, pack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect, replaced
 
 
 def test_a_key_may_come_back_before_anybody_read(backend: Any, start: Any) -> None:  # design 5

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract.entities import hash_of, plain
 from support.configs import USER
 from support.drawn import NAMES, needs
+from support.inspection import inspect, replaced
 from support.waits import until
 
 import caliber
@@ -30,8 +32,6 @@ from caliber.schema.relation import Residence
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect, replaced
-from caliber.testing.entities import hash_of, plain
 
 
 def memory_of(memory: caliber.Caliber) -> Any:

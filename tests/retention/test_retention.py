@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.inspection import inspect, replaced
 from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
 from support.waits import until
@@ -15,7 +16,6 @@ from support.weeks import MONDAY, SetClock
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import CaliberError
 from caliber.retention.retaining import SWEEP
-from caliber.testing import inspect, replaced
 from caliber.trajectory.service import Tasks
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

@@ -103,6 +103,7 @@ relations.MIRRORED = (*relations.MIRRORED, TIP)
 relations.BY_CODE[TIP.code] = relations.BY_NAME[TIP.name] = TIP
 
 from support.configs import USER, config  # noqa: E402
+from support.inspection import inspect  # noqa: E402
 
 import caliber  # noqa: E402
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType  # noqa: E402
@@ -111,7 +112,6 @@ from caliber.model.errors import InvalidValue, NotFound  # noqa: E402
 from caliber.model.ids import EdgeId  # noqa: E402
 from caliber.model.time import from_us  # noqa: E402
 from caliber.storage.write.ending import archive, prune  # noqa: E402
-from caliber.testing import inspect  # noqa: E402
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

@@ -122,12 +122,12 @@ relations.BY_CODE[PAGE.code] = relations.BY_NAME[PAGE.name] = PAGE
 import pyarrow as pa  # noqa: E402
 import pytest  # noqa: E402
 from support.configs import config  # noqa: E402
+from support.inspection import inspect  # noqa: E402
 
 import caliber  # noqa: E402
 from caliber.model.errors import ConstraintViolation, InvalidRow, InvalidValue  # noqa: E402
 from caliber.storage.compile.codec import codec_of, dump_json  # noqa: E402
 from caliber.storage.compile.derived import completed  # noqa: E402
-from caliber.testing import inspect  # noqa: E402
 
 NAME = "Trillian Astra"
 WHO = uuid.UUID("0190f3c2-7c00-7000-8000-00000000a1a1")

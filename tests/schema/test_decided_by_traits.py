@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.ids import TrajectoryId
 from caliber.model.time import FixedClock
-from caliber.testing import inspect
 
 WHEN = datetime(2026, 5, 6, 7, 8, 9, tzinfo=UTC)
 SEEN: dict[str, Any] = {

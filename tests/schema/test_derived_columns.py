@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from contract.entities import plain
+from support.inspection import inspect
 
 from caliber.model.errors import ConstraintViolation, InvalidRow, InvalidValue
 from caliber.schema.relations import NOTE
 from caliber.storage.compile.derived import completed
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.usefixtures("bulk")
 

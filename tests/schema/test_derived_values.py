@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract.entities import plain
 from hypothesis import given
 from hypothesis import strategies as st
 from support.memories import AT, FACT, record
@@ -29,7 +30,6 @@ from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS, TRAJECTORY, TURN
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed, derive_column, derived_value, wrong_hash
-from caliber.testing.entities import plain
 from caliber.trajectory.turns import check_turn
 
 FROZEN = Path(__file__).parents[1] / "data" / "derived_values.json"

@@ -12,6 +12,7 @@ from typing import Any
 
 import apsw
 import pytest
+from contract.entities import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.storage.schema_changes import DEFAULTS, possible, undone, widened
@@ -33,7 +34,6 @@ from caliber.storage.migrate.schema_changes import (
     changed,
     statements_between,
 )
-from caliber.testing.entities import plain
 
 
 def made(relations: Relations) -> apsw.Connection:

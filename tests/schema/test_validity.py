@@ -10,13 +10,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from support.inspection import inspect
 
 from caliber.model.time import from_us
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
 from caliber.schema.traits import Pruned
 from caliber.schema.validity import is_active, is_valid, validity
 from caliber.storage.write.ending import prune
-from caliber.testing import inspect
 
 ENDED = [(relation, column) for relation in (NOTE, ARTIFACT) for column in relation.active]
 

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract.entities import plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import AGENT
 from support.drawn import needs
+from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import (
@@ -34,8 +36,6 @@ from caliber.model import (
 )
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import NOTE
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 MARCH, MAY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5))

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drawn import needs
 from support.evidence import examples, scale
+from support.inspection import inspect
 from support.search.checks import may_see
 from support.storage.filled import Filled
 from support.storage.predicates import MOMENTS, VARIABLES, cases, memberships
@@ -36,7 +37,6 @@ from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, P
 from caliber.schema.validity import validity
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.filters import filterable
-from caliber.testing import inspect
 
 EXAMPLES, ROWS = examples(15, 400), scale(20, 200)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}

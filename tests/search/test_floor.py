@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 
 from caliber.access.owners import TaskOwners
@@ -18,7 +19,6 @@ from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

@@ -13,12 +13,12 @@ import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
 from support.configs import USER
+from support.inspection import inspect
 
 import caliber
 from caliber.config.profiles.search import MEASURED_SPACES
 from caliber.config.profiles.services import CHANGES, EMBEDDING
 from caliber.embedding.service import Embeddings
-from caliber.testing import inspect
 
 pytest.importorskip("tokenizers", reason="the extra embed is not installed")
 

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import examples
+from support.inspection import inspect
 from support.providers import CountingEmbeddings
 from support.search.checks import DIMENSIONS, open_store
 from support.search.worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder, merged
@@ -17,7 +18,6 @@ from support.search.worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder
 from caliber.config.search import FloorConfig
 from caliber.search.opening import SearchEngine
 from caliber.search.searcher import Searcher
-from caliber.testing import inspect
 
 OFF = {"words": 0.0, "words_alone": 0.0}
 SHARES = st.sampled_from([0.01, 0.1, 0.35, 0.6, 1.0])

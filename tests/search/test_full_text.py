@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from contract.entities import plain
 from support.drawn import needs
+from support.inspection import inspect, session_of
 
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
@@ -21,8 +23,6 @@ from caliber.schema.relations import BY_NAME, NOTE
 from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of, rebuild
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import FULL_TEXT, PART_MARK, TEXTS
-from caliber.testing import inspect, session_of
-from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.usefixtures("full_text")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -14,7 +15,6 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Unavailable
 from caliber.model.jobs import Job
-from caliber.testing import inspect
 
 TEXTS = 30
 KNOBS: dict[str, Any] = {"embedding_provider": None, "jobs__poll_ms": 0}

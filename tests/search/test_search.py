@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.model.errors import CaliberError, DTypeError, InputError, InvalidValue
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

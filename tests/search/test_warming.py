@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.waits import until
 
 from caliber.model.errors import StorageError
 from caliber.model.events import EventType
 from caliber.resident.keywords import Keywords
 from caliber.search.searcher import Searcher
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.databases("one")
 

@@ -54,11 +54,11 @@ def killed_at(statement: int, migrate: Any) -> bool:
 def main() -> None:
     from pyarrow import parquet
     from support.configs import config
+    from support.inspection import inspect
 
     import caliber
     from caliber.model.errors import CaliberError
     from caliber.model.time import from_us
-    from caliber.testing import inspect
 
     settings: Any = None
     memory: Any = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract.generated import entities_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cases import each
@@ -18,7 +19,6 @@ from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import canonical_json, nothing, rows_of
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.testing.generated import entities_of
 
 
 def rows_strategy(relation: Relation) -> st.SearchStrategy[list[Row]]:

@@ -14,8 +14,10 @@ from typing import Any
 
 import apsw
 import pytest
+from contract.entities import plain
 from support.configs import USER, config
 from support.drawn import needs
+from support.inspection import inspect
 
 import caliber
 from caliber.api.opening import plan_migration
@@ -23,8 +25,6 @@ from caliber.model.errors import InvalidValue, MultipleErrors, SchemaMismatch, U
 from caliber.schema.relations import TRAJECTORY
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 NEXT = SCHEMA_VERSION + 1
 OLDER = f"schema version {BASELINE_VERSION - 1} is older than {BASELINE_VERSION}, the oldest"

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from contract.entities import plain
 from pyarrow.cffi import ffi
 from support.configs import DIMENSIONS, config
 from support.drawn import needs
+from support.inspection import inspect
 from support.waits import until
 
 import caliber
@@ -28,8 +30,6 @@ from caliber.model.errors import Conflict, DTypeError, ExtraNotInstalled, Invali
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.storage.bulk.load import row_of_loaded
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.usefixtures("bulk")
 

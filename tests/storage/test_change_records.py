@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from contract.entities import plain
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ from caliber.schema.relations.memory import CODE_MAX
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.kept_content import pack_content, unpack_content
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, pack_changes, pack_upserts, unpack_changes
-from caliber.testing.entities import plain
 
 
 def test_content_is_packed_whatever_its_bytes() -> None:

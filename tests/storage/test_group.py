@@ -12,9 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from contract.entities import plain
+from contract.world import count
 from support.configs import USER
 from support.databases import DSN
 from support.evidence import seed
+from support.inspection import inspect, replaced
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 from support.storage.crowds import Crowd, Gate
@@ -27,9 +30,6 @@ from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect, replaced
-from caliber.testing.entities import plain
-from caliber.testing.world import count
 
 MAIN = threading.main_thread()
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import apsw
 import pytest
+from contract.entities import plain
 from support.configs import USER, config
+from support.inspection import inspect
 
 import caliber
 from caliber.backends import backend as backend_module
@@ -38,8 +40,6 @@ from caliber.model.errors import (
 from caliber.schema.relations import NOTE
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 NEXT = SCHEMA_VERSION + 1
 

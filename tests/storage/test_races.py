@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 from support.configs import USER
+from support.inspection import inspect
 
 from caliber.model.trajectory import OutcomeStatus
-from caliber.testing import inspect
 from caliber.trajectory import lifecycle
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import CaliberError, StorageError
-from caliber.testing import inspect
 
 WORDS = ("\0", "a\0b", "\ud800", "a\ud800b")
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.cli_runs import caliber as command
 from support.drawn import needs
+from support.inspection import inspect
 from support.memories import FACT
 
 import caliber
@@ -29,7 +30,6 @@ from caliber.storage.compile.plan import create_statements, enum_check
 from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
 from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, OwnerCount, relations_at
 from caliber.storage.write.changes import unpack_changes
-from caliber.testing import inspect
 
 DATA = Path(__file__).parents[1] / "data" / "schema_2"
 EXPECTED = json.loads((DATA / "expected.json").read_text())

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from contract.entities import plain
+from contract.world import count, together
 from support.configs import USER
+from support.inspection import inspect
 from support.storage.crowds import Gate
 from support.waits import until
 
@@ -17,9 +20,6 @@ from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
-from caliber.testing.entities import plain
-from caliber.testing.world import count, together
 
 DURABILITIES = ("commit", "group")
 

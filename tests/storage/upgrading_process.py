@@ -29,10 +29,10 @@ NO_OLD_READERS = step("moods have a table", OLD + 1, OLD + 1, "INSERT INTO mood 
 
 def main() -> None:
     from support.configs import config
+    from support.inspection import inspect, session_of
 
     import caliber
     from caliber.model.errors import CaliberError
-    from caliber.testing import inspect, session_of
 
     settings: Any = None
     table = ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
+from contract.target import ContractTarget
 
 import caliber
 from caliber.backends import backend as backend_module
@@ -18,10 +19,10 @@ from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
-from caliber.testing import ContractTarget, inspect
 from support.configs import AGENT, config
 from support.drawn import LACKS
 from support.folders import open_folder
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 from support.tenancy import tenancies
 

@@ -31,7 +31,7 @@ LACKS: Mapping[str, Mapping[str, str]] = {
         "snapshots": "a reader keeps writers waiting in memory",
     },
 }
-"""For each database under test, the capabilities that it lacks, with the reasons: see ``caliber.testing``."""
+"""For each database under test, the capabilities that it lacks, with the reasons: see ``contract.target``."""
 
 NAMES = tuple(LACKS)
 """The databases under test: the keys of ``databases.BACKENDS``."""

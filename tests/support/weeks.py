@@ -17,8 +17,8 @@ import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError
 from caliber.model.time import to_us
-from caliber.testing import inspect
 from support.configs import USER
+from support.inspection import inspect
 from support.providers import ScriptedSummarizer
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)

@@ -15,6 +15,7 @@ import apsw
 import psycopg
 import pytest
 from support.evidence import scale, soaking
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 from support.memories import FACT, STEP
 from support.tenancy.tenancies import (
@@ -35,7 +36,6 @@ from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, SchemaMismatch, StorageError, Unavailable
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.tenancy.move import STEPS
-from caliber.testing import inspect
 
 pytestmark = [pytest.mark.prove, pytest.mark.usefixtures("second_postgres")]
 ROUTES = [("first", "second"), ("files", "first"), ("second", "files")]

@@ -15,6 +15,7 @@ import pytest
 from psycopg import errors
 from support.configs import USER
 from support.folders import open_folder
+from support.inspection import inspect
 from support.localserver.server import LocalServer
 from support.postgres.pgbouncer import PROGRAM, free_port, until_it_answers
 from support.tenancy.tenancies import SECOND, SECRET, tenancy_config
@@ -27,7 +28,6 @@ from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.store import shared_for
 from caliber.config import CaliberConfig
 from caliber.model.errors import Conflict, Unavailable
-from caliber.testing import inspect
 
 pytestmark = pytest.mark.prove
 

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER, config
+from support.inspection import inspect
 from support.tenancy.tenancies import tenancy_config
 
 import caliber
@@ -27,7 +28,6 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.model.tenants import TenantState
-from caliber.testing import inspect
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

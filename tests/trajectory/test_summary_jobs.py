@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.drawn import needs
+from support.inspection import inspect
 from support.providers import ScriptedSummarizer
 from support.waits import until
 from support.weeks import SetClock
@@ -16,7 +17,6 @@ from support.weeks import SetClock
 import caliber
 from caliber.model.events import EventType
 from caliber.model.jobs import Job
-from caliber.testing import inspect
 
 SIZE, BLOCKS = 4, 3
 KNOBS: dict[str, Any] = {

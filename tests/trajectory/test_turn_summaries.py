@@ -21,6 +21,7 @@ import pytest
 from support.configs import policy
 from support.drawn import needs
 from support.evidence import scale
+from support.inspection import held_back, inspect
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
 
@@ -34,7 +35,6 @@ from caliber.model.trajectory import TurnSummary
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import held_back, inspect
 from caliber.trajectory.summarizer import TurnSummarizer
 
 CHILD = Path(__file__).parent / "summarizing_process.py"

@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from contract.entities import plain
 from support.configs import USER
 from support.drawn import needs
 from support.evidence import scale
+from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 
 import caliber
@@ -21,8 +23,6 @@ from caliber.kernels import estimate_tokens
 from caliber.model import TTL, ExtractionMethod, FixedClock, ToolCall, TTLKind, TurnRole
 from caliber.model.errors import Conflict, ConstraintViolation, InputError
 from caliber.model.time import from_us
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 INVALID_UTF8 = b"caf\xe9 \xff\xfe \x00 end"
 

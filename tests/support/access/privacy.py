@@ -20,6 +20,7 @@ from typing import Any
 from support.configs import policy
 from support.databases import Backend
 from support.evidence import scale
+from support.inspection import inspect
 from support.memories import FACT
 from support.weeks import SetClock
 
@@ -31,7 +32,6 @@ from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.pcp.conflict_sides import open_conflict
-from caliber.testing import inspect
 
 USERS = [Principal.user(f"user {at}") for at in range(scale(4, 20))]
 SERVED = USERS[:6]

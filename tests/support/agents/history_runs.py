@@ -19,7 +19,7 @@ from support.waits import let_run
 
 IMPORTED = [
     "caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner",
-    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.people", "caliber.testing",
+    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.people",
     "click.testing", "psycopg",
 ]  # fmt: skip
 """Imported once for all processes; modules of tests are not found that early."""

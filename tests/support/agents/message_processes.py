@@ -10,6 +10,7 @@ from typing import Any
 
 from support.configs import config
 from support.databases import DSN
+from support.inspection import inspect
 
 import caliber
 from caliber.agents.mail import delivery
@@ -20,7 +21,6 @@ from caliber.model.jobs import JobOutcome
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 KNOBS: dict[str, Any] = {
     "embedding_provider": None,

@@ -14,11 +14,11 @@ from types import GeneratorType
 from typing import Any, NamedTuple
 
 from support.agents.history import Client, Entry, Op, Subject, operations
+from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import TransactionFailed, Unavailable
 from caliber.storage.write.pipelined import finish
-from caliber.testing import inspect
 
 START_US = 1_700_000_000_000_000
 

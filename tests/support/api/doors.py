@@ -14,9 +14,10 @@ from typing import Any, Final
 from support.api import hostile
 from support.api.hostile import Call, Fresh
 from support.configs import AGENT, USER
+from support.inspection import inspect
 
 import caliber
-from caliber import EntityRef, EntityType, Principal, testing
+from caliber import EntityRef, EntityType, Principal
 from caliber.model.errors import InvalidValue
 from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
@@ -99,7 +100,7 @@ class Doors:
     def __init__(self, memory: caliber.Caliber, ids: SimpleNamespace, folder: Path) -> None:
         self.memory, self.ids, self._folder = memory, ids, folder
         self._numbers = itertools.count()
-        self._store = testing.inspect(memory).store
+        self._store = inspect(memory).store
         self._counts = [
             (name, plans.count) for name, plans in self._store.plans.items() if name not in _BEHIND and plans.count
         ]

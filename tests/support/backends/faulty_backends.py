@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from contract.suite import bulk, changes, errors, filters, races, rules, statements, transactions, values
+from contract.world import Contract, World
+
 from caliber.backends import backend
 from caliber.model.errors import CaliberError, Conflict, StorageError
 from caliber.schema.relation import AccessPath, ColumnType
 from caliber.schema.relations import BY_NAME, EMBEDDING_SPACE, EVENT, NOTE, SCOPE, TRAJECTORY, TURN
-from caliber.testing.suite import bulk, changes, errors, filters, races, rules, statements, transactions, values
-from caliber.testing.world import Contract, World
 
 Answer = Callable[[str, Any, Sequence[Any]], Any]
 

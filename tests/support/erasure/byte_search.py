@@ -13,8 +13,7 @@ from typing import Any
 
 import apsw
 import psycopg
-
-from caliber.testing import inspect
+from support.inspection import inspect
 
 
 def traces(raw: bytes, wanted: Sequence[bytes]) -> list[bytes]:

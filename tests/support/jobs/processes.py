@@ -10,6 +10,7 @@ from typing import Any
 
 from support.configs import config
 from support.databases import DSN
+from support.inspection import inspect
 from support.jobs.effects import insert_effect
 from support.waits import let_run
 
@@ -18,7 +19,6 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 KNOBS: dict[str, Any] = {
     "embedding_provider": None,

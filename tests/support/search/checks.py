@@ -10,6 +10,7 @@ from typing import Any
 
 import Stemmer
 from support.configs import HASH_PROVIDER, config
+from support.inspection import inspect
 from support.search.twin import KINDS, Answer, Asked, Given, Twin, World, world_of
 from support.search.twin_text import Language
 from support.search.worlds import NOW_US, merged
@@ -18,7 +19,6 @@ import caliber
 from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock, Principal
 from caliber.model.time import to_us
-from caliber.testing import inspect
 from caliber.text.lexicon import lexicon_of
 
 DIMENSIONS = 12

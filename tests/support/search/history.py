@@ -6,6 +6,7 @@ import random
 import uuid
 from typing import Any
 
+from support.inspection import inspect
 from support.search.checks import language_of
 from support.search.twin import World, link_turns, world_of
 
@@ -15,7 +16,6 @@ from caliber.knowledge.notes import NewNote
 from caliber.model.knowledge import NoteType
 from caliber.schema.relations import BY_NAME
 from caliber.storage.write.changes import unpack_changes
-from caliber.testing import inspect
 
 _CONSONANTS, _VOWELS = "bcdfglmnprst", "aeiou"
 

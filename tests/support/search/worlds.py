@@ -8,12 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 from support.configs import AGENT
+from support.inspection import inspect
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
 from caliber.model.knowledge import Usage
 from caliber.model.time import from_us
-from caliber.testing import inspect
 
 NOW_US = 1_700_000_000_000_000
 """14 November 2023."""

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from support.inspection import inspect
 from support.waits import until
 
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import inspect
 
 T = TypeVar("T")
 

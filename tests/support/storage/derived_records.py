@@ -7,6 +7,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+from contract.entities import plain
 from support.memories import record
 
 from caliber.model.knowledge import NoteType
@@ -14,7 +15,6 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.testing.entities import plain
 
 WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_123, tzinfo=UTC)
 TEXTS = ("", "a word", "Zürich – naïve ☃ 日本語 🦊", 'two\nlines, and "quotes" \\ \0', "x" * 1_000)

@@ -6,14 +6,14 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from contract.entities import plain, unlike_any
+from support.inspection import session_of
 from support.storage.predicates import IDS, entity, record
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.protocol import Store
-from caliber.testing import session_of
-from caliber.testing.entities import plain, unlike_any
 
 ORDER = ("trajectory", "scope", "artifact", "note", "turn")
 

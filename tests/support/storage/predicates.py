@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from contract.entities import FIRST_US, INT64_MAX, LAST_US, part_columns
 from hypothesis import strategies as st
 
 from caliber.model.time import from_us
@@ -16,7 +17,6 @@ from caliber.model.trajectory import TTL, OutcomeStatus, TrajectoryOutcome, TTLK
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.testing.entities import FIRST_US, INT64_MAX, LAST_US, part_columns
 
 IDS = [uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=2**127 + 3)]
 MOMENTS = [from_us(at) for at in (FIRST_US, 0, 1_000, LAST_US)]

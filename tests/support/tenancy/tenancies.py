@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.configs import USER, config
+from support.inspection import inspect
 from support.memories import record
 from support.waits import let_run, until
 
@@ -24,7 +25,6 @@ from caliber.model.errors import CaliberError, Unavailable
 from caliber.pcp.conflict_sides import open_conflict
 from caliber.schema.relation import ColumnType
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
-from caliber.testing import inspect
 
 FIRST, SECOND, SECRET = "CALIBER_TEST_DSN", "CALIBER_TEST_SECOND_DSN", "CALIBER_TEST_ROLE_SECRET"
 VARIABLES = (FIRST, SECOND, SECRET)

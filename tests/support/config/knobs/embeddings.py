@@ -7,9 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from contract.world import count
 from support.config.knobs.case import FILE, Agent, Case, Place
 from support.config.knobs.memories import comes, left_after_two_days
 from support.configs import DIMENSIONS, HASH_PROVIDER, policy
+from support.inspection import inspect
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
@@ -18,8 +20,6 @@ import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError, MultipleErrors
 from caliber.schema.relations import EMBEDDING
-from caliber.testing import inspect
-from caliber.testing.world import count
 
 # --- who gets vectors --------------------------------------------------------------------------------
 

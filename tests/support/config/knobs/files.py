@@ -11,8 +11,10 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import apsw
+from contract.entities import plain
 from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create, released, works
 from support.configs import policy
+from support.inspection import inspect
 from support.providers import ScriptedSummarizer
 from support.storage.crowds import Crowd, Gate
 from support.waits import until
@@ -23,8 +25,6 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.schema.relations import TRAJECTORY
-from caliber.testing import inspect
-from caliber.testing.entities import plain
 
 Seen = Callable[[CaliberConfig, Place], Any]
 

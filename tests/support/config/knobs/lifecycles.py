@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
 from support.configs import USER, policy
+from support.inspection import inspect
 from support.memories import FACT
 from support.providers import ScriptedLearner, ScriptedSummarizer
 from support.waits import until
@@ -31,7 +32,6 @@ from caliber.model.errors import Conflict, InvalidValue, LockAcquisitionFailed, 
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
 from caliber.policies.schedules import Schedules
-from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}

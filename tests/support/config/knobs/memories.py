@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from contract.world import count
 from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, released
+from support.inspection import inspect, replaced
 from support.providers import CountingEmbeddings
 from support.storage.crowds import Gate
 from support.waits import holds_within, until
@@ -22,8 +24,6 @@ from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
 from caliber.search.opening import SearchEngine
-from caliber.testing import inspect, replaced
-from caliber.testing.world import count
 
 DAY_MS = 86_400_000
 MOMENT_S = 0.05

@@ -11,6 +11,7 @@ import numpy as np
 from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
 from support.configs import DIMENSIONS
 from support.context.world import World, numbered
+from support.inspection import inspect
 from support.kinds import KINDS
 
 from caliber.access.owners import TaskOwners
@@ -28,7 +29,6 @@ from caliber.schema.relations import EDGE
 from caliber.search.in_database.windows import WindowSearch
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
-from caliber.testing import inspect
 from caliber.text.dates import Moment
 
 NEAR, FAIR, FAR = [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]

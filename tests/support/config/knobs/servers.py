@@ -33,6 +33,7 @@ from support.config.knobs.files import (
 from support.config.knobs.files import tenancy as tenancy_in_files
 from support.configs import config, policy
 from support.databases import admin
+from support.inspection import inspect, session_of
 from support.storage.crowds import Gate
 from support.waits import until
 
@@ -43,7 +44,6 @@ from caliber.backends.postgres.directory import PostgresRecords
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import Unavailable
-from caliber.testing import inspect, session_of
 
 Seen = Callable[[CaliberConfig, Place], Any]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
+from contract.entities import plain
 from support.config.knobs.case import NO_VECTORS, Agent, Case, Place
 from support.context.world import ME, PLAIN, World, numbered
 
@@ -16,7 +17,6 @@ from caliber.model.time import FixedClock
 from caliber.model.trajectory import TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import BY_NAME
-from caliber.testing.entities import plain
 
 SESSION = BY_NAME["session"]
 NEAR, FAIR, FAR = [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
+from support.inspection import session_of
 
 from caliber.model.errors import Conflict, StorageError
 from caliber.model.time import from_us
@@ -19,9 +20,8 @@ from caliber.schema.relations import (
     TURN,
 )
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.entities import changed, plain, value_of
-from caliber.testing.inspection import session_of
-from caliber.testing.world import DECLARED, World, count
+from contract.entities import changed, plain, value_of
+from contract.world import DECLARED, World, count
 
 
 def _broken(world: World, relation: Relation, column: str, value: Any) -> StorageError:

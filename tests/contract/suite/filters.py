@@ -14,8 +14,8 @@ from caliber.schema.relations import NOTE, TURN
 from caliber.storage.compile.codec import Row, codec_of, decoder_of
 from caliber.storage.compile.conditions import meets
 from caliber.storage.compile.listing import ORDERED, Behind
-from caliber.testing.memories import CATALOG
-from caliber.testing.world import World, all_rows
+from contract.memories import CATALOG
+from contract.world import World, all_rows
 
 LISTED = (NOTE, TURN, *CATALOG.declared_relations)
 _EQUALITY = (Operator.EQUAL, Operator.UNEQUAL)

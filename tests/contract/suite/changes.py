@@ -15,8 +15,8 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import DELETE, UPSERT, pack_changes, unpack_changes
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
-from caliber.testing.entities import plain
-from caliber.testing.world import Contract, Undo, all_rows, together
+from contract.entities import plain
+from contract.world import Contract, Undo, all_rows, together
 
 
 class Mirror:

@@ -7,9 +7,9 @@ import pytest
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.statements import IRREGULAR, of_embedded
-from caliber.testing.memories import CATALOG
-from caliber.testing.target import CAPABILITIES, ContractTarget
-from caliber.testing.world import World
+from contract.memories import CATALOG
+from contract.target import CAPABILITIES, ContractTarget
+from contract.world import World
 
 
 @pytest.mark.parametrize("capability", [name for name, each in CAPABILITIES.items() if each.mandatory])

@@ -39,7 +39,7 @@ from caliber.schema.relations import (
     WORKSPACE_VALUE,
 )
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.testing.entities import plain
+from contract.entities import plain
 
 
 def uid(number: int) -> uuid.UUID:

@@ -25,8 +25,8 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import UPSERT, unpack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.entities import changed, plain, unlike_any
-from caliber.testing.world import PATIENCE_S, Contract, Undo, count
+from contract.entities import changed, plain, unlike_any
+from contract.world import PATIENCE_S, Contract, Undo, count
 
 APPLICATION = Principal.application()
 

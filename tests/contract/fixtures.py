@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from caliber.testing.memories import MEMORIES
-from caliber.testing.target import ContractTarget
-from caliber.testing.world import Contract, World
+from contract.memories import MEMORIES
+from contract.target import ContractTarget
+from contract.world import Contract, World
 
 NAMES = ("contract", "world")
 

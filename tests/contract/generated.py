@@ -14,7 +14,7 @@ from caliber.model.errors import InternalError
 from caliber.model.time import from_us
 from caliber.model.trajectory import TTL, OutcomeStatus, ToolCall, TrajectoryOutcome, TTLKind
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.testing.entities import FIRST_US, INT64_MAX, INT64_MIN, LAST_US, json_edges, part_columns
+from contract.entities import FIRST_US, INT64_MAX, INT64_MIN, LAST_US, json_edges, part_columns
 
 UUIDS = st.uuids() | st.sampled_from([uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)])
 INSTANTS = (st.integers(FIRST_US, LAST_US) | st.sampled_from([FIRST_US, -1, 0, 1, LAST_US])).map(from_us)

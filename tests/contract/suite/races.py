@@ -17,8 +17,8 @@ from caliber.model.errors import Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.entities import plain
-from caliber.testing.world import PATIENCE_S, Contract, count, together
+from contract.entities import plain
+from contract.world import PATIENCE_S, Contract, count, together
 
 DURABILITIES = ("commit", "group")
 WRITERS = 8

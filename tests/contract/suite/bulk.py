@@ -16,7 +16,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
 from caliber.storage.bulk.protocol import Batch, OnExisting
 from caliber.storage.protocol import Store
-from caliber.testing.world import DECLARED, Contract, World, all_rows, count
+from contract.world import DECLARED, Contract, World, all_rows, count
 
 
 def _needs_bulk(contract: Contract) -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.entities import TEXTS, edges, part_columns, value_of
-from caliber.testing.generated import entities_of
-from caliber.testing.world import DECLARED, World, all_rows, key_of, undone
+from contract.entities import TEXTS, edges, part_columns, value_of
+from contract.generated import entities_of
+from contract.world import DECLARED, World, all_rows, key_of, undone
 
 _EXAMPLES = 20
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.inspection import replaced, session_of
 
 from caliber.model.errors import Conflict, InternalError, NotFound
 from caliber.model.time import from_us
@@ -15,9 +16,8 @@ from caliber.schema.relation import AccessPath, ColumnType, ForeignKey, Relation
 from caliber.schema.relations import TRAJECTORY
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.entities import different, value_of
-from caliber.testing.inspection import replaced, session_of
-from caliber.testing.world import DECLARED, World, all_rows, count, key_of
+from contract.entities import different, value_of
+from contract.world import DECLARED, World, all_rows, count, key_of
 
 VERSIONED = [relation for relation in DECLARED if relation.versioned]
 NUMBERED = [relation for relation in DECLARED if relation.ordinal]

@@ -1,9 +1,9 @@
-"""All contract tests and fixtures, for ``from caliber.testing.suite import *`` in a backend's test module."""
+"""All contract tests and fixtures, for ``from contract.suite import *`` in a backend's test module."""
 
 from __future__ import annotations
 
-from caliber.testing import fixtures
-from caliber.testing.suite import (
+from contract import fixtures
+from contract.suite import (
     bulk,
     changes,
     declared,

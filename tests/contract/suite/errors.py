@@ -11,17 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.inspection import session_of
 
 from caliber.model.errors import CaliberError, Conflict, NotFound, StorageError, Unavailable
 from caliber.model.time import SystemClock
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.entities import INT64_MAX, plain
-from caliber.testing.inspection import session_of
-from caliber.testing.world import Contract, World, count
+from contract.entities import INT64_MAX, plain
+from contract.world import Contract, World, count
 
-SECRET = "s3cret-value"  # noqa: S105  (a value that no message may contain)
+SECRET = "s3cret-value"
 
 
 def _note(**changes: Any) -> Any:
@@ -67,7 +67,7 @@ def test_fault_is_its_error_everywhere(fault: str, world: World) -> None:
     assert isinstance(error, Conflict) == (kind is Conflict)
     assert not isinstance(error, Unavailable), "the store is there; the caller is wrong"
     assert not error.retryable or isinstance(error, Conflict)
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301  (our own)
+    again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.message, again.context) == (type(error), error.message, error.context)
     if kind is not NotFound:
         assert error.__cause__ is not None, "the driver's error stays as the cause"

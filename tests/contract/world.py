@@ -17,9 +17,9 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing import entities
-from caliber.testing.memories import CATALOG
-from caliber.testing.target import ContractTarget
+from contract import entities
+from contract.memories import CATALOG
+from contract.target import ContractTarget
 
 DECLARED: tuple[Relation, ...] = tuple(each for each in CATALOG.relations if each not in (CHANGE, MEMORY_TYPE))
 """Every relation that is written through its entities, that of a declared memory too.

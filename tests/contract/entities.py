@@ -38,7 +38,7 @@ def json_edges(column: Column) -> tuple[Any, ...]:
     if column.declared:
         return _JSON["payload"]
     if column.name not in _JSON:
-        raise InternalError(f"say in caliber/testing/entities.py what the JSON column {column.name} may hold")
+        raise InternalError(f"say in tests/contract/entities.py what the JSON column {column.name} may hold")
     return _JSON[column.name]
 
 

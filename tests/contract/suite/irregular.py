@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from support.inspection import session_of
 
 from caliber.model.knowledge import NOBODY, Usage
 from caliber.model.references import EntityType
@@ -34,7 +35,7 @@ from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.testing.dataset import (
+from contract.dataset import (
     EMPTY,
     LAST,
     READS,
@@ -48,10 +49,9 @@ from caliber.testing.dataset import (
     resolved,
     uid,
 )
-from caliber.testing.entities import plain
-from caliber.testing.inspection import session_of
-from caliber.testing.target import ContractTarget
-from caliber.testing.world import Contract, all_rows, refusal, undone
+from contract.entities import plain
+from contract.target import ContractTarget
+from contract.world import Contract, all_rows, refusal, undone
 
 
 class Filled(NamedTuple):
