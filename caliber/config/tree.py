@@ -224,11 +224,9 @@ class CaliberConfig(Section):
     def from_canonical(cls, text: str) -> Self:
         """Return the configuration that ``canonical_json`` wrote: the same one, but for a connection string left out.
 
-        What an earlier version wrote has today's names, and the hash by which windows name it. Raises: MultipleErrors.
+        Raises: MultipleErrors.
         """
-        from caliber.config.rules.earlier import renamed  # of use for stored configurations alone
-
-        data = renamed(parse_json(text))
+        data = parse_json(text)
         storage = data.get("storage")
         if isinstance(storage, dict) and storage.get("dsn") == REDACTED:
             storage["dsn"] = LiteralDsn(REDACTED)

@@ -321,10 +321,8 @@ def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:
     """Return a turn from its content columns."""
-    later = content.get("thinking"), content.get("is_error")  # kept versions of older stores lack them
-    return turn_text(
-        content["role"], content["content"], content["name"], content["tool_calls"], content["tool_call_id"], *later
-    )
+    fields = ("role", "content", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
+    return turn_text(*(content[name] for name in fields))
 
 
 def byte_length(text: str) -> int:

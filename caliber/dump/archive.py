@@ -22,7 +22,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any, Final
 
-from caliber.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations, dumped
+from caliber.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import BESIDE, open_descriptor, open_file, sync
@@ -30,17 +30,14 @@ from caliber.model.process.interrupts import let_through, managed, suppress
 from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
-from caliber.schema.relations import MEMORY_TYPE, RELATIONS
+from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
-from caliber.storage.bulk.arrow import batch_from_rows
 from caliber.storage.bulk.parquet import parquet_batches, parquet_names, parquet_writer
-from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import UNREADABLE
 from caliber.storage.maintain.maintenance import StoreSnapshot
-from caliber.storage.migrate.job_conversion import DROPPED, converted_to
-from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline, relations_at
+from caliber.storage.migrate.migrations import SCHEMA_VERSION
 
-FORMAT: Final = "caliber-archive-1"
+FORMAT: Final = "caliber-archive-2"
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES_MAX: Final = 1 << 20
 _PIECE: Final = 1 << 20
@@ -342,11 +339,11 @@ class Archive:
         manifest = Manifest(**raw, relations=members)
         _check_types(manifest, *members)
         if manifest.format != FORMAT:
-            raise InvalidValue(field=str(self.path), reason="is an archive of another format; upgrade CALIBER")
+            raise InvalidValue(
+                field=str(self.path), reason="is of another format; restore it with the version of CALIBER that made it"
+            )
         if manifest.schema_version > SCHEMA_VERSION:
             raise InvalidValue(field=str(self.path), reason="was made by a newer version; upgrade CALIBER")
-        if manifest.schema_version < BASELINE_VERSION:
-            raise InvalidValue(field=str(self.path), reason=before_baseline(manifest.schema_version))
         named = [member.relation for member in members]
         if len(named) > len(set(named)):
             raise ValueError("each relation is there once")
@@ -365,7 +362,7 @@ class Archive:
             for batch in self.batches(MEMORY_TYPE):
                 rows += [StoredMemory(**row) for row in batch.to_pylist()]
         catalog = BUILT_IN.with_memories(rows)
-        names = {relation.name for relation in (*dump_relations(catalog), *DROPPED)}
+        names = {relation.name for relation in dump_relations(catalog)}
         for each in self.manifest.relations:
             if each.relation not in names:
                 raise InvalidValue(field=str(self.path), reason=f"holds {each.relation}, which this version lacks")
@@ -409,18 +406,8 @@ class Archive:
                 done += read
                 progress("checking the archive", done, total)
 
-    @functools.cached_property
-    def _remade(self) -> set[str]:
-        """The relations that had another key when the archive was made: their rows are not restored."""
-        then = {each.name: each.key for each in relations_at(self.manifest.schema_version)}
-        return {each.name for each in RELATIONS if then.get(each.name, each.key) != each.key}
-
     def member(self, relation: Relation) -> Member | None:
-        """Return the archive's entry of a relation; None for one that did not exist, or had another key, when it was
-        made.
-        """
-        if relation.name in self._remade:
-            return None
+        """Return the archive's entry of a relation; None for one that did not exist when it was made."""
         return next((each for each in self.manifest.relations if each.relation == relation.name), None)
 
     def columns_of(self, relation: Relation) -> tuple[Column, ...]:
@@ -436,26 +423,11 @@ class Archive:
         member = self.member(relation)
         if member is not None:
             yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)
-        else:
-            yield from self._converted(relation)
-
-    def _converted(self, relation: Relation) -> Iterator[Any]:
-        """Yield the rows of a relation that stood in others when the archive was made."""
-        encode = codec_of(relation).encode
-        for earlier, convert in converted_to(relation).items():
-            member = self.member(earlier)
-            if member is not None:
-                source = io.BufferedReader(self._open(member), _PIECE)
-                for batch in parquet_batches(source, dumped(earlier), BATCH_ROWS):
-                    records = filter(None, map(convert, batch.to_pylist()))
-                    yield batch_from_rows(relation, [encode(record) for record in records])
 
     def check_rows(self, relation: Relation, digest: RowsDigest) -> None:
         """Raise StorageError unless the rows read back equal those that were written."""
         member = self.member(relation)
         rows, right = (0, None) if member is None else (member.rows, member.rows_sha256)
-        if member is None:
-            rows = sum(batch.num_rows for batch in self._converted(relation))
         if digest.rows != rows or (right is not None and digest.hex() != right):
             raise StorageError(
                 f"{relation.name} did not come back as it was backed up; nothing was changed", reason="not verified"

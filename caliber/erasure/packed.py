@@ -62,7 +62,7 @@ def _checkpoint(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
     state = _json_of(raw)
     for section in (state.get("context_snapshot") or {}).get("sections", ()):
         gone = any(source[1] in lost.records for source in section["sources"])
-        if gone and "content" in section:  # of a version before schema 7; later ones hold no texts
+        if gone and "content" in section:  # of a handoff; checkpoints hold no texts
             section["content"], section["token_count"] = MARK, 0
             section["sources"] = [source[:3] for source in section["sources"]]  # without the task of the record
     return _json_again(raw, lost.words(state)), False

@@ -301,7 +301,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
         links=Links(),
         task="trajectory_id",
-        readers="visible_to" if memory.has_readers else None,
+        readers="visible_to",
         trust=Trust("trust"),
         exported=Exported.RECORDS,
         ordinal=True,
@@ -357,8 +357,7 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
     yield instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US)
     # Kept with earlier contents: a record that two wrote in may go with one of the two.
     yield text("created_by", nullable=True, content=True, redact=Redaction.AUTHOR)
-    if memory.has_readers:
-        yield text_array("visible_to", nullable=True, residence=Residence.INTERNED, redact=Redaction.PRINCIPALS)
+    yield text_array("visible_to", nullable=True, residence=Residence.INTERNED, redact=Redaction.PRINCIPALS)
     yield enum("trust", TrustLabel, residence=_COLUMN)
     yield integer("token_count", check=(0, None), residence=_COLUMN)
     yield blob("content_hash", length=32)
@@ -435,7 +434,6 @@ def _shape_of(memory: MemoryType) -> MemoryType:
         Retention(RetentionKind.PERSISTENT),
         memory.indexes,
         parent=memory.parent and "scope",
-        has_readers=memory.has_readers,
     )
 
 

@@ -42,7 +42,6 @@ def definition_of(memory: MemoryType) -> str:
         artifacts=[item.value for item in memory.artifacts],
         parent=memory.parent,
         inject_on=[_when_of(item) for item in memory.inject_on],
-        has_readers=memory.has_readers,
     )
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
@@ -71,7 +70,6 @@ def memory_from(definition: str) -> MemoryType:
             artifacts=tuple(ArtifactType(item) for item in body.get("artifacts", ())),
             parent=body.get("parent"),
             inject_on=tuple(When(Trigger(on), cron) for on, cron in body.get("inject_on", ())),
-            has_readers=body.get("has_readers", False),
         )
         if not _is_plain(memory) or definition_of(memory) != definition:
             raise ValueError("not as it is written")

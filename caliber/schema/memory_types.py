@@ -106,5 +106,3 @@ class MemoryType:
     artifacts: tuple[ArtifactType, ...] = ()
     parent: str | None = None
     inject_on: tuple[When, ...] = ()
-    has_readers: bool = True
-    """False in a store that was made before a record could be a user's own."""

@@ -102,8 +102,6 @@ def _lacking(held: MemoryType, declared: MemoryType) -> Iterator[str]:
     for item in held_fields.values():
         if not item.optional and item.type is not FieldType.EMBEDDING:
             yield f"{of} needs a field {item.name}"
-    if not held.has_readers:
-        yield f"the records of {of} have no readers"
     if held.parent != declared.parent:
         yield f"the records of {of} belong to {held.parent or 'none'}, not {declared.parent or 'none'}"
     held_indexes = {(index.field, index.type) for index in held.indexes}

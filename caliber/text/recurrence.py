@@ -120,7 +120,7 @@ class Repetition:
         self._is_beyond = False
         try:
             local = start.astimezone(zone)
-        except OverflowError:  # of an earlier version: it must not keep others from being read
+        except OverflowError:  # check_start refuses it
             self._is_beyond, local = True, self._start
         self._local = local.replace(tzinfo=None, fold=0)
 

@@ -470,7 +470,7 @@ def _damages(path: Path) -> Iterator[tuple[str, bytes]]:
     yield "not an archive", b"PK but not really" * 100
     at = raw.rindex(b"manifest.json", 0, len(raw) - 200)
     yield "manifest", raw.replace(b'"rows_sha256": "', b'"rows_sha256": "0', 1)
-    yield "format", raw.replace(b"caliber-archive-1", b"caliber-archive-9")
+    yield "format", raw.replace(b"caliber-archive-2", b"caliber-archive-1")
 
 
 @needs("reopen")

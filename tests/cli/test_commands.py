@@ -20,6 +20,7 @@ from support.waits import until
 
 import caliber as package
 from caliber.cli.app import COMMANDS, cli
+from caliber.storage.migrate import migrations
 
 UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
 HELP = Path(__file__).parent.parent / "golden" / "cli_help.txt"
@@ -390,6 +391,16 @@ def test_verify_maintain_and_migrate_on_a_sound_store(remembered: Path) -> None:
     assert "removed" in caliber_json("db", "maintain")
     assert caliber_json("db", "migrate")["applied"] == []
     assert "nothing to do" in caliber("db", "migrate").stdout
+
+
+def test_a_planned_version_is_shown_then_applied(remembered: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: nothing but the version's number changes."""
+    step = migrations.MigrationStep("more", 1, 1)
+    following = migrations.SCHEMA_VERSION + 1
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**migrations.MIGRATIONS, following: step})
+    assert f"would apply schema version {following}" in caliber("db", "migrate", "--plan").stdout
+    assert f"applied schema version {following}" in caliber("db", "migrate").stdout
+    assert "up to date" in caliber("db", "migrate").stdout
 
 
 def test_a_damaged_store_is_found(remembered: Path) -> None:

@@ -22,7 +22,6 @@ WHITE_BOX = {
     "tests/llm/test_answers.py": "thousands of drawn answers are read without a service to send each",
     "tests/postgres/test_seen_commits.py": "stops a writer between its commit and the news of it",
     "tests/support/backends/faulty_backends.py": "plants another session under each unit of work while it lives",
-    "tests/data/schema_2/make.py": "a program of the version that it was made by",
 }
 """The files that know private names, and why. One more needs a reason that no public name can meet."""
 

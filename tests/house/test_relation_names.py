@@ -34,7 +34,6 @@ HOMES = {"memory": ("memories",), "storage": ("storage", "backends")}
 EXEMPT = (
     "schema/relations/",
     "context/conversation.py",  # the one module that knows turns
-    "config/rules/earlier.py",  # knobs of schema 2, by the names that stores keep
 )
 
 

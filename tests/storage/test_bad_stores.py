@@ -24,10 +24,15 @@ from caliber.api.opening import plan_migration
 from caliber.model.errors import InvalidValue, MultipleErrors, SchemaMismatch, Unavailable
 from caliber.schema.relations import TRAJECTORY
 from caliber.storage.migrate import migrations
-from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.migrate.migrations import BASELINE, MIGRATIONS, SCHEMA_VERSION
 
 NEXT = SCHEMA_VERSION + 1
-OLDER = f"schema version {BASELINE_VERSION - 1} is older than {BASELINE_VERSION}, the oldest"
+DEVELOPMENT = (
+    "UPDATE schema_migration SET name = 'baseline', schema_version = 10, min_reader_version = 10,"
+    " min_writer_version = 10"
+)
+"""Makes a store one of before the first release, whose schema versions counted from other schemas."""
+REFUSED = "was made by a development version of CALIBER.* create another store"
 
 
 def spoiled(backend: Any, statement: str) -> Any:
@@ -40,7 +45,7 @@ def spoiled(backend: Any, statement: str) -> Any:
     if backend.adapter == "postgres" and statement.startswith("UPDATE"):  # its schema serves the next test too
         step = MIGRATIONS[SCHEMA_VERSION]
         restored = (
-            f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION},"
+            f"UPDATE schema_migration SET name = '{BASELINE}', schema_version = {SCHEMA_VERSION},"
             f" min_reader_version = {step.min_reader_version}, min_writer_version = {step.min_writer_version}"
         )
         backend.closing.append(lambda: backend.tamper(memory, restored))
@@ -71,7 +76,7 @@ def test_newer_store_that_still_lets_us_write_is_opened(backend: Any) -> None:
 
 @needs("reopen")
 def test_store_of_an_older_version_says_how_to_migrate(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION}")
+    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION}")
     monkeypatch.setattr(migrations, "SCHEMA_VERSION", NEXT)
     with pytest.raises(SchemaMismatch, match="caliber db migrate") as caught:
         caliber.open(settings)
@@ -79,26 +84,31 @@ def test_store_of_an_older_version_says_how_to_migrate(backend: Any, monkeypatch
 
 
 @needs("reopen")
-def test_store_older_than_the_baseline_is_refused_by_its_version(backend: Any) -> None:
-    # issue 12, First, item 4
-    settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION - 1}")
+def test_store_of_a_development_version_is_refused(backend: Any) -> None:
+    # issue 41, Bad input
+    settings = spoiled(backend, DEVELOPMENT)
     for call in (caliber.open, lambda config: caliber.create(config, exist_ok=True), caliber.migrate, plan_migration):
-        with pytest.raises(SchemaMismatch, match=OLDER) as caught:
+        with pytest.raises(SchemaMismatch, match=REFUSED) as caught:
             call(settings)
         assert "migrate`" not in caught.value.message, "no command can bring it up to date"
+        assert "upgrade" not in caught.value.message, "nor can a newer version"
         assert not caught.value.retryable
 
 
 @needs("reopen")
-def test_archive_older_than_the_baseline_is_refused_by_its_version(backend: Any, tmp_path: Path) -> None:
-    # issue 12, First, item 4
+def test_archive_of_another_version_is_refused(backend: Any, tmp_path: Path) -> None:
+    # issue 41, Bad input
     memory = backend.open()
     memory.start_trajectory("goal", initiator=USER)
     made = memory.admin.backup(tmp_path / "all.zip").path
     with zipfile.ZipFile(made) as file:
         parts = {info.filename: file.read(info) for info in file.infolist()}
-    for version, message in ((BASELINE_VERSION - 1, OLDER), (NEXT, "newer version; upgrade CALIBER")):
-        manifest = {**json.loads(parts["manifest.json"]), "schema_version": version}
+    development = {"format": "caliber-archive-1", "schema_version": 10}
+    for changes, message in (
+        (development, "with the version of CALIBER that made it"),
+        ({"schema_version": NEXT}, "newer version; upgrade CALIBER"),
+    ):
+        manifest = json.loads(parts["manifest.json"]) | changes
         with zipfile.ZipFile(made, "w") as file:
             for name, content in {**parts, "manifest.json": json.dumps(manifest).encode()}.items():
                 file.writestr(name, content)
@@ -107,15 +117,15 @@ def test_archive_older_than_the_baseline_is_refused_by_its_version(backend: Any,
     assert memory.storage.trajectories.count() == 1
 
 
-def test_copy_older_than_the_baseline_is_refused_by_its_version(tmp_path: Path) -> None:
+def test_copy_of_a_development_version_is_refused(tmp_path: Path) -> None:
     settings = config(str(tmp_path / "store.db"))
     caliber.create(settings)
     with caliber.open(settings) as memory:
         copy = memory.admin.backup(tmp_path / "copy.db").path
     edited = apsw.Connection(str(copy))
-    edited.execute(f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION - 1}").fetchall()
+    edited.execute(DEVELOPMENT).fetchall()
     edited.close()
-    with pytest.raises(SchemaMismatch, match=OLDER):
+    with pytest.raises(SchemaMismatch, match=REFUSED):
         caliber.restore(settings, copy, replace=True)
     caliber.open(settings).close()
 

@@ -56,7 +56,7 @@ def test_codes_of_14_bits_come_back(entries: list[tuple[int, int, int, int]]) ->
 
 
 @given(CODES.filter(lambda code: code < 256), st.sampled_from((UPSERT, DELETE)))
-def test_codes_of_one_byte_are_written_as_schema_2_wrote_them(code: int, operation: int) -> None:
+def test_codes_of_one_byte_leave_the_bits_of_the_operation_alone(code: int, operation: int) -> None:
     packed = pack_changes([(code, operation, 7, 3)])
     assert packed == struct.pack("<BBIqi", code, operation, 1, 7, 3)
     assert list(unpack_changes(packed)) == [(code, operation, 7, 3)]

@@ -39,7 +39,7 @@ from caliber.model.errors import (
 )
 from caliber.schema.relations import NOTE
 from caliber.storage.migrate import migrations
-from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
+from caliber.storage.migrate.migrations import BASELINE, MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
 NEXT = SCHEMA_VERSION + 1
 
@@ -254,7 +254,7 @@ def test_store_of_an_older_version_says_how_to_migrate(tmp_path: Path, monkeypat
     assert caliber.migrate(settings) == [], "what is applied is not applied again"
     with caliber.open(settings) as memory:
         applied = memory.storage.schema_migrations.list_all()
-        assert [(item.schema_version, item.name) for item in applied] == [(SCHEMA_VERSION, "baseline"), (NEXT, "more")]
+        assert [(item.schema_version, item.name) for item in applied] == [(SCHEMA_VERSION, BASELINE), (NEXT, "more")]
         assert applied[0].epoch == applied[1].epoch
 
 

@@ -1,11 +1,10 @@
-"""Schema versions that add a relation, columns and a member of an enum, used by processes of several versions at once.
+"""Schema versions that add a relation, columns, a path and a member of an enum, used by several versions at once.
 
 Source: issue 14, item 5; decision 0201. Planted: see ``support.storage.planted_versions``.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from support.configs import USER
 from support.crash.processes import Child
 from support.drawn import needs
 from support.evidence import scale, seed
+from support.storage.planted_versions import CODE
 from support.storage.schema_changes import DEFAULTS, possible, undone, widened
 from support.storage.schemas import postgres_schema, sqlite_schema
 
@@ -25,12 +25,19 @@ from caliber.backends.postgres.dialect import dialect_of
 from caliber.backends.postgres.schema import validate_checks
 from caliber.backends.postgres.store import shared_of
 from caliber.model.errors import SchemaMismatch
+from caliber.schema.relation import Relation, uuid_
 from caliber.schema.relations import RELATIONS
 from caliber.storage.compile.plan import create_statements
-from caliber.storage.migrate.migrations import SCHEMA_VERSION
-from caliber.storage.migrate.schema_changes import AddColumn, Relations, changed, statements_between
-
-from .test_version_before import DATA
+from caliber.storage.migrate import migrations
+from caliber.storage.migrate.migrations import SCHEMA_VERSION, MigrationStep
+from caliber.storage.migrate.schema_changes import (
+    AddColumn,
+    AddRelation,
+    DropRelation,
+    Relations,
+    changed,
+    statements_between,
+)
 
 CHILD = Path(__file__).parent / "planted_process.py"
 OWN = SCHEMA_VERSION
@@ -168,13 +175,14 @@ def test_versions_that_expand_are_used_side_by_side(store: Any, versions: list[V
 def test_what_is_not_known_is_not_carried_elsewhere(store: Any, versions: list[Version], tmp_path: Path) -> None:
     """A backup by a process of an older version would lack what later ones added."""
     old = store.open(embedding_provider=None)
+    made = old.admin.backup(tmp_path / "before.zip").path
     versions[2].ask("migrate")
     old.start_trajectory("goal", initiator=USER)
     with pytest.raises(SchemaMismatch, match="upgrade the package"):
         old.admin.backup(tmp_path / "all.zip")
     assert list(tmp_path.glob("all*")) == []
     with pytest.raises(SchemaMismatch, match="upgrade the package"):
-        caliber.restore(store.config(), DATA / "archive.zip", replace=True)
+        caliber.restore(store.config(), made, replace=True)
     if store.adapter == "sqlite":
         assert old.admin.backup(tmp_path / "all.db").bytes > 0, "a copy has all of it"
 
@@ -226,6 +234,67 @@ def test_archives_and_tables_of_a_version_are_read_by_later_ones(
         third.ask("close")
 
 
+def test_a_copy_of_a_version_is_restored_by_later_ones(versions: list[Version], unmade: Any, tmp_path: Path) -> None:
+    _, first, _, third = versions
+    copied, into = unmade("sqlite"), unmade("sqlite")
+    first.use(copied)
+    first.ask("create")
+    first.ask("open")
+    first.ask("write", mood("early"))
+    first.ask("backup", str(tmp_path / "early.db"))
+    first.ask("close")
+    raw = (tmp_path / "early.db").read_bytes()
+    third.use(into)
+    assert third.ask("restore", str(tmp_path / "early.db")) is None
+    assert third.ask("migrate") == []
+    assert third.ask("open") is None
+    assert third.ask("moods") == [["early", "glad", 5, []]]
+    assert third.ask("verify") == []
+    third.ask("close")
+    assert (tmp_path / "early.db").read_bytes() == raw, "the copy stays as it was"
+
+
+def test_the_rows_of_a_relation_that_is_dropped_are_converted(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft = Relation(
+        name="draft",
+        plural="drafts",
+        entity=dict,
+        code=CODE,
+        comment="Planted.",
+        key=("agent_id",),
+        columns=(uuid_("agent_id"),),
+        derived=None,
+        erase=None,
+        links=None,
+        trust=None,
+        exported=None,
+    )
+
+    def filled(dialect: Any) -> tuple[str, ...]:
+        tables = dialect.table("draft"), dialect.table("trajectory")
+        return ("INSERT INTO {} (agent_id) SELECT trajectory_id FROM {}".format(*tables),)
+
+    def converted(dialect: Any) -> tuple[str, ...]:
+        table = dialect.table("draft")
+        update = f"UPDATE {dialect.table('trajectory')} SET agent_id = (SELECT agent_id FROM {table})"
+        return update, f"DROP TABLE {table}"
+
+    with store.open(embedding_provider=None) as memory:
+        task = memory.start_trajectory("goal", initiator=USER)
+    steps = {
+        OWN + 1: MigrationStep("drafts", OWN, OWN, (AddRelation("draft"),), filled),
+        OWN + 2: MigrationStep("no drafts", OWN, OWN, (DropRelation(draft),), converted),
+    }
+    before = schema_of(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(migrations, "MIGRATIONS", {**migrations.MIGRATIONS, **steps})
+        assert caliber.migrate(store.config()) == [OWN + 1, OWN + 2]
+    assert schema_of(store) == before
+    with caliber.open(store.config(embedding_provider=None)) as memory:
+        assert memory.get(task.trajectory_id).agent_id == task.trajectory_id
+        assert memory.admin.verify() == []
+
+
 def test_todays_schema_follows_from_less_of_it(pg: Any) -> None:
     """PostgreSQL; SQLite and more ways there: ``tests/schema/test_schema_changes.py``."""
     pg.forsake()
@@ -263,7 +332,7 @@ def test_a_store_in_memory_has_what_versions_added(versions: list[Version]) -> N
 
 @pytest.mark.prove
 def test_a_migration_killed_anywhere_is_finished_by_the_next(store: Any, versions: list[Version], unmade: Any) -> None:
-    """SIGKILL before each statement of a migration over several versions; SQLite: from schema 2, made by its code."""
+    """SIGKILL before each statement of a migration over several versions; all start with this version's."""
     third = versions[3]
     fresh = unmade(store.name)
     third.use(fresh)
@@ -274,12 +343,12 @@ def test_a_migration_killed_anywhere_is_finished_by_the_next(store: Any, version
 
     def renew() -> Any:
         if store.adapter == "sqlite":
-            shutil.copyfile(DATA / "store.sqlite", store.path)
-            for ending in ("-wal", "-shm"):
+            for ending in ("", "-wal", "-shm"):
                 Path(store.path + ending).unlink(missing_ok=True)
+            store.created.clear()
         else:
             forsake(store)
-            store.create(store.config())
+        store.create(store.config())
         return schema_of(store)
 
     store.create(store.config())

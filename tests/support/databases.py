@@ -17,7 +17,7 @@ from caliber.backends import backend as backend_module
 from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
 from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
-from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.migrate.migrations import BASELINE, MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
 from support.configs import AGENT, config
 from support.drawn import LACKS
@@ -210,7 +210,7 @@ class PostgresBackend(Backend):
                 names = "name, schema_version, min_reader_version, min_writer_version"
                 versions = connection.execute(f'SELECT {names} FROM "{self.schema}".schema_migration').fetchall()
                 step = MIGRATIONS[SCHEMA_VERSION]
-                expected = ("baseline", SCHEMA_VERSION, step.min_reader_version, step.min_writer_version)
+                expected = (BASELINE, SCHEMA_VERSION, step.min_reader_version, step.min_writer_version)
                 if versions == [expected]:
                     self.ready.append(self.schema)
                 else:  # the test wrote there

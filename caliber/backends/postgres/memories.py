@@ -19,7 +19,7 @@ from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
-from caliber.storage.migrate.migrations import missing_versions, owner_counts
+from caliber.storage.migrate.migrations import missing_versions
 from caliber.storage.migrate.text_steps import TextSteps
 from caliber.storage.sql.full_text import unpacked_memories
 from caliber.storage.stored_memories import stored_memories
@@ -74,5 +74,4 @@ def planned(shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[
         found = memory_steps(shared.store, rows, target, dialect, from_us(clock_us()))
         steps = [texts.with_texts(step) for step in found]
         missing = missing_versions(applied)
-        owners = owner_counts(connection.command, missing, dialect)
-    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)), owners)
+    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)))

@@ -39,7 +39,6 @@ from caliber.storage.migrate.migrations import (
     checksum_of,
     migration_of,
     missing_versions,
-    owner_counts,
     statements_of,
 )
 from caliber.storage.stored_memories import declared_in, first_memories, stored_memories
@@ -267,10 +266,9 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
         steps = [
             texts.with_texts(step) for step in memory_steps(options.shown, rows, target, DIALECT, from_us(clock_us()))
         ]
-        owners = owner_counts(connection.command, missing, DIALECT)
     finally:
         connection.close()
-    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)), owners)
+    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)))
 
 
 def _texts(connection: SqliteConnection) -> TextSteps:

@@ -53,18 +53,12 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
         "planned": [f"schema version {version}" for version in plan.versions],
         "steps": [{"step": step.line, "statements": step.statements} for step in plan.steps],
         "stays": plan.stays,
-        "owners": {each.relation: {"private": each.private, "shared": each.shared} for each in plan.owners},
     }
 
     def human() -> None:
-        become, stay = ("would become", "would stay") if only_plan else ("are", "stay")
         versions = ", ".join(str(version) for version in (plan.versions if only_plan else applied))
         if versions:
             settings.out.print(f"{'would apply' if only_plan else 'applied'} schema version {versions}")
-        for each in plan.owners:
-            settings.out.print(
-                f"{each.relation}: {each.private} of users {become} their own, {each.shared} {stay} shared"
-            )
         for step in plan.steps:
             settings.out.print(f"{'would ' if only_plan else 'done: '}{step.line}")
             for statement in step.statements if only_plan else ():

@@ -21,7 +21,6 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
 from caliber.storage.compile.plan import Dialect, compile_relation
-from caliber.storage.migrate.migrations import OwnerCount
 from caliber.storage.migrate.schema_changes import statements_between
 from caliber.storage.stored_memories import parents_first, shown
 from caliber.storage.write.changes import RELOAD_RECORD, UPSERT, pack_changes
@@ -50,15 +49,11 @@ class MemoryStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """The plan of a migration: schema versions, then steps of memories; and the rest, which stays as it is.
-
-    ``owners`` counts the records of which a schema version makes those of users private.
-    """
+    """The plan of a migration: schema versions, then steps of memories; and the rest, which stays as it is."""
 
     versions: tuple[int, ...]
     steps: tuple[MemoryStep, ...]
     stays: tuple[str, ...]
-    owners: tuple[OwnerCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,43 +13,27 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-from caliber.model.access import PrincipalKind
 from caliber.model.errors import SchemaMismatch
-from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.pcp import ConflictWinner
 from caliber.model.time import from_us
-from caliber.schema.relation import Relation, Unique
+from caliber.schema.relation import Relation
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
 from caliber.storage.compile.plan import Dialect, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN, USAGE
-from caliber.storage.migrate.schema_changes import (
-    AddColumn,
-    AddEnumMember,
-    AddPath,
-    AddRelation,
-    DropRelation,
-    LoosenUniques,
-    OpenEnum,
-    Relations,
-    ReorderPath,
-    SchemaChange,
-    changed,
-    statements_between,
-)
+from caliber.storage.migrate.schema_changes import Relations, SchemaChange, changed, statements_between
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 1
 """The schema that this version of CALIBER writes."""
 
-BASELINE_VERSION = 2
-"""The oldest schema that this version of CALIBER can migrate. Schema 1 was never released."""
-
-DIRECTORY_VERSION = 2
+DIRECTORY_VERSION = 1
 """The schema of a directory of tenants, whose relations are its own. It has no migrations."""
+
+BASELINE = "first release"
+"""The name of the version that a store was made with. Stores of development versions hold another name: their version
+numbers count other schemas.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,133 +45,10 @@ class MigrationStep:
     min_writer_version: int
     changes: tuple[SchemaChange, ...] = ()
     convert: Callable[[Dialect], tuple[str, ...]] = lambda _: ()
-    owns: bool = False
-    """Whether records of users are those users' own from this version on; all others stay shared."""
 
-
-class OwnerCount(NamedTuple):
-    """The records of a relation that become their users' own, and those that stay shared with everybody."""
-
-    relation: str
-    private: int
-    shared: int
-
-
-def _convert_jobs(dialect: Dialect) -> tuple[str, ...]:
-    from caliber.storage.migrate.job_conversion import convert_jobs  # only stores of schema 3 have such rows
-
-    return convert_jobs(dialect)
-
-
-_ROLE_TYPES = "decision architecture coordination pattern skill bug test implementation untyped"
-"""Types of notes that the views of roles show. Source: M-119, M-128."""
-
-_CONFLICT_COLUMNS = "agent_a_id agent_b_id resource escalated_to merged_type merged_id"
-"""Columns of conflicts between agents. Source: C-401, C-417."""
 
 MIGRATIONS: dict[int, MigrationStep] = {
-    2: MigrationStep("baseline", min_reader_version=2, min_writer_version=2),
-    # A process of schema 2 takes a change record with a code above 255 for a damaged one.
-    3: MigrationStep(
-        "codes of 14 bits, and idempotency keys of an author",
-        min_reader_version=3,
-        min_writer_version=3,
-        changes=(
-            LoosenUniques(
-                "note",
-                before=(
-                    Unique(
-                        ("fingerprint",),
-                        where=(("archived_at", True), ("superseded_by", True), ("idempotency_key", True)),
-                    ),
-                    Unique(("idempotency_key",), where=(("idempotency_key", False),)),
-                ),
-            ),
-        ),
-    ),
-    # A process of schema 3 would look for triggers and schedules where they no longer are.
-    4: MigrationStep(
-        "one queue of jobs",
-        min_reader_version=4,
-        min_writer_version=4,
-        changes=(AddRelation("job"), DropRelation(PENDING_TRIGGER), DropRelation(POLICY_RUN)),
-        convert=_convert_jobs,
-    ),
-    # A process of schema 4 cannot read an edge to a record of a kind that it has no name for.
-    5: MigrationStep(
-        "edges between records of every kind, and identities",
-        min_reader_version=5,
-        min_writer_version=5,
-        changes=(OpenEnum("edge", ("source_type", "target_type")), AddRelation("identity")),
-    ),
-    # A process of schema 5 would show a user's tasks to everybody.
-    6: MigrationStep(
-        "tasks of users are their own, and facts about people",
-        min_reader_version=6,
-        min_writer_version=6,
-        changes=(
-            AddColumn("trajectory", "user_id"),
-            AddColumn("trajectory", "agent_id"),
-            AddRelation("person_fact"),
-            AddEnumMember(PrincipalKind.APPLICATION),
-            AddRelation("access_grant"),
-        ),
-        owns=True,
-    ),
-    # A process of schema 6 would show turns that a recovery took back, and cannot read the notes of these types.
-    7: MigrationStep(
-        "turns and summaries that were rolled back, types of notes for roles, and conflicts",
-        min_reader_version=7,
-        min_writer_version=7,
-        changes=(
-            AddColumn("turn", "rolled_back_at"),
-            AddColumn("turn", "author_id"),
-            AddColumn("artifact", "author_id"),
-            AddColumn("content_version", "author_id"),
-            AddColumn("erasure", "unread"),
-            AddColumn("scope", "rolled_back_at"),
-            *(AddEnumMember(NoteType(each)) for each in _ROLE_TYPES.split()),
-            AddPath("event", "list_audit_by_subject"),
-            AddRelation("conflict"),
-            AddColumn("checkpoint", "recovered_to"),
-            ReorderPath("checkpoint", "list_by_trajectory", ("created_at", "ordinal")),
-        ),
-    ),
-    # A process of schema 7 would erase an agent, and leave what others know of it.
-    8: MigrationStep(
-        "agents that work together",
-        min_reader_version=8,
-        min_writer_version=8,
-        changes=(
-            AddRelation("agent"),
-            AddRelation("agent_group"),
-            AddRelation("group_member"),
-            AddRelation("lock_waiter"),
-            AddRelation("delegation"),
-            AddRelation("handoff"),
-            AddRelation("workspace_value"),
-            AddRelation("task"),
-            AddRelation("task_dependency"),
-            AddRelation("calendar_event"),
-            AddRelation("agent_message"),
-            *(AddColumn("conflict", name) for name in _CONFLICT_COLUMNS.split()),
-            AddEnumMember(ConflictWinner.MERGED),
-        ),
-    ),
-    # A process of schema 8 would count the uses of all readers as one.
-    9: MigrationStep(
-        "uses counted for each reader",
-        min_reader_version=9,
-        min_writer_version=9,
-        changes=(DropRelation(USAGE), AddRelation("usage")),
-    ),
-    # A process of schema 9 would send results of tools that failed as if they had not.
-    10: MigrationStep(
-        "thoughts of models, results that are errors, days of turns",
-        min_reader_version=10,
-        min_writer_version=10,
-        changes=(AddColumn("turn", "thinking"), AddColumn("turn", "is_error"), AddColumn("turn", "utc_offset_s")),
-    ),
+    1: MigrationStep(BASELINE, min_reader_version=1, min_writer_version=1),
 }
 
 
@@ -213,24 +74,6 @@ def statements_of(version: int, dialect: Dialect) -> tuple[str, ...]:
     """Return the statements that bring a store to a schema version from the one before."""
     derived = [line for before, after in changed_by(version) for line in statements_between(before, after, dialect)]
     return (*derived, *MIGRATIONS[version].convert(dialect))
-
-
-def owner_counts(
-    command: Callable[[str], Sequence[Sequence[int]]], versions: Sequence[int], dialect: Dialect
-) -> tuple[OwnerCount, ...]:
-    """Return the records that versions make their users' own, by relation; ``command`` runs a statement."""
-    counts = []
-    owning = any(MIGRATIONS[version].owns for version in versions)
-    there = {each.name for each in relations_at(min(versions) - 1)} if owning else ()
-    for relation in RELATIONS:
-        if relation.owner is None or relation.name not in there:
-            continue
-        by = relation.owner.by
-        kind = next(dict(each.parts)["entity_type"] for each in relation.composites if each.field == by)
-        table = dialect.table(relation.name)
-        ((every, private),) = command(f"SELECT count(*), count(CASE WHEN {kind} = 'user' THEN 1 END) FROM {table}")
-        counts.append(OwnerCount(relation.name, int(private), int(every) - int(private)))
-    return tuple(counts)
 
 
 def missing_versions(applied: Iterable[Migration]) -> tuple[int, ...]:
@@ -262,7 +105,7 @@ def migration_of(version: int, checksum: bytes, at_us: int, epoch: str) -> Migra
 def baseline_of(checksum: bytes, at_us: int, epoch: str | None = None, *, version: int | None = None) -> Migration:
     """Return the row of a store made with the newest schema at once; its epoch is a new one unless one is given."""
     row = migration_of(version or SCHEMA_VERSION, checksum, at_us, epoch or str(uuid.uuid4()))
-    return replace(row, name="baseline")
+    return replace(row, name=BASELINE)
 
 
 def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> str:
@@ -286,23 +129,19 @@ def check_needed(store: str, needed: int) -> None:
 def check_migratable(store: str, applied: Sequence[Migration]) -> None:
     """Refuse a store that no migration can bring up to date.
 
-    Raises: SchemaMismatch for a schema that was never finished, or is older than the baseline.
+    Raises: SchemaMismatch for a schema that was never finished, or is that of a development version.
     """
     if not applied:
         raise SchemaMismatch(
             store=store, reason="its schema was never finished; remove the file and run `caliber create`"
         )
-    newest = max(migration.schema_version for migration in applied)
-    if newest < BASELINE_VERSION:
-        raise SchemaMismatch(store=store, reason=before_baseline(newest))
-
-
-def before_baseline(version: int) -> str:
-    """Return why a store or backup with a schema older than the baseline is refused, and the remedy."""
-    return (
-        f"schema version {version} is older than {BASELINE_VERSION}, the oldest that this version of CALIBER can"
-        " migrate; create another store, or open it with the version of CALIBER that made it"
-    )
+    first = min(applied, key=lambda migration: migration.schema_version)
+    if first.name != BASELINE:
+        raise SchemaMismatch(
+            store=store,
+            reason="it was made by a development version of CALIBER, before 0.1.0, and cannot be migrated;"
+            " create another store, or open it with the version that made it",
+        )
 
 
 def check_versions(store: str, applied: Sequence[Migration], *, writing: bool, version: int | None = None) -> None:

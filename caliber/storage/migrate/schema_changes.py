@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from caliber.model.errors import InternalError
 from caliber.model.lazy_dataclass import dataclass
-from caliber.schema.relation import EnumClass, Relation, Unique
+from caliber.schema.relation import EnumClass, Relation
 from caliber.storage.compile.plan import Dialect, added_column, create_statements, enum_check, indexes_made_by
 from caliber.storage.compile.spelling import quote
 
@@ -100,24 +100,6 @@ class AddPath:
 
 
 @dataclass(frozen=True, slots=True)
-class ReorderPath:
-    """Another order of an access path, which was ``before``, and its index."""
-
-    relation: str
-    path: str
-    before: tuple[str, ...]
-
-    def undo(self, relations: Relations) -> Relations:
-        """Return ``relations`` with the order as it was."""
-        after = _find(relations, self.relation)
-        paths = tuple(replace(each, order=self.before) if each.name == self.path else each for each in after.paths)
-        if paths == after.paths:
-            raise InternalError(f"a schema version reorders {self.path}, which {self.relation} has not otherwise")
-        before = replace(after, paths=paths, _by_name={})
-        return tuple(before if relation is after else relation for relation in relations)
-
-
-@dataclass(frozen=True, slots=True)
 class AddEnumMember:
     """A new member of an enum, in every column of it.
 
@@ -144,41 +126,7 @@ class AddEnumMember:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LoosenUniques:
-    """Looser uniqueness rules: every row that satisfied ``before`` satisfies them."""
-
-    relation: str
-    before: tuple[Unique, ...]
-
-    def undo(self, relations: Relations) -> Relations:
-        """Return ``relations`` with the rules as they were."""
-        after = _find(relations, self.relation)
-        before = replace(after, uniques=self.before, _by_name={})
-        return tuple(before if relation is after else relation for relation in relations)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenEnum:
-    """Columns of an enum that take other texts than its members from now on.
-
-    Processes of earlier versions cannot read those: the version that first writes one must shut them out.
-    """
-
-    relation: str
-    columns: tuple[str, ...]
-
-    def undo(self, relations: Relations) -> Relations:
-        """Return ``relations`` whose columns take members only."""
-        after = _find(relations, self.relation)
-        columns = tuple(
-            replace(column, open=False) if column.name in self.columns else column for column in after.columns
-        )
-        before = replace(after, columns=columns, _by_name={})
-        return tuple(before if relation is after else relation for relation in relations)
-
-
-SchemaChange = AddRelation | DropRelation | AddColumn | AddPath | ReorderPath | AddEnumMember | LoosenUniques | OpenEnum
+SchemaChange = AddRelation | DropRelation | AddColumn | AddPath | AddEnumMember
 
 
 def _find(relations: Relations, name: str) -> Relation:
@@ -219,8 +167,6 @@ def statements_between(before: Relation | None, after: Relation, dialect: Dialec
     if before is None:
         return new
     table = dialect.table(after.name)
-    if before.key != after.key:  # dropped, and made anew without its rows
-        return (f"DROP TABLE {table}", *new)
     old = create_statements(before, dialect)
     # The statements after CREATE TABLE are mostly indexes, one statement each.
     dropped = indexes_made_by(line for line in old[1:] if line not in new[1:])

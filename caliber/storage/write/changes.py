@@ -1,7 +1,7 @@
 """Binary encoding of change records: relation, operation, ordinals and versions that a transaction wrote.
 
 A run begins with the low byte of the relation's code, a byte with the operation (2 bits) and the high bits of the code
-(6 bits), and a count. Codes up to 255 have the bytes that schema 2 wrote: its records stay readable.
+(6 bits), and a count.
 
 Source: design, section 5.
 """

@@ -1,4 +1,4 @@
-"""Schema versions that CALIBER does not have: a relation, then columns, then a member of its enum.
+"""Schema versions that CALIBER does not have: a relation, then columns and a path, then a member of its enum.
 
 ``become`` makes this process one of a planted version. It must run before anything but the declarations is imported.
 """
@@ -79,7 +79,10 @@ def mood(planted: int) -> Relation:
         links=None,
         trust=None,
         exported=Exported.RECORDS,
-        paths=(AccessPath("list_by_feeling", ("feeling",), ("felt_at", "ordinal")),),
+        paths=(
+            AccessPath("list_by_feeling", ("feeling",), ("felt_at", "ordinal")),
+            *((AccessPath("list_newest", (), ("felt_at", "ordinal")),) if planted > 1 else ()),
+        ),
     )
 
 
@@ -94,15 +97,15 @@ def become(planted: int) -> Relation | None:
         relations.BY_NAME[known.name] = relations.BY_CODE[known.code] = known
 
     from caliber.storage.migrate import migrations
-    from caliber.storage.migrate.schema_changes import AddColumn, AddEnumMember, AddRelation
+    from caliber.storage.migrate.schema_changes import AddColumn, AddEnumMember, AddPath, AddRelation
 
     own = migrations.SCHEMA_VERSION
     names = ("strength", "words", "trajectory_id", "nickname")
     if planted > 0:
         migrations.MIGRATIONS[own + 1] = migrations.MigrationStep("moods", own, own, (AddRelation("mood"),))
     if planted > 1:
-        columns = tuple(AddColumn("mood", name) for name in names)
-        migrations.MIGRATIONS[own + 2] = migrations.MigrationStep("more of moods", own, own, columns)
+        changes = (*(AddColumn("mood", name) for name in names), AddPath("mood", "list_newest"))
+        migrations.MIGRATIONS[own + 2] = migrations.MigrationStep("more of moods", own, own, changes)
     if planted > 2:
         assert known is not None
         calm: Any = known.column("feeling").enum
