@@ -1,10 +1,10 @@
-"""Base classes of the asynchronous API: run synchronous calls on a thread pool, stream events, hold locks.
+"""Asynchronous classes written by hand: they wait in the event loop for locks, messages, events and values.
 
-The modules ``faces/_aio*.py`` derive from these classes; tools/gen_aio.py writes them from the synchronous classes
-and omits the public names that a base class here defines. Calls run on a bounded pool of threads, so the event loop
-never waits for a disk or a lock; kernels and SQLite release the interpreter lock there. At most ``aio.queue`` calls
-wait for a thread; further calls wait in the loop. A call that is cancelled before a thread takes it never runs. A call
-that a thread has taken runs to its end, so no write is left half done; its result is dropped. Source: O-4, K-206.
+``aio_proxy`` derives the classes of the API from these and leaves out the names that a class here defines. Calls run
+on a bounded pool of threads, so the event loop never waits for a disk or a lock; kernels and SQLite release the
+interpreter lock there. At most ``aio.queue`` calls wait for a thread; further calls wait in the loop. A call that is
+cancelled before a thread takes it never runs. A call that a thread has taken runs to its end, so no write is left half
+done; its result is dropped. Source: O-4, K-206.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import itertools
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import FunctionType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from caliber.agents.mail.messages import Messages
 from caliber.agents.mail.receiving import Receiving
+from caliber.api.aio_proxy import AsyncFace, described, face_of, plain_function, returned_facet
 from caliber.api.aio_threads import CallThreads
 from caliber.api.caliber import Caliber
 from caliber.events.bus import Subscriber
@@ -39,80 +39,6 @@ if TYPE_CHECKING:
     from caliber.model.workspace import WorkspaceValue
     from caliber.workspace.values import Values
 
-P = ParamSpec("P")
-T = TypeVar("T")
-F = TypeVar("F", bound="AsyncFace")
-
-PAGE_ITEMS: Final = 256
-"""Items of a stream that one call on a thread takes."""
-
-
-class AsyncFace:
-    """An object of the synchronous API with ``async`` methods of the same names and meanings."""
-
-    _sync: Any
-    _faces: ClassVar[dict[type, type[AsyncFace]]] = {}
-
-    def __init_subclass__(cls, *, of: type | None = None) -> None:
-        super().__init_subclass__()
-        if of is not None:
-            AsyncFace._faces[of] = cls
-
-    def __init__(self, sync: Any, calls: CallThreads) -> None:
-        self._sync = sync
-        self._calls = calls
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._sync!r})"
-
-    async def _run(self, method: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._calls.run(functools.partial(method, *args, **options))
-
-    async def _stream(
-        self, method: Callable[P, Iterator[T]], /, *args: P.args, **options: P.kwargs
-    ) -> AsyncIterator[T]:
-        """Yield the items of a generator, one call on a thread per page; raise its error after the items before it."""
-        source = await self._run(method, *args, **options)
-        failed: Exception | None = None
-        page: list[T] = []
-
-        def read() -> None:
-            nonlocal failed
-            try:
-                page.extend(itertools.islice(source, PAGE_ITEMS))
-            except Exception as error:
-                failed = error
-
-        while failed is None:
-            page.clear()
-            await self._run(read)
-            if not page:
-                break
-            for item in tuple(page):
-                yield item
-        if failed is not None:
-            raise failed
-
-    def _face(self, kind: type[F], sync: object) -> F:
-        """Return the asynchronous face of an object: ``kind``, or the more special one that its class has."""
-        face = face_of(type(sync))
-        assert issubclass(face, kind)
-        return face(sync, self._calls)
-
-    def _named(self, name: str) -> Any:
-        """Return an attribute of the synchronous object that this class does not wrap. Raises: AttributeError."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._sync, name)
-
-    def _call_named(self, name: str) -> Callable[..., Awaitable[Any]]:
-        return functools.partial(self._run, self._named(name))
-
-
-def face_of(kind: type) -> type[AsyncFace]:
-    """Return the asynchronous class of a synchronous one, or of the nearest class that it inherits from."""
-    return next(AsyncFace._faces[each] for each in kind.__mro__ if each in AsyncFace._faces)
-
 
 def in_loop(subscriber: Subscriber, events: Events) -> Subscriber:
     """Return a subscriber that has ``subscriber`` called in the running event loop. Raises: DTypeError."""
@@ -128,7 +54,7 @@ def in_loop(subscriber: Subscriber, events: Events) -> Subscriber:
     return hand_over
 
 
-class AsyncHandle(AsyncFace):
+class AsyncHandle(AsyncFace, of="Caliber"):
     """The asynchronous handle, as far as it is written by hand. Belongs to one event loop."""
 
     _sync: Caliber
@@ -153,7 +79,7 @@ class AsyncHandle(AsyncFace):
         await self.close()
 
 
-class AsyncLocking(AsyncFace):
+class AsyncLocking(AsyncFace, of="LockService"):
     """Locks that wait in the event loop."""
 
     _sync: LockService
@@ -219,7 +145,7 @@ class AsyncLocking(AsyncFace):
             await asyncio.shield(loop.run_in_executor(None, self._sync._let_go, lock, renewing))
 
 
-class AsyncListening(AsyncFace):
+class AsyncListening(AsyncFace, of="Receiving"):
     """Receivers of messages that wait in the event loop, not on a thread of the pool."""
 
     _sync: Receiving
@@ -254,7 +180,7 @@ class AsyncListening(AsyncFace):
             until = None if idle_s is None else time.monotonic() + idle_s
 
 
-class AsyncRequesting(AsyncFace):
+class AsyncRequesting(AsyncFace, of="Messages"):
     """Requests whose senders wait in the event loop."""
 
     _sync: Messages
@@ -308,7 +234,7 @@ async def _wait(woken: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(woken.wait(), max(0.0, seconds))
 
 
-class AsyncSubscribing(AsyncFace):
+class AsyncSubscribing(AsyncFace, of="Events"):
     """Subscriptions whose subscribers run in the event loop."""
 
     _sync: Events
@@ -320,7 +246,7 @@ class AsyncSubscribing(AsyncFace):
         return self._sync.subscribe(in_loop(subscriber, self._sync), event_type=event_type, remote=remote)
 
 
-class AsyncWatching(AsyncFace):
+class AsyncWatching(AsyncFace, of="Values"):
     """Values of the workspace whose watches wait in the event loop."""
 
     _sync: Values
@@ -345,7 +271,7 @@ class AsyncWatching(AsyncFace):
             watch.close()
 
 
-async def opened(kind: type[F], call: Callable[[], Caliber]) -> F:
+async def opened(call: Callable[[], Caliber]) -> Any:
     """Open a store on a thread; return its asynchronous handle. Cancelled, it closes the handle that still comes."""
     made: list[Caliber] = []
     cancelled = False
@@ -364,4 +290,20 @@ async def opened(kind: type[F], call: Callable[[], Caliber]) -> F:
             asyncio.get_running_loop().run_in_executor(None, made[0].close)
         raise
     settings = memory.config.aio
-    return kind(memory, CallThreads(settings.workers, settings.queue))
+    return face_of(Caliber)(memory, CallThreads(settings.workers, settings.queue))
+
+
+def as_coroutine(function: FunctionType) -> Any:
+    """Return the asynchronous form of a function that opens a store, or does something with one that is not open."""
+    plain = plain_function(function)
+    if returned_facet(plain) is not None:
+
+        async def run(*args: Any, **options: Any) -> Any:
+            return await opened(functools.partial(function, *args, **options))
+
+        return described(run, plain, plain.__name__, "caliber", f"Async{plain.__annotations__['return']}")
+
+    async def call(*args: Any, **options: Any) -> Any:
+        return await asyncio.to_thread(function, *args, **options)
+
+    return described(call, plain, plain.__name__, "caliber")

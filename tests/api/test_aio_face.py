@@ -7,11 +7,12 @@ import asyncio
 import functools
 import importlib
 import inspect
+import re
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import pytest
 from support.configs import ADMIN, HASH_PROVIDER
@@ -20,7 +21,7 @@ import caliber
 import caliber.aio
 from caliber.admin.tables import Tables
 from caliber.aio import AsyncCaliber
-from caliber.api.aio_base import AsyncFace, face_of
+from caliber.api.aio_proxy import AsyncFace, face_of, is_facet
 from caliber.config import CaliberConfig
 from caliber.model.errors import Unavailable
 
@@ -67,6 +68,7 @@ def facets(own: Any, sync: Any) -> Iterator[tuple[Any, Any]]:
         if isinstance(inspect.getattr_static(type(sync), name), property):
             one, other = getattr(own, name), getattr(sync, name)
             if isinstance(one, AsyncFace):
+                assert type(one) is face_of(type(other))
                 yield from facets(one, other)
             else:
                 assert one == other, f"{type(sync).__name__}.{name}"
@@ -85,22 +87,14 @@ def members(kind: type) -> list[str]:
     return [name for name, value in there if inspect.isfunction(value) or isinstance(value, property)]
 
 
-def returned(declared: Any) -> str:
-    """Return the annotation of an asynchronous member for that of its namesake."""
-    if isinstance(declared, type):
-        with suppress(StopIteration):
-            return face_of(declared).__name__
-        if issubclass(declared, Iterator):
-            step = inspect.signature(declared.__next__, eval_str=True, locals=lazy(declared.__next__))
-            return str(AsyncIterator[step.return_annotation])
-    if isinstance(get_origin(declared), type) and get_origin(declared).__module__.startswith("caliber."):
-        return str(face_of(get_origin(declared))[get_args(declared)])  # type: ignore[index]
-    return as_text(declared).replace("collections.abc.Iterator", "collections.abc.AsyncIterator")
-
-
-def as_text(declared: Any) -> str:
-    own = isinstance(declared, type) and declared.__name__.startswith("Async")
-    return declared.__name__ if own else str(declared)
+def returned(written: str, declared: Any) -> str:
+    """Return the annotation of an asynchronous function for that of its namesake."""
+    kind = get_origin(declared) or declared
+    if isinstance(kind, type) and is_facet(kind) and not issubclass(kind, Iterator):
+        return f"Async{written}"
+    if isinstance(kind, type) and issubclass(kind, Iterator) and kind.__module__.startswith("caliber."):
+        return f"AsyncIterator[{inspect.signature(kind.__next__).return_annotation}]"
+    return re.sub(r"^Iterator\[", "AsyncIterator[", written)
 
 
 def lazy(function: Any) -> dict[str, Any]:
@@ -119,11 +113,12 @@ def imported(module: str) -> dict[str, Any]:
     }
 
 
-def compared(name: str, own: Callable[..., Any], sync: Callable[..., Any]) -> None:
-    """Assert that two functions take the same and return the same."""
-    one, other = (inspect.signature(each, eval_str=True, locals=lazy(each)) for each in (own, sync))
+def compared(name: str, own: Callable[..., Any], sync: Callable[..., Any], *, waits: bool = True) -> None:
+    """Assert that two functions take the same and return the same; a property is as it is written."""
+    one, other = (inspect.signature(each) for each in (own, sync))
     assert list(one.parameters.values()) == list(other.parameters.values()), name
-    assert as_text(one.return_annotation) == returned(other.return_annotation), name
+    declared = inspect.signature(sync, eval_str=True, locals=lazy(sync)).return_annotation
+    assert one.return_annotation == (returned(other.return_annotation, declared) if waits else other.return_annotation)
     assert own.__doc__, name
     assert f"See ``{name}``." in own.__doc__.replace("\n", " "), name
 
@@ -137,13 +132,14 @@ def test_each_member_has_its_asynchronous_form(config: CaliberConfig) -> None:
                     one, other = (inspect.getattr_static(type(each), name) for each in (own, sync))
                     label = f"{type(sync).__name__}.{name}"
                     assert isinstance(one, property) == isinstance(other, property), label
+                    member = other
                     if isinstance(other, property):
                         one, other = one.fget, other.fget
                     elif not ({name, label} & AT_ONCE) and name != "all":
                         assert inspect.iscoroutinefunction(one), label
                     spoken = one.__doc__.rpartition("See ``")[2].partition(".")[0]
                     assert spoken in {each.__name__ for each in type(sync).__mro__}, label
-                    compared(f"{spoken}.{name}", one, other)
+                    compared(f"{spoken}.{name}", one, other, waits=not isinstance(member, property))
                     count += 1
         return count
 
@@ -169,9 +165,40 @@ def test_what_is_generated_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
     import gen_aio
 
     try:
-        assert [path.name for path in gen_aio.stale()] == [], "run make gen"
+        assert gen_aio.STUB.read_text("utf-8") == gen_aio.stub(), "run make gen"
     finally:
         del sys.modules["gen_aio"]
+
+
+TYPED = """
+from typing import assert_type
+import caliber
+from caliber.aio import AsyncCaliber, open
+from caliber.model.agents import Lock
+from caliber.model.knowledge import Note
+
+async def main() -> None:
+    async with await open("caliber.toml") as memory:
+        assert_type(memory, AsyncCaliber)
+        assert_type(memory.acting_as(caliber.Principal.admin()), AsyncCaliber)
+        assert_type(await memory.agents.locks.acquire("r", holder="h"), Lock)
+        for found in await memory.records("note").find():
+            assert_type(found, Note)
+        async for turn in memory.storage.turns.all():
+            print(turn)
+        memory.nothing
+        await memory.flush(1)
+"""
+
+
+@pytest.mark.prove
+def test_type_checkers_see_the_types_of_the_stub(tmp_path: Path) -> None:
+    (tmp_path / "typed.py").write_text(TYPED)
+    command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "typed.py")]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert "Found 2 errors in 1 file" in output, output
+    assert '"AsyncCaliber" has no attribute "nothing"' in output
+    assert 'Too many arguments for "flush"' in output
 
 
 def test_a_closed_handle_refuses_each_call_of_each_facet(config: CaliberConfig) -> None:

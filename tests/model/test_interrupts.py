@@ -18,7 +18,8 @@ PACKAGE = Path(caliber.__file__).parent
 BROAD = {"Exception", "BaseException", "OSError", "RuntimeError", "TimeoutError"}
 """Classes of which programs raise something in handlers."""
 OURS = {
-    "api/aio_base.py": "a worker of the asynchronous face",
+    "api/aio_base.py": "a loop that has ended",
+    "api/aio_proxy.py": "a worker of the asynchronous face",
     "backends/postgres/connecting/cancelling.py": "a thread of its own",
     "backends/postgres/connecting/dialling.py": "a thread of its own; its error is raised to the caller",
     "backends/postgres/searching/vector_index.py": "a thread of its own; its error is raised to the caller",

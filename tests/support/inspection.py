@@ -17,7 +17,7 @@ from caliber.engine.write_behind import WriteBehind
 from caliber.resident.memory import ResidentMemory
 
 if TYPE_CHECKING:
-    from caliber.api.faces._aio import AsyncCaliber
+    from caliber.api.asynchronous import AsyncCaliber
     from caliber.events.bus import EventFilter
     from caliber.model.search import ReadConsistency
     from caliber.resident.mirror import Generation

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from caliber.api.aio_threads import CallThreads
-from caliber.api.faces._aio import AsyncCaliber
+from caliber.api.asynchronous import AsyncCaliber
 from caliber.api.tenants import WAIT_MS, PooledCaliber, Tenants
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource

@@ -56,7 +56,7 @@ def _traced_class(kind: type[Any]) -> type[Any]:
             members[name] = _method(name, member)
     if hasattr(kind, "__getattr__"):
         members["__getattr__"] = _named
-    # Nobody else's subclass: tools/gen_aio.py leaves out names that begin with an underscore.
+    # Nobody else's subclass: caliber/api/aio_proxy.py leaves out names that begin with an underscore.
     return type(f"_Traced{kind.__name__}", (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **members})
 
 
