@@ -25,7 +25,7 @@ from caliber.model.time import FixedClock
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "windows.md"
 BEGIN, END = "<!-- begin: tools/gen_window.py -->\n", "<!-- end -->\n"
-BUDGET = 420
+BUDGET = 430
 KNOBS = {"embedding.embed.turn": "commit", "assembly.evict_block_turns": 8, "summaries.max_tokens": 20}
 QUESTION = "When is Pixel's appointment at the vet, and what should I tell them?"
 FIRST = (

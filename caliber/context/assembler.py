@@ -40,9 +40,10 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
-from caliber.context.texts import DISPUTED_LEAD, Cut, FixedText, RenderedTexts, about_line, render_columns
+from caliber.context.texts import DISPUTED_LEAD, FixedText, RenderedTexts, about_line, render_columns
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excerpt_turns, excess, keep_labels
+from caliber.kernels.tokens.counting import Cut
 from caliber.model.context import SectionType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
 from caliber.resident.mirror import RelationSnapshot
@@ -141,10 +142,8 @@ def decide(
             filled = way(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
         if reader is not None:
             _render_turns(ranked, filled.codes, reader, rendered)
-            if plan.stable_first and excerpt_turns(
-                plan, ranked, sizes, plan.excerpt_length(max_tokens), filled, rendered
-            ):
-                continue
+        if plan.stable_first and excerpt_turns(plan, ranked, sizes, plan.excerpt_length(max_tokens), filled, rendered):
+            continue
         shown = cut_texts(plan, ranked, sizes, filled, rendered)
         if silent := {item.place: item.room for item in filled.truncations if rendered.is_silent(item.place)}:
             keep_labels(plan, ranked, [*silent], rendered)

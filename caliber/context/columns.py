@@ -63,9 +63,9 @@ class Candidates:
     with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none, or the
     negative one of the open conflict with a better candidate; ``PASSAGE_ID`` the lines of one passage have in common,
     one task on one day; ``READING`` their order in time, and of a turn how many of its calls lack a result; ``DAY``
-    days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others, and of a turn,
-    once known, the shortest cut that shows some of its content. ``TURN_NUMBER`` of a summary is that of the first turn
-    that it covers; of another record one more than that of the turn with all of its words, 0 for none.
+    days since 1970, 0 for none; ``LEAD`` the length by which the first line of a passage is longer than the others, and
+    of a turn, once known, the shortest cut that shows some of its content. ``TURN_NUMBER`` of a summary is that of the
+    first turn that it covers; of another record one more than that of the turn with all of its words, 0 for none.
     """
 
     numbers: NDArray[np.int64]

@@ -6,7 +6,7 @@ The other modules of this package use traits of relations only and name no relat
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta, timezone, tzinfo
+from datetime import tzinfo
 from typing import Final
 
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from caliber.model.ids import ScopeId
 from caliber.model.trajectory import TurnRole
+from caliber.resident.conversation import moments_of
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.schema.traits import ALWAYS_US, NEVER_US, NO_OFFSET_S
+from caliber.schema.traits import NEVER_US
 from caliber.text.dates import Moment
 
 TASKS: Final = TRAJECTORY.name
@@ -55,26 +56,10 @@ def closed_scopes(scopes: RelationSnapshot, trajectory: bytes) -> NDArray[np.int
     return closed
 
 
-def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return when each turn occurred, or was written if unknown. Shapes: ``int64[n]`` microseconds."""
-    occurred = turns.column("occurred_at")[rows]
-    out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
-    return out
-
-
 def moment_of(snapshot: ResidentSnapshot, trajectory: bytes, now_us: int, zone: tzinfo) -> Moment:
     """Return the instant of the last user turn of a task, or now, with the zone that makes the user's days."""
     row = last_said(snapshot, trajectory)
     return Moment(now_us, zone) if row < 0 else moments_of(snapshot[TURNS], np.array([row]), zone)[0]
-
-
-def moments_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> list[Moment]:
-    """Return the instant of each turn, with the zone of its writer, or ``zone`` where that is unknown."""
-    offsets = turns.column("utc_offset_s")[rows].tolist()
-    return [
-        Moment(at_us, zone if offset == NO_OFFSET_S else timezone(timedelta(seconds=offset)))
-        for at_us, offset in zip(times_of(turns, rows).tolist(), offsets, strict=True)
-    ]
 
 
 def last_said(snapshot: ResidentSnapshot, trajectory: bytes) -> int:

@@ -14,28 +14,21 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from caliber.context.conversation import TURNS
-from caliber.kernels.tokens.counting import ELLIPSIS
+from caliber.kernels.tokens.counting import ELLIPSIS, Cut
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.time import from_us
 from caliber.model.windows import Message
+from caliber.resident.conversation import day_text
+from caliber.resident.documents import INDENT, flat, indented, shown
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of
-from caliber.storage.compile.damage import NO_INSTANT, UNREADABLE, damaged
+from caliber.storage.compile.damage import UNREADABLE, damaged
 
 DISPUTED_LEAD: Final = "[another record contradicts this] "
 """The text before a record whose conflict with another one is open: no cut at the end removes it."""
 OUTDATED_LEAD: Final = "[may no longer hold] "
 """The text before what a recalled turn says, if some of it is a fact no longer."""
-LEFT_OUT: Final = "…"
-"""The mark of sentences and of turns that are left out between others."""
 _SYSTEM: Final = "system"
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
-INDENT: Final = "\n    "
-_DAY_US: Final = 86_400_000_000
-_MONTHS: Final = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
-    "December",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +130,6 @@ def turns_shown_as(message: Message) -> Iterator[TurnText]:
             yield replace(shown_as, role=_SYSTEM, name=name)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The cut of a text: its length in characters, and whether dots follow.
-
-    ``spans`` are the sentences that stay of a compressed text; where others are left out between them, a mark stands.
-    """
-
-    characters: int
-    dots: bool
-    spans: tuple[tuple[int, int], ...] = ()
-
-    def of(self, whole: str) -> str:
-        """Return the rest of a text after the cut."""
-        if self.spans:
-            return quoted(whole, self.spans) + f" {LEFT_OUT}" * self.dots
-        return whole[: self.characters] + (ELLIPSIS if self.dots else "")
-
-
 class Speaking(Protocol):
     """Gives turns in parts by their rows; ``PassageReader`` is one."""
 
@@ -207,36 +182,6 @@ class RenderedTexts:
         """Return turns as they enter, in parts."""
         out = self.parts(places)
         return [self.cut_turns.get(place, turn) for place, turn in zip(places, out, strict=True)]
-
-
-def quoted(whole: str, spans: Sequence[tuple[int, int]]) -> str:
-    """Return parts of a text in their order, with a mark between those that do not adjoin."""
-    out, before = "", None
-    for start, end in spans:
-        gap = "" if before is None else whole[before:start]
-        out += (f" {LEFT_OUT} " if gap.strip() else gap) + whole[start:end]
-        before = end
-    return out
-
-
-def flat(text: str) -> str:
-    """Return a text as one line."""
-    return text if text.isprintable() else " ".join(text.splitlines())
-
-
-def indented(text: str) -> str:
-    """Return a text of which every further line is indented: none can begin a record, a passage or a section."""
-    if text.isprintable():
-        return text
-    first, *others = text.splitlines() or [""]
-    return first + "".join([INDENT + line if line.strip() else "\n" for line in others])
-
-
-def shown(content: bytes | str | None) -> str:
-    """Return content as text."""
-    if isinstance(content, str):
-        return content
-    return "" if content is None else content.decode("utf-8", "replace")
 
 
 def turn_text(
@@ -300,15 +245,6 @@ def about_line(content: bytes | str | None) -> str:
     return indented(f"- {shown(content)}")
 
 
-def day_text(day: int) -> str:
-    """Return a day, counted from 1970, as passages name it: 8 May 2023."""
-    try:
-        when = from_us(day * _DAY_US)
-    except OverflowError:
-        raise damaged(NO_INSTANT) from None
-    return f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
-
-
 def passage_lead(line: str, speaker: str, day: int) -> str:
     """Return the first line of a passage: its speaker and day."""
     return f"[{speaker}, {day_text(day)}] {line[len(speaker) + 2 :]}"
@@ -323,8 +259,3 @@ def turn_of_content(content: Mapping[str, Any]) -> TurnText:
     """Return a turn from its content columns."""
     fields = ("role", "content", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
     return turn_text(*(content[name] for name in fields))
-
-
-def byte_length(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode("utf-8"))

@@ -6,7 +6,8 @@ Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -29,22 +30,15 @@ from caliber.context.columns import (
     entered,
 )
 from caliber.context.conversation import PASSAGE, SPOKEN
+from caliber.context.days import begin_days, line_length
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.texts import (
-    LEFT_OUT,
-    OUTDATED_LEAD,
-    Cut,
-    RenderedTexts,
-    TurnText,
-    byte_length,
-    passage_lead,
-    quoted,
-)
+from caliber.context.texts import OUTDATED_LEAD, RenderedTexts, passage_lead
 from caliber.context.trace import Decided, trace
-from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length
-from caliber.model.context import ContextPersistence
+from caliber.kernels.tokens.counting import ELLIPSIS, LEFT_OUT, Cut, quoted, truncate_to_length
+from caliber.kernels.tokens.estimators import byte_length
+from caliber.model.context import ContextPersistence, SectionType
 from caliber.model.errors import InternalError
 from caliber.model.forms.messages import MEMORY
 from caliber.model.lazy import LazyTuple
@@ -86,6 +80,7 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
         raise InternalError(f"a window of {used} tokens and {length} bytes was filled wrongly for {facts.max_tokens}")
     lead, following = (plan.separator.join(part) for part in bodies)
     older, current = turns
+    days = {place: line for item in filled for place, line in item.days.items()}
     return ContextWindow(
         window_id=facts.window_id,
         trajectory_id=facts.trajectory_id,
@@ -100,7 +95,7 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
         text=text,
         messages=LazyTuple(
             len(older) + len(current) + bool(lead) + bool(following),
-            lambda: _messages(lead, rendered.turns(older), following, rendered.turns(current)),
+            lambda: _messages(lead, _spoken(older, rendered, days), following, _spoken(current, rendered, days)),
         ),
         assembly_trace=LazyTuple(len(decided.ranked), lambda: trace(decided, id_of, facts.now_us)),
         cut_offs=facts.cut_offs,
@@ -120,7 +115,8 @@ def _pieces(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> l
     """Return the texts of a section, each with the text before it; of passages the first line has the lead."""
     plan, ranked, texts = decided.plan, decided.ranked, rendered.texts
     if not item.passages:
-        return [(plan.separator * bool(at), texts[place]) for at, place in enumerate(item.places)]
+        leads = [plan.separator * bool(at) + item.days.get(place, "") for at, place in enumerate(item.places)]
+        return [(lead, texts[place]) for lead, place in zip(leads, item.places, strict=True)]
     out: list[tuple[str, str]] = []
     passages, days, numbers = ranked[PASSAGE_ID], ranked[DAY], ranked[TURN_NUMBER]
     last, follows = 0, -1
@@ -173,6 +169,8 @@ class FilledSection:
     tokens: int
     passages: bool = False
     """Whether some of it are lines of passages."""
+    days: Mapping[int, str] = field(default_factory=dict)
+    """The lines with days, by the place of the turn that follows."""
 
 
 def filled_sections(decided: Decided) -> list[FilledSection]:
@@ -182,14 +180,18 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
     included = entered(codes)
     section_of = decided.sections.take(included)
     present = set(section_of.tolist())
-    out = []
+    out, last_day = [], 0
     for section in plan.emission:
         if section.index not in present:
             continue
         present.discard(section.index)
         places = included[section_of == section.index]
-        if is_talk := section.source == SPOKEN or section is plan.earlier:
+        if is_talk := section.source == SPOKEN or section.type is SectionType.EARLIER:
             places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
+        days: dict[int, str] = {}
+        if is_talk and ranked[DAY][places].any():
+            days, last = begin_days(ranked, places, last_day)
+            last_day = last if section.source == SPOKEN else last_day
         size = section.header_length + int(decided.shown[places].sum())
         items, passages = len(places), section.source == PASSAGE and not is_talk
         if passages:
@@ -203,8 +205,9 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
             size += plan.hole_length * int((same & (np.diff(ranked[TURN_NUMBER][lines]) != 1)).sum())
             items = len(first) + len(places) - len(lines)
         size += plan.separator_length * (items if present else items - 1)
+        size += sum(line_length(plan, line) for line in days.values())
         tokens = plan.tokens(size) if counts is None else counts.get(section.index, 0)
-        out.append(FilledSection(section, places.tolist(), size, tokens, passages))
+        out.append(FilledSection(section, places.tolist(), size, tokens, passages, days))
     return out
 
 
@@ -332,7 +335,7 @@ def _section(
     section, places = item.section, item.places
 
     def sources() -> tuple[SourceRef, ...]:
-        ranked = decided.ranked
+        ranked, spans = decided.ranked, _spans(decided, item, rendered)
         return tuple(
             SourceRef(
                 source_type=source_type_of(int(ranked[SOURCE][place])),
@@ -341,9 +344,9 @@ def _section(
                 relevance=float(ranked.relevance[place]),
                 tokens=decided.tokens(place),
                 span=span,
-                day=_EPOCH + timedelta(days=int(ranked[DAY][place])) if ranked[PASSAGE_ID][place] else None,
+                day=_EPOCH + timedelta(days=day) if day or ranked[PASSAGE_ID][place] else None,
             )
-            for place, span in zip(places, _spans(decided, item, rendered), strict=True)
+            for place, span, day in zip(places, spans, ranked[DAY][places].tolist(), strict=True)
         )
 
     return ContextSection(
@@ -358,13 +361,20 @@ def _section(
     )
 
 
-def _messages(lead: str, older: list[TurnText], following: str, current: list[TurnText]) -> tuple[Message, ...]:
+def _spoken(places: Sequence[int], rendered: RenderedTexts, days: Mapping[int, str]) -> Iterator[Message]:
+    """Yield turns as messages, each that begins a day with the line of it first."""
+    for place, turn in zip(places, rendered.turns(places), strict=True):
+        message = turn.message()
+        yield replace(message, content=days[place] + message.content) if place in days else message
+
+
+def _messages(lead: str, older: Iterable[Message], following: str, current: Iterable[Message]) -> tuple[Message, ...]:
     """Return a window as messages: records that follow the query are a separate message, not in the system one."""
     return (
         *((Message("system", lead),) if lead else ()),
-        *(turn.message() for turn in older),
+        *older,
         *((Message("user", following, MEMORY),) if following else ()),
-        *(turn.message() for turn in current),
+        *current,
     )
 
 

@@ -37,7 +37,8 @@ class SourceRef:
     """A source record of a section's text.
 
     Units: relevance in the metric of the space, 1.0 when not scored; ``span`` the characters of the section's content
-    that are this source, from and up to; ``day`` the day on which a recalled turn was said, None for others.
+    that are this source, from and up to; ``day`` the day on which a recalled turn was said, or a turn of the user where
+    the conversation shows days, None for others.
     """
 
     source_type: SourceType

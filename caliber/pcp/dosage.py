@@ -38,17 +38,19 @@ from caliber.context.columns import (
     limit_kinds,
 )
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
+from caliber.context.days import shows_days
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.filling.shares import fill_shared
 from caliber.context.gather.dialogue import mark_turns
 from caliber.context.gather.turns import group_calls
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
-from caliber.context.texts import LEFT_OUT, RenderedTexts, TurnText, day_text, turns_shown_as
+from caliber.context.texts import RenderedTexts, TurnText, turns_shown_as
 from caliber.context.trace import RULES, Decided, trace
 from caliber.context.window import build_window
 from caliber.kernels import uuid7
-from caliber.model.context import AssemblyAction, DecisionCode, SourceType
+from caliber.kernels.tokens.counting import LEFT_OUT
+from caliber.model.context import AssemblyAction, DecisionCode, SectionType, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.forms.messages import MEMORY
 from caliber.model.ids import WindowId
@@ -56,6 +58,7 @@ from caliber.model.search import ResultStatus
 from caliber.model.time import to_us
 from caliber.model.windows import AssemblyDecision, ContextSection, ContextWindow, Message, SourceRef
 from caliber.pcp.window_checks import SPOKEN_TYPES, check_rest, check_sections, not_a_window
+from caliber.resident.conversation import day_mark, day_text
 
 _LEAD: Final = (SYSTEM, PERSONA, EXTRA, SUMMARY)
 """Sources whose sections are filled before the conversation."""
@@ -77,6 +80,8 @@ class _Piece:
     source: int
     passage: int = 0
     speaker: str = ""
+    day: str = ""
+    """The line with the day before it, of a turn that is no line of a passage."""
     turn: TurnText | None = None
     number: int = 0
     group: int = ALONE
@@ -107,6 +112,8 @@ class Dosage:
         pieces, following = self._pieces()
         plan = self._plan(following)
         ranked = _candidates(pieces, plan)
+        if not shows_days(plan, self.limit):
+            ranked[DAY][ranked[PASSAGE_ID] == 0] = 0
         codes = np.full(len(pieces), CONSIDERED, np.uint8)
         limit_kinds(ranked, codes, plan)
         texts = {place: piece.text for place, piece in enumerate(pieces)}
@@ -158,7 +165,8 @@ class Dosage:
         if len(spoken) != len(messages):
             raise not_a_window("has other messages than its sections")
         for number, (piece, message) in enumerate(zip(spoken, messages, strict=True)):
-            turn = next((each for each in turns_shown_as(message) if each.text == piece.text), None)
+            unmarked = replace(message, content=message.content.removeprefix(piece.day))
+            turn = next((each for each in turns_shown_as(unmarked) if each.text == piece.text), None)
             if turn is None:
                 raise not_a_window("has a message that reads otherwise in its text")
             piece.turn, piece.number = turn, number
@@ -207,7 +215,7 @@ class Dosage:
         late = [each for each in others if (each.name in following if following else _source(each) not in _LEAD)]
         early = [each for each in others if each not in late]
         ordered = [*early, of_kind.get(SPOKEN_TYPES[0]), *late, of_kind.get(SPOKEN_TYPES[1])]
-        headers = ["" if each is None else each.content[: each.sources[0].span[0]] for each in ordered]
+        headers = ["" if each is None else _header(each) for each in ordered]
         lengths = base.estimator.lengths_of([self._separator, *headers]).tolist()
         separator = lengths[0] if base.additive else 0
         sections = []
@@ -343,9 +351,14 @@ def _sources(section: ContextSection) -> list[_Piece]:
             raise not_a_window(f"has two sources in one place ({section.name})")
         source = SPOKEN if spoken else _NUMBERS[ref.source_type]
         piece = _Piece(section, ref, section.content[start:end], len(out), source)
+        if spoken and ref.day is not None and section.content[:start].endswith(line := day_mark(_day(ref))):
+            piece.day = line
         if source == PASSAGE:
             step = _STEPS.get(section.content[at:start])
-            _read_line(piece, out[-1] if out and step is not None else None)
+            if section.section_type is SectionType.EARLIER:
+                piece.speaker = piece.text.partition(": ")[0]
+            else:
+                _read_line(piece, out[-1] if out and step is not None else None)
             piece.number = (out[-1].number if out else 0) + (step or 1)
         out.append(piece)
         at = end
@@ -355,6 +368,13 @@ def _sources(section: ContextSection) -> list[_Piece]:
 def _day(ref: SourceRef) -> int:
     """Return the day of a recalled turn, counted from 1970."""
     return int(np.datetime64(ref.day, "D").astype(np.int64))
+
+
+def _header(section: ContextSection) -> str:
+    """Return the text before the first source of a section, without a line with its day."""
+    first = section.sources[0]
+    header = section.content[: first.span[0]]
+    return header if first.day is None else header.removesuffix(day_mark(_day(first)))
 
 
 def _read_line(piece: _Piece, before: _Piece | None) -> None:
@@ -399,10 +419,11 @@ def _candidates(pieces: Sequence[_Piece], plan: AssemblyPlan) -> Candidates:
         numbers[TURN_NUMBER, place] = piece.number if piece.source in (SPOKEN, PASSAGE) else -1
         numbers[MARK, place], numbers[READING, place] = piece.mark, piece.unanswered
         numbers[ORDINAL, place] = -1 - place
-        if piece.passage and piece.ref.day is not None:
-            day = _day(piece.ref)
+        day = 0 if piece.ref.day is None else _day(piece.ref)
+        numbers[DAY, place] = day
+        if piece.passage:
             numbers[PASSAGE_ID, place] = lines.setdefault((section.index, piece.passage), len(lines) + 1)
-            numbers[READING, place], numbers[DAY, place] = piece.at, day
+            numbers[READING, place] = piece.at
             head = int(plan.measure([f"[, {day_text(day)}] "])[0])
             numbers[LEAD, place] = head - (2 if plan.additive else 0)
     count = len(pieces)

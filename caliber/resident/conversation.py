@@ -1,4 +1,4 @@
-"""Neighbour lookup among turns: the previous and next turn of each turn in its scope.
+"""Turns in memory: their times and days, and the previous and next turn of each turn in its scope.
 
 The reader that first needs it builds it, and it grows with the mirror. A changed turn takes the place of its older
 version; readers of an older boundary walk back to the row they know. A turn that was deleted or rolled back
@@ -8,16 +8,29 @@ leaves the chain: the turns before and after it become neighbours, before and af
 from __future__ import annotations
 
 import threading
+from datetime import date, timedelta, timezone, tzinfo
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.process.forks import renew_in_child
+from caliber.model.time import from_us
+from caliber.model.trajectory import TurnRole
 from caliber.resident.chain import NOBODY, Chain
 from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.traits import ALWAYS_US, NO_OFFSET_S
+from caliber.storage.compile.damage import NO_INSTANT, damaged, undated
+from caliber.text.dates import DAY_US, Moment
 
 LOCK = threading.Lock()  # held for microseconds, by the first reader of a new boundary
 renew_in_child(globals(), "LOCK")
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip
 
 
 class Neighbours:
@@ -83,3 +96,54 @@ def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
                 generation.chain = None  # an interrupt, perhaps: half of the rows may be linked; the chain is rebuilt
                 raise
         return Neighbours(snapshot, chain)
+
+
+def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when each turn occurred, or was written if unknown. Shapes: ``int64[n]`` microseconds."""
+    occurred = turns.column("occurred_at")[rows]
+    out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
+    return out
+
+
+def zone_at(offset_s: int | None, unknown: tzinfo) -> tzinfo:
+    """Return the zone of a writer's clock by its offset, or ``unknown`` where none was stored."""
+    return unknown if offset_s is None or offset_s == NO_OFFSET_S else timezone(timedelta(seconds=offset_s))
+
+
+def moments_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> list[Moment]:
+    """Return the instant of each turn, with the zone of its writer, or ``zone`` where that is unknown."""
+    offsets = turns.column("utc_offset_s")[rows].tolist()
+    return [
+        Moment(at_us, zone_at(offset, zone))
+        for at_us, offset in zip(times_of(turns, rows).tolist(), offsets, strict=True)
+    ]
+
+
+def days_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> NDArray[np.int64]:
+    """Return the day of each turn, counted from 1970, as ``moments_of`` has it. Raises: StorageError."""
+    try:
+        return np.array([moment.day.toordinal() - _EPOCH for moment in moments_of(turns, rows, zone)], np.int64)
+    except OverflowError as error:
+        raise undated(turns.relation, map(turns.packed, rows.tolist())) from error
+
+
+def user_days(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> NDArray[np.int64]:
+    """Return the days of turns of the user, 0 for others: an answer is of the day of its question."""
+    days = np.zeros(len(rows), np.int64)
+    users = np.flatnonzero(turns.column("role")[rows] == turns.enum_code("role", TurnRole.USER.value))
+    days[users] = days_of(turns, rows[users], zone)
+    return days
+
+
+def day_text(day: int) -> str:
+    """Return a day, counted from 1970, as passages name it: 8 May 2023."""
+    try:
+        when = from_us(day * DAY_US)
+    except OverflowError:
+        raise damaged(NO_INSTANT) from None
+    return f"{when.day} {_MONTHS[when.month - 1]} {when.year}"
+
+
+def day_mark(day: int) -> str:
+    """Return the line before the first turn of a day in a conversation: — Tuesday, 12 May 2026 —"""
+    return f"— {_WEEKDAYS[(day + 3) % 7]}, {day_text(day)} —\n"

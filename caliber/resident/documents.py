@@ -8,10 +8,12 @@ Source: K-171, P-039.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, codec_of
+
+INDENT: Final = "\n    "
 
 
 def headed(head: str | None, text: str) -> str:
@@ -46,3 +48,23 @@ def document(head: str | None, text: Any) -> bytes:
 def documents_joined(parts: Sequence[str | None]) -> bytes:
     """Return the texts of several fields of a record, each on a line."""
     return b"\n".join(document(None, part) for part in parts if part)
+
+
+def shown(content: bytes | str | None) -> str:
+    """Return content as text."""
+    if isinstance(content, str):
+        return content
+    return "" if content is None else content.decode("utf-8", "replace")
+
+
+def flat(text: str) -> str:
+    """Return a text as one line."""
+    return text if text.isprintable() else " ".join(text.splitlines())
+
+
+def indented(text: str) -> str:
+    """Return a text of which every further line is indented: none can begin a record, a passage or a section."""
+    if text.isprintable():
+        return text
+    first, *others = text.splitlines() or [""]
+    return first + "".join([INDENT + line if line.strip() else "\n" for line in others])

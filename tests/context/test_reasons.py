@@ -13,9 +13,22 @@ from support.evidence import scale, seed
 import caliber
 from caliber import EntityRef, EntityType, ToolCall
 from caliber.context import assembler
-from caliber.context.columns import GROUP, LEAD, MARK, MUST, ORDINAL, PASSAGE_ID, SECTION, SOURCE, TURN_NUMBER, TWIN
+from caliber.context.columns import (
+    DAY,
+    GROUP,
+    LEAD,
+    MARK,
+    MUST,
+    ORDINAL,
+    PASSAGE_ID,
+    SECTION,
+    SOURCE,
+    TURN_NUMBER,
+    TWIN,
+)
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.model.context import DecisionCode
+from caliber.resident.conversation import day_mark
 
 ARTIFACT, NOTE = 3, 4
 STORES = scale(8, 300, daily=2)
@@ -64,7 +77,20 @@ class Twin:
                 else:
                     total += plan.separator_length + (self.of(LEAD, at) if passage else 0)
                 seen.add(passage)
-        return total + 4 * self.holes(self.inside)
+        return total + 4 * self.holes(self.inside) + self.day_lines()
+
+    def day_lines(self) -> int:
+        """Return the length of the lines with the days of the conversation, and of what left it."""
+        plan, total, talk = self.plan, 0, 0
+        for section in (plan.user, plan.earlier, plan.current):
+            last = talk
+            mine = [at for at in self.inside if section is not None and self.of(SECTION, at) == section.index]
+            for at in sorted(mine, key=lambda at: self.of(TURN_NUMBER, at)):
+                day = self.of(DAY, at)
+                total += len(day_mark(day).encode()) if day not in (0, last) else 0
+                last = day or last
+            talk = talk if section is plan.earlier else last
+        return total
 
     def holes(self, places: list[int]) -> int:
         """Return how often a passage leaves turns out between its own."""

@@ -340,14 +340,14 @@ def test_closing_a_scope_keeps_the_last_exchanges_in_view(backend: Any, profile:
         shown = conversation(window)
         assert shown[0:1] != []
         assert [turn for turn in shown if turn in before][-4:] == before[-4:], budget
-        contents = [message["content"] for message in window.to_messages()]
+        contents = [message["content"].rpartition("—\n")[2] for message in window.to_messages()]
         said = [f"Tell me more, {number}." for number in (8, 9)]
         assert [text for text in contents if text in said] == said
         assert contents[-1] == "And the one before that?"
     # A closed scope of another conversation, a day ago, is past: it is recalled, not shown as if it went on.
     clock.advance(ms=24 * 60 * MINUTE_MS)
     window = chat.window("Good morning!", 4_000)
-    assert window.to_messages()[-1]["content"] == "Good morning!"
+    assert window.to_messages()[-1]["content"].rpartition("—\n")[2] == "Good morning!"
 
 
 # --- a correction is no duplicate ----------------------------------------------------------------

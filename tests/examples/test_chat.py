@@ -48,7 +48,8 @@ def lives() -> list[str]:
 def own_words() -> dict[str, set[str]]:
     """Return for each user the words that this user says and nobody else hears, says or asks."""
     spoken: dict[str, set[str]] = {}
-    neutral = words_of(EXAMPLE.read_text(encoding="utf-8")) | {name.casefold() for name in calendar.month_name}
+    dates = {name.casefold() for name in (*calendar.month_name, *calendar.day_name)}
+    neutral = words_of(EXAMPLE.read_text(encoding="utf-8")) | dates
     for life, talk in zip(lives(), TALKS, strict=True):
         neutral |= words_of(talk["user"])
         for step in talk["steps"]:

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import examples
 
-from caliber.context.texts import indented
 from caliber.model import Principal, ToolCall
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, InvalidValue, NotFound
 from caliber.model.windows import ContextWindow
+from caliber.resident.documents import indented
 
 NOTE = (
     "The pump is a model A12 from 2019. Its seal is changed every spring. The cellar is dry. Nobody painted the door."

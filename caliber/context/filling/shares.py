@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from caliber.context.columns import (
     CONSIDERED,
+    DAY,
     EXCLUDED_BUDGET,
     EXCLUDED_SECTION_BUDGET,
     EXCLUDED_SHOWN,
@@ -34,12 +35,13 @@ from caliber.context.columns import (
     beyond_texts,
 )
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
+from caliber.context.days import day_lengths
 from caliber.context.filling.filled import Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan
-from caliber.context.texts import INDENT
 from caliber.model.errors import BudgetTooSmall
+from caliber.resident.documents import INDENT
 
 
 def fill_shared(
@@ -62,13 +64,16 @@ def fill_shared(
     total = full + plan.separator_length + plan.slack - reserve.total
     before = section < plan.user.index
     messages = plan.message_length * (bool((before & ~is_turn).any()) + bool((~before & ~is_turn).any()))
-    total -= messages
+    none = np.zeros(len(considered), np.int64)
+    day_lines, new_day = (none, none > 0) if plan.about is None else day_lengths(plan, ranked, considered)
+    opening = int(day_lines.max(initial=0, where=is_turn))
+    total -= messages + opening
     hard = plan.section_budget(max_tokens).tolist()
     for number, held in reserve.sections:
         hard[number] = max(0, hard[number] - held)
     lengths = sizes[considered]
     lengths = np.where(source == PASSAGE, np.minimum(lengths, plan.excerpt_length(max_tokens)), lengths)
-    cost = lengths + beyond_texts(plan, is_turn, ranked[READING].take(considered))
+    cost = lengths + beyond_texts(plan, is_turn, ranked[READING].take(considered)) + day_lines * new_day
     state = Filling(
         plan=plan,
         full=full,
@@ -81,7 +86,10 @@ def fill_shared(
         passage=ranked[PASSAGE_ID].take(considered).tolist(),
         hard=hard,
         least=0 if not len(cost) else plan.compressed(int(cost.min())) if plan.compresses else int(cost.min()),
-        messages=messages,
+        messages=messages + opening,
+        day=ranked[DAY].take(considered).tolist(),
+        day_lines=day_lines.tolist(),
+        new_day=new_day.tolist(),
         used_in=[0] * len(plan.sections),
     )
     spoken = np.flatnonzero(is_turn)
@@ -93,6 +101,7 @@ def fill_shared(
     if plan.about is not None:
         _fill_about(state, plan.about)
     conversation.begin()
+    state.total += opening - conversation.opening_day()
     covered = ranked[TURN_NUMBER].take(considered)
     _fill_history(state, conversation, covered)
     ordinals = ranked[ORDINAL].take(considered)
@@ -289,5 +298,6 @@ def _smallest(state: Filling, lacking: list[int]) -> int:
             tokens = min(tokens, assembly.truncate_min_tokens)
         # One token more than the parts: each of them may round up.
         opening = plan.tokens(section.header_length) + assembly.message_overhead_tokens * is_turn
+        opening += plan.tokens(state.day_lines[place])
         least.append(tokens + opening + texts + 1)
     return min(least)

@@ -20,6 +20,7 @@ from caliber.context.columns import (
     EXCLUDED_GROUP,
     EXCLUDED_SHOWN,
     INCLUDED,
+    INCLUDED_TRUNCATED,
     MUST,
     PAST,
     RECENT,
@@ -124,9 +125,10 @@ class ShownTurns:
                     state.codes[place] = EXCLUDED_GROUP
             else:
                 overhead = state.price(first) - state.cost[first]
-                room = state.room - overhead - plan.message_length
+                overhead += state.beyond_cut(first)
+                room = state.room - overhead
                 if plan.whole_tokens(room) >= 1 and room >= state.lead[first]:
-                    state.cut(first, room, room + overhead + plan.message_length)
+                    state.cut(first, room, room + overhead)
 
     def _enter_cut(self, call: int, results: list[int]) -> bool:
         """Include a call with its results, the longest of them cut; return whether enough of it remains."""
@@ -180,6 +182,16 @@ class ShownTurns:
         self._show()
         self.full = present_from is not None and (self.start is None or self.start > present_from)
 
+    def opening_day(self) -> int:
+        """Return by how much the first turn of the conversation that carries a day is longer for it."""
+        return next(map(self._state.opens_day, self._dated()), 0)
+
+    def _dated(self) -> list[int]:
+        """Return the places of the turns in the window that can carry their day, in order."""
+        state = self._state
+        inside = (INCLUDED, INCLUDED_TRUNCATED)
+        return [place for place in self._turns.places.tolist() if state.codes[place] in inside and state.day[place]]
+
     def enter_earlier(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
         """Fill unused room with the turns before the first one, newest first; recalled copies of them leave.
 
@@ -191,6 +203,9 @@ class ShownTurns:
         left = turns.places[self._rest]
         left = left[state.decided[left] != INCLUDED]
         groups = turns.groups[np.isin(turns.places, left)]
+        first, opening_day = math.inf, 0
+        older = [place for place in self._dated() if state.section[place] == plan.user.index]
+        day = state.day[older[-1]] if older else 0
         for at in range(len(left) - 1, -1, -1):
             unit = left[at : at + 1] if groups[at] == ALONE else left[groups == groups[at]]
             new = [place for place in unit.tolist() if state.codes[place] != INCLUDED]
@@ -198,9 +213,14 @@ class ShownTurns:
             old = [place for place in new if state.section[place] == plan.user.index]
             message = self._message if opening and old else 0
             length = sum(state.cost[place] + plan.separator_length for place in new) - plan.message_length * len(old)
+            dated = next((place for place in old if state.day_lines[place] and state.number[place] < first), None)
+            another_day = opening_day if dated is None else state.opens_day(dated, day)
+            message += another_day - opening_day
             if length + (opening if old else 0) + message > state.room:
                 return
             state.total -= message
+            opening_day = another_day
+            first = first if dated is None else state.number[dated]
             for place in old:
                 state.section[place] = plan.earlier.index
                 state.cost[place] -= plan.message_length

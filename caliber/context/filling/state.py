@@ -35,6 +35,11 @@ class Filling:
     number: list[int]
     passage: list[int]
     hard: list[int]
+    day: list[int]
+    day_lines: list[int]
+    """The length of the line with the day of each turn that can have one."""
+    new_day: list[bool]
+    """Whether a turn surely has it: the length is then part of its cost."""
     section: list[int] = field(init=False)
     source: list[int] = field(init=False)
     cost: list[int] = field(init=False)
@@ -68,7 +73,7 @@ class Filling:
         """Return the cost of adding a candidate to the window as it is."""
         plan, section = self.plan, self.section[place]
         cost = self.cost[place]
-        if self.source[place] == PASSAGE:
+        if self.passage[place]:
             turns = self.passages.get((section, self.passage[place]))
             if turns:
                 return cost + plan.line_length + self.hole * holes_made(turns, self.number[place])
@@ -93,7 +98,7 @@ class Filling:
         remaining = self.total - self.used
         if price > remaining + self.hole:
             return False
-        if self.source[place] == PASSAGE or not self.used_in[section]:
+        if self.passage[place] or not self.used_in[section]:
             price = self.price(place)
         else:
             price += self.plan.separator_length
@@ -103,7 +108,7 @@ class Filling:
         self.codes[place] = INCLUDED
         self.used += price
         self.used_in[section] = after
-        if self.source[place] == PASSAGE:
+        if self.passage[place]:
             self._note_turn(place)
         return True
 
@@ -131,7 +136,7 @@ class Filling:
         section = self.section[place]
         self.used += price
         self.used_in[section] += price
-        if self.source[place] == PASSAGE:
+        if self.passage[place]:
             self._note_turn(place)
 
     def _note_turn(self, place: int) -> None:
@@ -144,6 +149,14 @@ class Filling:
         self.truncations.append(Truncation(place, room))
         self._count(place, price)
 
+    def beyond_cut(self, place: int) -> int:
+        """Return the length that a turn takes besides its text, cut or not."""
+        return self.plan.message_length + self.day_lines[place] * self.new_day[place]
+
+    def opens_day(self, place: int, before: int = 0) -> int:
+        """Return by how much a turn is longer as the first that shows its day, after text of the day ``before``."""
+        return 0 if self.new_day[place] or self.day[place] == before else self.day_lines[place]
+
     def drop(self, place: int, code: int) -> None:
         """Remove an included candidate, whole or cut; the used length must then be recomputed."""
         self.codes[place] = code
@@ -155,7 +168,7 @@ class Filling:
         self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), {}
         for place in entered(self.decided).tolist():
             whole = self.cost[place]
-            extra = self.plan.message_length if place in cuts and self.source[place] == SPOKEN else 0
+            extra = self.beyond_cut(place) if place in cuts and self.source[place] == SPOKEN else 0
             self.cost[place] = cuts[place] + extra if place in cuts else whole
             self._count(place, self.price(place))
             self.cost[place] = whole

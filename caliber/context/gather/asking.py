@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.context.conversation import TASKS, TURNS, last_said
 from caliber.context.inputs import TextSource
-from caliber.context.texts import shown
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.embedding_target import mean_vector, says_something
 from caliber.model.lazy_dataclass import dataclass
-from caliber.resident.documents import document_of
+from caliber.resident.documents import document_of, shown
 from caliber.resident.snapshot import ResidentSnapshot
 
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.config.cron import zone_of
 from caliber.context.columns import (
     AGE_US,
     ALONE,
+    DAY,
     ERROR,
     FIELDS,
     GROUP,
@@ -45,6 +47,7 @@ from caliber.context.conversation import (
     newest_scope,
     open_scopes,
 )
+from caliber.context.days import shows_days
 from caliber.context.gather.ancestry import ancestors_of, keep_of_ancestors
 from caliber.context.gather.dialogue import Conversation
 from caliber.context.gather.recall import recallable, tasks_in_reach
@@ -58,6 +61,7 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import CutOff
+from caliber.resident.conversation import user_days
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import visible_rows
 from caliber.schema.traits import Enters
@@ -421,6 +425,8 @@ def join(
         if conversation is not None:
             numbers[MARK, here] = conversation.marks
             numbers[SECTION, here][conversation.current :] = plan.current.index
+            if plan.about is not None and shows_days(plan, inputs.max_tokens):
+                numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
         ids[here] = inputs.snapshot[TURNS].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)

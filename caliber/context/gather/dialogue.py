@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import MUST, PAST, RECENT
-from caliber.context.conversation import SCOPES, last_said, times_of
+from caliber.context.conversation import SCOPES, last_said
 from caliber.context.gather.turns import Keep, TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
+from caliber.resident.conversation import times_of
 from caliber.resident.mirror import RelationSnapshot
 
 

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.cron import zone_of
-from caliber.context.conversation import PASSAGE, SUMMARY, moments_of, times_of
+from caliber.context.conversation import PASSAGE, SUMMARY
 from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
+from caliber.resident.conversation import moments_of, times_of
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
 from caliber.storage.compile.damage import undated

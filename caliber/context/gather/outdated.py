@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.conversation import TASKS, TURNS, times_of
+from caliber.context.conversation import TASKS, TURNS
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.model.references import EntityType
 from caliber.model.trajectory import TurnRole
+from caliber.resident.conversation import times_of
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import visible_rows
 from caliber.schema.relations import NOTE

@@ -22,11 +22,11 @@ from caliber.context.gather.duplicates import Recalled, find_twins, words_of
 from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
-from caliber.context.texts import shown
 from caliber.model.context import Reach
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
+from caliber.resident.documents import shown
 from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, all_of, one_of

@@ -19,8 +19,8 @@ from caliber.context.gather.candidates import Part
 from caliber.context.gather.duplicates import Recalled, Rows
 from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.texts import shown
 from caliber.model.lazy_dataclass import dataclass
+from caliber.resident.documents import shown
 from caliber.resident.mirror import RelationSnapshot
 from caliber.storage.compile.codec import decoder_of
 from caliber.text.words import Analyzer

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +28,7 @@ from caliber.context.columns import (
     VALUE,
     VALUES_IN_ONE,
 )
-from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS, moments_of, times_of
+from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
@@ -53,15 +52,14 @@ from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
-from caliber.context.texts import OUTDATED_LEAD, FixedText, day_text
+from caliber.context.texts import OUTDATED_LEAD, FixedText
 from caliber.model.windows import CutOff
-from caliber.storage.compile.damage import undated
+from caliber.resident.conversation import day_text, days_of, times_of
 
 if TYPE_CHECKING:
     from caliber.context.gather.repeats import Repeats
     from caliber.search.searcher import Searcher
 
-_EPOCH: Final = date(1970, 1, 1).toordinal()
 _ONE: Final = np.float32(1)
 
 
@@ -230,11 +228,7 @@ def as_passages(
     if not len(rows):
         return part
     times = times_of(turns, rows)
-    zone = zone_of(plan.config.time_zone)
-    try:
-        days = np.array([moment.day.toordinal() - _EPOCH for moment in moments_of(turns, rows, zone)], np.int64)
-    except OverflowError as error:
-        raise undated(turns.relation, map(turns.packed, rows.tolist())) from error
+    days = days_of(turns, rows, zone_of(plan.config.time_zone))
     tasks, numbers = turns.column("trajectory_id")[rows], turns.column("turn_number")[rows]
     first_day = days.min()
     _, of = np.unique(tasks.astype(np.int64) * (days.max() - first_day + 1) + days - first_day, return_inverse=True)

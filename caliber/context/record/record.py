@@ -56,9 +56,10 @@ from caliber.context.record.rules import (
     unpacked_cut_off,
     unpacked_one_shot,
 )
-from caliber.context.texts import Cut, RenderedTexts
+from caliber.context.texts import RenderedTexts
 from caliber.context.trace import Decided
 from caliber.kernels import sha256_batch
+from caliber.kernels.tokens.counting import Cut
 from caliber.model.context import DecisionCode
 from caliber.model.errors import StorageError
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId

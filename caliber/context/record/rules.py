@@ -6,7 +6,7 @@ from typing import Any
 
 from caliber.config.injection import InjectionKind
 from caliber.context.rules import OneShot
-from caliber.context.texts import Cut
+from caliber.kernels.tokens.counting import Cut
 from caliber.model.context import SourceType
 from caliber.model.windows import CutOff
 

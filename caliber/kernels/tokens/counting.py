@@ -17,8 +17,39 @@ from caliber.kernels.tokens import reference
 from caliber.kernels.tokens.estimators import BytesEstimator, Estimator
 from caliber.kernels.tokens.graphemes import boundary_at_or_before
 from caliber.model.errors import DTypeError
+from caliber.model.lazy_dataclass import dataclass
 
 ELLIPSIS = "..."
+LEFT_OUT = "…"
+"""The mark of sentences and of turns that are left out between others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The cut of a text: its length in characters, and whether dots follow.
+
+    ``spans`` are the sentences that stay of a compressed text; where others are left out between them, a mark stands.
+    """
+
+    characters: int
+    dots: bool
+    spans: tuple[tuple[int, int], ...] = ()
+
+    def of(self, whole: str) -> str:
+        """Return the rest of a text after the cut."""
+        if self.spans:
+            return quoted(whole, self.spans) + f" {LEFT_OUT}" * self.dots
+        return whole[: self.characters] + (ELLIPSIS if self.dots else "")
+
+
+def quoted(whole: str, spans: Sequence[tuple[int, int]]) -> str:
+    """Return parts of a text in their order, with a mark between those that do not adjoin."""
+    out, before = "", None
+    for start, end in spans:
+        gap = "" if before is None else whole[before:start]
+        out += (f" {LEFT_OUT} " if gap.strip() else gap) + whole[start:end]
+        before = end
+    return out
 
 
 def estimate_tokens(text: str, *, estimator: Estimator) -> int:

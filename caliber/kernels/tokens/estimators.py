@@ -321,3 +321,8 @@ def costs_of(vocabulary: str) -> npt.NDArray[np.uint8]:
 def digest_of(vocabulary: str) -> str:
     """Return by which tables a text was measured: another fit has another name."""
     return blake2b(COSTS[vocabulary], digest_size=4).hexdigest()
+
+
+def byte_length(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8"))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from datetime import date, timedelta, timezone, tzinfo
+from datetime import date, timedelta
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.resident.conversation import zone_at
 from caliber.resident.mirror import Generation
 from caliber.schema.traits import NO_OFFSET_S
 from caliber.search.ranking.fusion import times_us
@@ -51,7 +52,7 @@ class DaysMeant:
         known = self._known.setdefault(item.owners.generation, {})
         unread: list[tuple[int, Moment, tuple[int, date, str]]] = []
         for at, (row, at_us) in enumerate(zip(rows.tolist(), times[rows].tolist(), strict=True)):
-            moment = Moment(at_us, _zone(None if offsets is None else offsets[at], when.zone))
+            moment = Moment(at_us, zone_at(None if offsets is None else offsets[at], when.zone))
             key = (row, moment.day, str(moment.zone))
             if key in known:
                 found[row] = _means(known[key], when)
@@ -62,10 +63,6 @@ class DaysMeant:
             known[key] = days = _days_of(" ".join(map(item.words.dictionary.word, words)), moment)
             found[row] = _means(days, when)
         return found
-
-
-def _zone(offset: int | None, unknown: tzinfo) -> tzinfo:
-    return unknown if offset is None or offset == NO_OFFSET_S else timezone(timedelta(seconds=offset))
 
 
 def _days_of(text: str, moment: Moment) -> _Days:
