@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 from locomo import _knob, _table
 from retrieval.asking import SPACES, Stores
-from retrieval.conversations import load_all, without_names
+from retrieval.conversations import BadData, Conversation, load_all, without_names
 from retrieval.measures import DEPTH, MEASURES, RECALL_10, measure
 from retrieval.unanswerable import EVERYDAY, GIBBERISH, TALK
-
-from caliber.cli.evaluating.conversations import BadData, Conversation
 
 OFF: Mapping[str, Any] = {"search.floor.words": 0.0, "search.floor.words_alone": 0.0}
 CHATTER = (1, 2)

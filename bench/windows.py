@@ -21,22 +21,21 @@ from typing import Any
 import numpy as np
 from locomo import knob
 from retrieval.asking import SPACES, Stores
-from retrieval.conversations import load_all
+from retrieval.conversations import BadData, load_all
 from retrieval.measures import bootstrap
 from retrieval.report import markdown
 from retrieval.variants import Variant, choose, read_variants, switched_on
-from retrieval.windows import ask_windows
-
-from caliber.cli.evaluating.conversations import BadData
-from caliber.cli.evaluating.windows import (
+from retrieval.windows import (
     BUDGETS,
     FILLED,
     SEARCH_AND_FILL,
     TASKS,
     Asked,
+    ask_windows,
     by_place_and_budget,
-    figures_of,
 )
+
+from caliber.cli.evaluating.windows import figures_of
 from caliber.config import CaliberConfig
 from caliber.config.profiles import PROFILES
 
@@ -180,7 +179,7 @@ def _cell(items: Sequence[Asked], filled: Sequence[Asked] | None) -> dict[str, A
     shares: dict[str, list[float]] = {}
     for item in items:
         shares.setdefault(item.group, []).append(item.window.share)
-    out = figures_of(items)
+    out = figures_of([item.window for item in items])
     out["by conversation"] = {name: float(np.mean(values)) for name, values in shares.items()}
     if filled is not None:
         gains = [one.window.share - other.window.share for one, other in zip(items, filled, strict=True)]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 import caliber
 from caliber import EntityRef, EntityType
-from caliber.cli.evaluating.conversations import Conversation, Remembered, remember
 from caliber.config import CaliberConfig
 from caliber.config.profiles import PROFILES
 from caliber.config.profiles.services import EMBEDDING
 from caliber.llm import build_embedding_provider
 from caliber.llm.protocols import EmbeddingProvider, FloatMatrix, FloatVector
 from retrieval.baseline import Baseline
+from retrieval.conversations import Conversation, Remembered, remember
 from retrieval.measures import DEPTH, Scored, measure
 
 SPACES: Mapping[str, Mapping[str, Any]] = {

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from caliber.cli.evaluating.windows import TASKS, Asked
 from caliber.config import CaliberConfig
 from caliber.config.nested import value_at
 from retrieval.ablation import Overrides
+from retrieval.windows import TASKS, Asked
 
 RECALL_OFF: Overrides = {"recall.limit": 0}
 

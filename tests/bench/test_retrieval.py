@@ -15,12 +15,11 @@ import pytest
 from retrieval import ablation, tuning
 from retrieval.asking import Stores, ask_baseline
 from retrieval.baseline import K1, LEND_FAR, LEND_NEAR, B, Baseline
-from retrieval.conversations import load_all
+from retrieval.conversations import BadData, load, load_all
 from retrieval.measures import MEASURES, Scored, bootstrap, measure
 from support.bench.talks import TALK
 
 import caliber
-from caliber.cli.evaluating.conversations import BadData, load
 
 
 @pytest.fixture

@@ -10,12 +10,22 @@ import windows
 from retrieval import variants
 from retrieval.asking import Stores
 from retrieval.conversations import load_all
-from retrieval.windows import ask_windows
+from retrieval.windows import (
+    FILLED,
+    NEW,
+    NEWEST,
+    SAME,
+    SEARCH_AND_FILL,
+    TASKS,
+    WITH_DAYS,
+    Asked,
+    ask_windows,
+    lines_that_fit,
+)
 from support.bench.talks import TALK
 
 import caliber
 from caliber.cli.evaluating.evidence import Held
-from caliber.cli.evaluating.windows import FILLED, NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, WITH_DAYS, Asked
 
 
 @pytest.fixture
@@ -160,3 +170,19 @@ def test_variants_are_measured_beside_the_profile(
     text = capsys.readouterr().out
     assert "left out, for want of recall.telepathy: of tomorrow" in text
     assert "the one chosen on the others" in text
+
+
+def test_lines_fit_until_the_first_that_does_not() -> None:
+    lines = ["aaaa", "b", "cccccccc", "", "d"]
+
+    def plainly(budget: int) -> int:
+        used = 0
+        for count, line in enumerate(lines):
+            used += len(line) + 1
+            if used > budget:
+                return count
+        return len(lines)
+
+    for budget in range(25):
+        assert lines_that_fit(lines, len, budget) == plainly(budget)
+    assert lines_that_fit([], len, 5) == 0

@@ -112,21 +112,6 @@ def test_recall_and_hit_rate_count_ids_and_texts_that_came_in_time(world: World)
     assert found["degraded"] == {}
 
 
-def test_toml_and_json_lines_say_the_same(world: World) -> None:
-    lines = world.ask({"query": "How is SQLite reached?", "expected": ["sqlite"], "filter": {"note_type": "fact"}})
-    toml = world.folder / "questions.toml"
-    toml.write_text(
-        "[[question]]\nquery = 'How is SQLite reached?'\n"
-        f"expected = '{world.ids['sqlite']}'\nfilter = {{ note_type = 'fact' }}\n"
-    )
-    one, other = (caliber_json("-c", world.file, "eval", file) for file in (lines, toml))
-    assert one["answers"][0].pop("place") == "line 1"
-    assert other["answers"][0].pop("place") == "question 1"
-    for document in (one, other):
-        del document["file"]
-    assert one == other
-
-
 # --- reasons ------------------------------------------------------------------------------------
 
 
@@ -135,12 +120,12 @@ def test_a_record_that_came_late_is_explained_by_legs_and_what_came_before(world
     assert missed["code"] == "ranked"
     assert missed["rank"] > 1
     assert missed["id"] == str(world.ids["postgresql"])
-    assert missed["label"] == "driver: PostgreSQL is reached through psycopg."
+    assert missed["label"] == "driver"
     best = missed["before"][0]
     assert best["id"] == str(world.ids["sqlite"])
     assert best["rank"] == 1
-    assert missed["legs"]["vector"]["rank"] > 1
-    assert missed["score"] == pytest.approx(best["score"] - sum(best["gains"].values()), abs=1e-5)
+    assert missed["score"] == pytest.approx(sum(missed["breakdown"].values()), abs=1e-5)
+    assert missed["breakdown"]["vector"] < best["breakdown"]["vector"]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +191,7 @@ def test_what_has_nothing_in_common_and_what_has_no_vector(tmp_path: Path) -> No
     world = World(tmp_path, search__min_similarity=0.99)
     missed = world.miss({"query": "zebra", "expected": "sqlite"})
     assert missed["code"] == "no_match"
-    assert "of 0.99" in missed["why"]
+    assert "min_similarity = 0.99" in missed["why"]
     with caliber.open(world.settings) as memory:
         blank = memory.append_turn(world.ids["scope"], role="user", content="   ")
     world.ids["blank"] = blank.turn_id
@@ -306,9 +291,9 @@ def test_people_read_figures_and_reasons(world: World) -> None:
     )
     text = run("-c", world.file, "eval", file, "--k", "1", "--limit-misses", "2").stdout
     assert "3 questions, 3 expected records" in text
-    assert "first 1" in text
+    assert "recall" in text
     assert "missed: 3 of 3" in text
-    assert re.search(r"it came (2nd|3rd|\dth) of", text)
+    assert re.search(r"it came as number \d of", text)
     assert "1. note: driver" in text
     assert "a \N{REPLACEMENT CHARACTER}[31mred" in text
     assert "\x1b" not in text
@@ -328,7 +313,6 @@ def test_people_read_figures_and_reasons(world: World) -> None:
         ('{"query": "", "expected": "a"}', "query must be"),
         ('{"expected": "a"}', "query must be"),
         ('{"qeury": "x", "expected": "a"}', "did you mean 'query'"),
-        ('{"query": "x", "expected": "a", "filter": ["b"]}', "filter must map"),
         ('{"query": "x", "expected": "a", "as_of": "soon"}', "as_of must be an instant"),
         ('{"query": "x", "expected": "a", "as_of": "2024-01-01T00:00:00"}', "time zone"),
         ('{"query": "x", "expected": "a", "as_of": 5}', "as_of must be an instant"),
@@ -336,14 +320,12 @@ def test_people_read_figures_and_reasons(world: World) -> None:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_bad_lines_are_named_and_nothing_is_measured(line: str, fault: str, world: World) -> None:
+def test_a_bad_line_is_named_and_nothing_is_measured(line: str, fault: str, world: World) -> None:
     file = world.folder / "bad.jsonl"
     file.write_text('{"query": "x", "expected": "a"}\n\n' + line + "\n" + '{"query": 5}\n')
     error = caliber_json("-c", world.file, "eval", file, code=2)["error"]
-    assert error["kind"] == "bad_questions"
-    assert [item["place"] for item in error["bad"]] == ["line 3", "line 4"]
-    assert fault in error["bad"][0]["fault"]
-    assert f"{file}, line 3: " in error["message"]
+    assert error["message"].startswith(f"{file}, line 3: ")
+    assert fault in error["message"]
 
 
 def test_bytes_that_are_no_utf8_and_files_that_are_none(world: World) -> None:
@@ -352,33 +334,18 @@ def test_bytes_that_are_no_utf8_and_files_that_are_none(world: World) -> None:
     assert "not UTF-8 (byte 12)" in run("-c", world.file, "eval", file, code=2).stderr
     file.write_text("\n\n")
     assert "holds no questions" in run("-c", world.file, "eval", file, code=2).stderr
-    assert "no such file" in run("-c", world.file, "eval", world.folder / "none.jsonl", code=2).stderr
-    folder = world.folder / "folder.jsonl"
-    folder.mkdir()
-    assert "is a folder" in run("-c", world.file, "eval", folder, code=2).stderr
-    assert ".jsonl or .toml" in run("-c", world.file, "eval", world.folder / "a.csv", code=2).stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("[[question]]\nquery = x\n", "line 2"),
-        ("[question]\nquery = 'x'", "[[question]]"),
-        ("[[questions]]\nquery = 'x'", "questions is not a list"),
-        ("[[question]]\nquery = 'x'", "question 1: expected must be"),
-        ("[[question]]\nquery = 'x'\nexpected = 'a'\nas_of = 2024-01-01", "as_of must be an instant"),
-        ("", "holds no questions"),
-    ],
-)
-def test_bad_toml_says_where(text: str, fault: str, world: World) -> None:
-    file = world.folder / "bad.toml"
-    file.write_text(text)
-    assert fault in run("-c", world.file, "eval", file, code=2).stderr
+    assert "No such file" in run("-c", world.file, "eval", world.folder / "none.jsonl", code=2).stderr
+    assert "Is a directory" in run("-c", world.file, "eval", world.folder, code=2).stderr
 
 
 def test_what_search_refuses_is_reported_with_the_place_of_the_question(world: World) -> None:
     fine = {"query": "x", "expected": "a"}
-    for wrong in ({"filter": {"colour": "red"}}, {"filter": {"note_type": "joke"}}, {"kinds": ["notes"]}):
+    for wrong in (
+        {"filter": {"colour": "red"}},
+        {"filter": {"note_type": "joke"}},
+        {"kinds": ["notes"]},
+        {"filter": ["b"]},
+    ):
         error = world.eval(fine, {**fine, **wrong}, code=2)["error"]
         assert error["message"].startswith("line 2: ")
         assert error["place"] == "line 2"
@@ -390,5 +357,5 @@ def test_miss_of_a_search_through_the_database_says_that_nobody_looked_at_all(tm
     world = World(tmp_path, search__mode="backend")
     found = world.eval({"query": "zebra", "expected": "nothing says this"}, code=1)
     (missed,) = found["misses"]
-    assert (missed["code"], "search.mode" in missed["why"]) == ("degraded", True)
+    assert (missed["code"], missed["why"]) == ("degraded", "search was degraded: not_resident")
     assert found["degraded"] == {"not_resident": 1}

@@ -1,10 +1,10 @@
-"""Evidence held by a window, and the records that fit into a budget line by line."""
+"""Evidence held by a window."""
 
 from __future__ import annotations
 
 import pytest
 
-from caliber.cli.evaluating.evidence import Wanted, lines_that_fit
+from caliber.cli.evaluating.evidence import Wanted
 
 TEXT = (
     "# Notes\n- dog (fact): Pixel is a collie.\n\n# Recall\n[Ines, 8 May 2023] I adopted   a greyhound\n"
@@ -41,19 +41,3 @@ def test_an_expected_text_is_held_where_it_is_contained() -> None:
 def test_patterns_in_a_record_are_plain_text() -> None:
     assert Wanted("x", "cost is (5$)? [a-z]+ \\d").held_in("user: cost is (5$)? [a-z]+ \\d\n")
     assert not Wanted("x", "cost is .*").held_in("user: cost is low\n")
-
-
-def test_lines_fit_until_the_first_that_does_not() -> None:
-    lines = ["aaaa", "b", "cccccccc", "", "d"]
-
-    def plainly(budget: int) -> int:
-        used = 0
-        for count, line in enumerate(lines):
-            used += len(line) + 1
-            if used > budget:
-                return count
-        return len(lines)
-
-    for budget in range(25):
-        assert lines_that_fit(lines, len, budget) == plainly(budget)
-    assert lines_that_fit([], len, 5) == 0

@@ -1,34 +1,24 @@
-"""Command ``eval``: measures recall of search on the user's questions, and explains each miss."""
+"""Command ``eval``: measures search, or windows, on the user's questions, and explains each miss."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.memory.query import with_kinds
-from caliber.cli.output import Output, plural, printable
+from caliber.cli.output import Output, plural
 from caliber.cli.settings import Settings, with_store
-
-if TYPE_CHECKING:
-    from caliber.cli.evaluating.judging import Judged
-    from caliber.cli.evaluating.reasons import Missed
-
-_CUTOFFS: Final = (5, 10)
-_PARTS_SHOWN: Final = 4
 
 
 @click.command("eval")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--k", "cutoffs", multiple=True, type=click.IntRange(min=1), default=_CUTOFFS, show_default=True,
-    help="Count the first K hits; repeatable. The largest decides what is missed.",
+    "--k", "cutoffs", multiple=True, type=click.IntRange(min=1),
+    help="Count the first K hits; repeatable. The largest decides what is missed.  [default: 5, 10]",
 )  # fmt: skip
 @with_kinds
 @click.option(
@@ -39,13 +29,8 @@ _PARTS_SHOWN: Final = 4
 @click.option(
     "--budgets", metavar="TOKENS,…", help="With --windows: sizes of the windows.  [default: 500,1000,2000,4000,8000]"
 )
-@click.option(
-    "--task", metavar="TASK", help="With --windows: windows of TASK (its id, or `latest`), not of a new task."
-)
 @with_store
-@click.pass_context
 def evaluate(
-    context: click.Context,
     settings: Settings,
     file: Path,
     cutoffs: tuple[int, ...],
@@ -54,143 +39,62 @@ def evaluate(
     fail_under: float | None,
     windows: bool,
     budgets: str | None,
-    task: str | None,
 ) -> int:
     """Measure search on the questions in FILE, and explain every miss.
 
-    FILE is JSON Lines or TOML. A line is {"query": "...", "expected": ["..."]}, with ids of records, or texts that they
-    hold; "kinds", "filter" and "as_of" narrow a question. In TOML each question is a table [[question]].
+    FILE is JSON Lines. A line is {"query": "...", "expected": ["..."]}, with ids of records, or texts that they hold;
+    "kinds", "filter" and "as_of" narrow a question.
 
     With --windows each question is asked of windows at several budgets: how much of what was expected each holds, and
     which step of assembly lost the rest. A new task of the owner of the newest one is assembled, and deleted
-    afterwards. FILE can then also be a conversation with questions in LoCoMo's form (.json); it is measured in a store
-    of its own.
+    afterwards, which only an admin may do.
 
     Vectors that still wait are made first. Exit code 1 when search was degraded, or recall is below --fail-under.
     """
-    if windows:
-        from caliber.cli.evaluating.windows_command import evaluate_windows
-
-        if context.get_parameter_source("cutoffs") is ParameterSource.COMMANDLINE:
-            raise UsageError("--k counts hits of search: windows have --budgets", "leave out --k or --windows")
-        return evaluate_windows(settings, file, budgets, task, kinds, limit_misses, fail_under)
-    if budgets is not None or task is not None:
-        raise UsageError("--budgets and --task are for --windows", "add --windows")
-    from caliber.cli.evaluating.judging import judge_all
     from caliber.cli.evaluating.questions import read_questions
-    from caliber.cli.evaluating.reasons import Reasons
+    from caliber.cli.evaluating.recall import Recall
+    from caliber.cli.evaluating.windows import WindowEvidence
 
+    if windows and cutoffs:
+        raise UsageError("--k counts hits of search: windows have --budgets", "leave out --k or --windows")
+    if budgets is not None and not windows:
+        raise UsageError("--budgets is for --windows", "add --windows")
     questions = read_questions(file)
-    steps = sorted(set(cutoffs))
     with settings.memory() as memory:
-        if steps[-1] > memory.config.search.limit_max:
-            raise UsageError(f"--k {steps[-1]} is more than search.limit_max = {memory.config.search.limit_max}")
+        measured: Recall | WindowEvidence = (
+            WindowEvidence(memory, kinds or None, budgets) if windows else Recall(memory, kinds or None, cutoffs)
+        )
         memory.search("", kinds=kinds or None, limit=1)  # an unknown kind is no fault of a question
-        # Figures must not depend on how far the worker has come.
-        memory.flush()
+        memory.flush()  # figures must not depend on how far the worker has come
         with settings.out.progress("questions", len(questions), "questions") as advance:
-            judged = judge_all(memory, questions, kinds or None, steps[-1], advance)
-        missed = [(item.question, answer.expected) for item in judged for answer in item.missed(steps[-1])]
-        reasons = Reasons(memory, kinds or None, steps[-1])
-        explained = [reasons.explain(*pair) for pair in missed[:limit_misses]]
-        position = memory.search("", limit=1).position
-    document = _document(file, judged, steps, explained, len(missed), position)
-    settings.out.result(document, lambda: _print(settings.out, document, explained))
-    return _verdict(settings.out, document, fail_under)
-
-
-def _document(
-    file: Path, judged: Sequence[Judged], steps: Sequence[int], explained: Sequence[Missed], missed: int, position: Any
-) -> dict[str, Any]:
-    from caliber.cli.evaluating.judging import hit_rate, mean_recall
-
-    return {
-        "file": file,
-        "questions": len(judged),
-        "expected": sum(len(item.answers) for item in judged),
-        "recall": {str(k): mean_recall(judged, k) for k in steps},
-        "hit_rate": {str(k): hit_rate(judged, k) for k in steps},
-        "missed": missed,
-        "misses": explained,
-        "degraded": dict(Counter(item.degraded for item in judged if item.degraded is not None)),
-        "position": position,
-        "answers": [
-            {
-                "place": item.question.place,
-                "query": item.question.query,
-                "expected": [
-                    {"expected": answer.expected.text, "id": answer.record_id, "rank": answer.rank}
-                    for answer in item.answers
-                ],
-            }
-            for item in judged
-        ],
-    }
-
-
-def _verdict(out: Output, document: dict[str, Any], fail_under: float | None) -> int:
+            document = {"file": file, **measured.of(questions, limit_misses, advance)}
+    settings.out.result(document, lambda: _print(settings.out, document, measured.print_figures, measured.print_miss))
     code = DONE
     for reason, count in document["degraded"].items():
-        out.note(f"degraded: {reason}, for {plural(count, 'question')}")
+        settings.out.note(f"degraded: {reason}, for {plural(count, 'question')}")
         code = PROBLEM
-    k, recall = list(document["recall"].items())[-1]
-    if fail_under is not None and recall < fail_under:
-        out.note(f"recall@{k} {recall:.3f} is below {fail_under:g}")
-        code = PROBLEM
+    for what, share in document["headline"].items():
+        if fail_under is not None and share < fail_under:
+            settings.out.note(f"{what} {share:.3f} is below {fail_under:g}")
+            code = PROBLEM
     return code
 
 
-# --- for people ---------------------------------------------------------------------------------
-
-
-def _print(out: Output, document: dict[str, Any], explained: Sequence[Missed]) -> None:
-    from rich.table import Table
+def _print(out: Output, document: dict[str, Any], figures: Any, miss: Any) -> None:
     from rich.text import Text
 
-    count, expected = document["questions"], document["expected"]
-    out.print(f"{plural(count, 'question')}, {plural(expected, 'expected record')}")
-    table = Table.grid(padding=(0, 2))
-    table.add_row("", *(Text(f"first {k}", style="bold") for k in document["recall"]))
-    for title, key in (("recall", "recall"), ("questions with a hit", "hit_rate")):
-        table.add_row(title, *(Text(f"{value:.3f}") for value in document[key].values()))
-    out.console.print(table)
-    if not document["missed"]:
-        out.print("nothing was missed")
-        return
-    out.print()
-    out.print(f"missed: {document['missed']:,} of {expected:,}")
-    for missed in explained:
-        _print_missed(out, missed)
-    if len(explained) < document["missed"]:
-        out.print(f"… and {document['missed'] - len(explained):,} more; --limit-misses explains more")
+    from caliber.cli.evaluating.recall import one_line
 
-
-def _print_missed(out: Output, missed: Missed) -> None:
-    from rich.text import Text
-
-    from caliber.cli.evaluating.reasons import ordinal
-
-    width = min(out.console.width, 100)
-    out.console.print(
-        Text(show.shortened(f"{missed.place}  {_line(missed.query)}", width), style="bold"), soft_wrap=True
-    )
-    what = missed.label if missed.label is not None else f"“{_line(missed.expected)}”"
-    out.console.print(Text(show.shortened(f"  expected  {_line(what)}", width)))
-    if missed.id is not None:
-        out.console.print(Text(f"            {missed.kind} {missed.id}", style="bright_black"))
-    out.console.print(Text(f"  why       {missed.why}", style="yellow"))
-    if missed.legs:
-        legs = sorted(missed.legs.items(), key=lambda item: item[1].rank)
-        leg_texts = ", ".join(f"{name} {leg.part:.2f} ({ordinal(leg.rank)})" for name, leg in legs)
-        out.console.print(Text(f"  score     {missed.score:.2f}: {leg_texts}", style="dim"))
-    for at, before in enumerate(missed.before):
-        head = "  before it " if not at else "            "
-        out.console.print(Text(show.shortened(f"{head}{before.rank}. {before.kind}: {before.label}", width)))
-        parts = sorted(before.gains.items(), key=lambda item: -abs(item[1]))
-        gains = [f"{name} {gain:+.2f}" for name, gain in parts[:_PARTS_SHOWN] if abs(gain) >= 0.005]
-        if gains:
-            out.console.print(Text(f"               {', '.join(gains)}", style="dim"))
-
-
-def _line(text: str) -> str:
-    return " ".join(printable(text).split())
+    out.print(f"{plural(document['questions'], 'question')}, {plural(document['expected'], 'expected record')}")
+    figures(out, document)
+    count = document["missed"]
+    out.print(f"missed: {count:,} of {document['expected']:,}" if count else "nothing was missed")
+    for missed in document["misses"]:
+        width = min(out.console.width, 100)
+        head = show.shortened(f"{missed['place']}  {one_line(missed['query'])}", width)
+        out.console.print(Text(head, style="bold"), soft_wrap=True)
+        what = missed["label"] or f"“{missed['expected']}”"
+        out.console.print(Text(show.shortened(f"  expected  {one_line(what)}", width)))
+        miss(out, missed, width)
+    if more := count - len(document["misses"]):
+        out.print(f"… and {more:,} more; --limit-misses explains more")

@@ -1,8 +1,7 @@
-"""Assembly and scoring of windows per budget: which expected texts each holds, and which step lost the others.
+"""Expected texts that a window holds, and the step of assembly that lost each of the others.
 
-A window holds a record when the record's whole content appears in ``ContextWindow.text`` as one message: after a label
-or the beginning of a line, up to the end of a line. White space may differ; truncated content does not count. For an
-expected text it is enough that the window contains it, ignoring case and white space.
+A window holds a record when its whole content stands in the text as one message: after a label or the beginning of a
+line, up to the end of a line, whatever the white space. An expected text need only be contained.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
@@ -21,33 +19,23 @@ from caliber.cli.evaluating.questions import folded
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, NotFound
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.windows import AssemblyDecision, ContextWindow
+from caliber.model.windows import ContextWindow
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
 
-NOT_FOUND, EVICTED = "not_found", "evicted"
-
 _CODE_OF_RULE: Final = {
-    "relevance_threshold": "below_floor",
-    "section_limit": "section_full",
-    "budget_limit": "budget_full",
-    "group_limit": "group",
-    "dosage_limit": "dosage",
-    "left_with_block": EVICTED,
-}
-"""Codes of decisions; others have the decision's own name."""
-_SAYS_LESS: Final = {"truncated": 0, "already_shown": 2, EVICTED: 3}
+    "relevance_threshold": "below_floor", "section_limit": "section_full", "budget_limit": "budget_full",
+    "group_limit": "group", "dosage_limit": "dosage", "left_with_block": "evicted",
+}  # fmt: skip
+_SAYS_LESS: Final = {"truncated": 0, "already_shown": 2, "evicted": 3}
 """Which of several decisions about one record is given: the least; 1 for the others."""
-_CODE_OF_FILTER: Final = {"min_relevance": "below_floor", "min_similarity": "below_floor", "not_found": NOT_FOUND}
+_CODE_OF_FILTER: Final = {"min_relevance": "below_floor", "min_similarity": "below_floor", "not_found": "not_found"}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A text that windows should hold; ``label`` names it in the answer.
-
-    ``whole`` asks for the text as one message. ``rank`` is where search finds the record ``id``, from 1.
-    """
+    """A text that windows should hold, ``whole`` as one message; ``rank`` is where search finds the record ``id``."""
 
     label: str
     text: str
@@ -78,11 +66,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One window: the labels of the expected texts that it holds, and the step that lost each of the others.
-
-    Units: ``evidence_tokens`` of the texts held and ``used_tokens`` of the window under the configured estimator;
-    ``seconds`` of the assembly.
-    """
+    """One window: the labels of the expected texts that it holds, and the step that lost each of the others."""
 
     budget: int
     wanted: int
@@ -108,15 +92,6 @@ def token_counter(memory: Caliber) -> Callable[[str], int]:
     return lambda text: estimate_tokens(text, estimator=estimator)
 
 
-def lines_that_fit(lines: Sequence[str], tokens: Callable[[str], int], budget: int) -> int:
-    """Return how many lines fit, in order, until the first that does not; their line breaks count."""
-
-    def tokens_of(count: int) -> int:
-        return tokens("".join(f"{line}\n" for line in lines[:count]))
-
-    return bisect_right(range(len(lines) + 1), budget, key=tokens_of) - 1
-
-
 def windows_of(
     memory: Caliber,
     task: uuid.UUID,
@@ -138,33 +113,23 @@ def windows_of(
             yield Held(budget, len(expected), frozenset(), 0, 0, time.perf_counter() - began, lost)
             continue
         seconds = time.perf_counter() - began
-        text = window.text
-        held = [item for item in expected if item.held_in(text)]
-        missed = [item for item in expected if item not in held] if why else []
-        yield Held(
-            budget,
-            len(expected),
-            frozenset(item.label for item in held),
-            sum(tokens(item.text) for item in held),
-            window.used_tokens,
-            seconds,
-            _lost(memory, window, missed),
-            window.degraded,
-        )
+        held = [item for item in expected if item.held_in(window.text)]
+        labels = frozenset(item.label for item in held)
+        lost = {item.label: _step(memory, window, item) for item in expected if why and item not in held}
+        evidence = sum(tokens(item.text) for item in held)
+        yield Held(budget, len(expected), labels, evidence, window.used_tokens, seconds, lost, window.degraded)
 
 
-def _lost(memory: Caliber, window: ContextWindow, missed: Sequence[Wanted]) -> dict[str, Lost]:
-    decisions: dict[uuid.UUID | None, list[AssemblyDecision]] = {}
-    for decision in window.assembly_trace if missed else ():
-        decisions.setdefault(decision.target_id, []).append(decision)
-    return {item.label: _step(memory, window, item, decisions.get(item.id, [])) for item in missed}
-
-
-def _step(memory: Caliber, window: ContextWindow, expected: Wanted, decisions: Sequence[AssemblyDecision]) -> Lost:
+def _step(memory: Caliber, window: ContextWindow, expected: Wanted) -> Lost:
     """Return the last decision about a candidate, or why the record was none."""
     if expected.id is None:
         return Lost("no_such_record", "no record holds it, or the principal may not see one that does")
-    lost = [_of_decision(decision) for decision in decisions]
+    lost = []
+    for decision in window.assembly_trace:
+        if decision.target_id == expected.id and decision.action is AssemblyAction.EXCLUDE:
+            lost.append(Lost(_CODE_OF_RULE.get(decision.rule_id, decision.rule_id), decision.reason))
+        elif decision.target_id == expected.id:
+            lost.append(Lost("truncated", f"the window holds a part of it: {decision.reason}"))
     if lost:
         # A turn that was dropped from the conversation could still have been recalled: the reason why not says more.
         return min(lost, key=lambda item: _SAYS_LESS.get(item.code, 1))
@@ -174,11 +139,5 @@ def _step(memory: Caliber, window: ContextWindow, expected: Wanted, decisions: S
         explained = {"verdict": "no_candidate", "reason": "it was no candidate; windows are not kept for explain"}
     verdict, reason = explained.get("filter") or explained["verdict"], explained["reason"]
     if expected.rank is None and verdict != "superseded":
-        return Lost(NOT_FOUND, f"search does not find it: {reason}")
+        return Lost("not_found", f"search does not find it: {reason}")
     return Lost(_CODE_OF_FILTER.get(verdict, verdict), reason)
-
-
-def _of_decision(decision: AssemblyDecision) -> Lost:
-    if decision.action is not AssemblyAction.EXCLUDE:
-        return Lost("truncated", f"the window holds a part of it: {decision.reason}")
-    return Lost(_CODE_OF_RULE.get(decision.rule_id, decision.rule_id), decision.reason)

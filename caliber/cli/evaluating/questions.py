@@ -1,30 +1,29 @@
-"""Parser of evaluation questions with expected answers, from JSON Lines or TOML, validated as a whole.
+"""Evaluation questions with expected answers: read from JSON Lines, validated as a whole, asked of search.
 
 A question is ``{"query": ..., "expected": [...]}``; an expected item is a record's id, or text that a record holds.
-``kinds``, ``filter`` and ``as_of`` narrow the search, as in ``Caliber.search``. In TOML each is a ``[[question]]``.
+``kinds``, ``filter`` and ``as_of`` narrow the search, as in ``Caliber.search``.
 """
 
 from __future__ import annotations
 
-import tomllib
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.failures import UsageError
 from caliber.importing.json_lines import json_object
+from caliber.model.errors import InputError
 from caliber.model.hints import did_you_mean
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import read_bytes
+from caliber.model.windows import SearchHit, SearchResult
+
+if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
 
 KEYS: Final = ("query", "expected", "kinds", "filter", "as_of")
-MAX_BYTES: Final = 64 << 20
-_BAD_SHOWN: Final = 20
-_JSON_LINES: Final = (".jsonl", ".ndjson")
 
 
 class BadQuestion(ValueError):
@@ -38,10 +37,13 @@ class Expected:
     id: uuid.UUID | None
     text: str
 
-    @property
-    def folded(self) -> str:
-        """The text as it is compared: case and white space aside."""
-        return folded(self.text)
+    def matches(self, record_id: uuid.UUID, content: str) -> bool:
+        """Return whether a record is the expected one."""
+        return self.id == record_id if self.id is not None else folded(self.text) in folded(content)
+
+    def rank_in(self, hits: Sequence[SearchHit]) -> int | None:
+        """Return the rank of the first expected hit, from 1."""
+        return next((rank for rank, hit in enumerate(hits, 1) if self.matches(hit.id, hit.content)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class Question:
     place: str
     query: str
     expected: tuple[Expected, ...]
-    kinds: tuple[str, ...] | None = None
-    filter: Mapping[str, Any] = field(default_factory=dict)
-    as_of: datetime | None = None
+    kinds: tuple[str, ...] | None
+    filter: Mapping[str, Any]
+    as_of: datetime | None
 
 
 def folded(text: str) -> str:
@@ -61,76 +63,37 @@ def folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def read_questions(path: Path) -> list[Question]:
-    """Return the questions of a file, by its suffix.
+def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
+    """Search with the question's kinds, which go before ``kinds``, its filter and its time.
 
-    Raises: UsageError for a file that cannot be read, or holds no question, or a bad one; it lists the bad lines.
+    Raises: UsageError with the question's place, for kinds or a filter that cannot be.
     """
-    if path.suffix.lower() == ".toml":
-        items, bad = _each(_toml_questions(path))
-    elif path.suffix.lower() in _JSON_LINES:
-        items, bad = _each(_json_lines(path))
-    else:
-        raise UsageError(f"{path}: expected a .jsonl or .toml file", 'a line is {"query": "...", "expected": ["..."]}')
-    if bad:
-        listed = [f"{path}, {place}: {fault}" for place, fault in bad]
-        more = f"; … and {len(bad) - _BAD_SHOWN} more" if len(bad) > _BAD_SHOWN else ""
-        raise UsageError(
-            "; ".join(listed[:_BAD_SHOWN]) + more,
-            "nothing was measured: correct these first",
-            details={
-                "code": "CALIBER_CLI",
-                "kind": "bad_questions",
-                "bad": [{"place": place, "fault": fault} for place, fault in bad],
-            },
-        )
-    if not items:
-        raise UsageError(f"{path} holds no questions", 'a line is {"query": "...", "expected": ["..."]}')
-    return items
+    try:
+        return memory.search(
+            question.query, kinds=question.kinds or kinds, limit=limit, filter=question.filter or None,
+            as_of=question.as_of,
+        )  # fmt: skip
+    except InputError as error:
+        details = {"code": error.code, "kind": error.kind, "place": question.place}
+        raise UsageError(f"{question.place}: {error}", "nothing was measured: correct it", details=details) from error
 
 
-def _each(
-    found: Iterator[tuple[str, Callable[[], Mapping[str, Any]]]],
-) -> tuple[list[Question], list[tuple[str, str]]]:
-    questions, bad = [], []
-    for place, parsed in found:
+def read_questions(path: Path) -> list[Question]:
+    """Return the questions of a file. Raises: UsageError, with the first bad line."""
+    try:
+        lines = read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", "name a file of JSON Lines") from None
+    questions = []
+    for number, raw in enumerate(lines, 1):
         try:
-            questions.append(_question(place, parsed()))
+            if raw.strip():
+                questions.append(_question(f"line {number}", json_object(raw, BadQuestion)))
         except BadQuestion as error:
-            bad.append((place, str(error)))
-    return questions, bad
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UsageError(f"{path} is larger than {MAX_BYTES >> 20} MB", "split it into several files")
-        return read_bytes(path)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: there is no such file", "check the path") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder", "name a .jsonl or .toml file") from None
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]:
-    for number, raw in enumerate(_read(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        if raw.strip():
-            yield f"line {number}", partial(json_object, raw, BadQuestion)
-
-
-def _toml_questions(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]:
-    try:
-        data = tomllib.loads(_read(path).decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 (byte {error.start + 1})", "save it as UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", "a question is a table [[question]]") from None
-    tables = data.pop("question", [])
-    if data or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        other = ", ".join(sorted(data)) or "[question]"
-        raise UsageError(f"{path}: {other} is not a list of questions", "each question is a table [[question]]")
-    for number, table in enumerate(tables, 1):
-        yield f"question {number}", partial(dict, table)
+            raise UsageError(f"{path}, line {number}: {error}", "nothing was measured: correct it first") from None
+    if not questions:
+        raise UsageError(f"{path} holds no questions", 'a line is {"query": "...", "expected": ["..."]}')
+    return questions
 
 
 def _question(place: str, data: Mapping[str, Any]) -> Question:
@@ -138,17 +101,12 @@ def _question(place: str, data: Mapping[str, Any]) -> Question:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS, f"there are {', '.join(KEYS)}", mark="'")
             raise BadQuestion(f"unknown key {key!r}; {hint}")
-    query = data.get("query")
+    query, texts = data.get("query"), dict.fromkeys(_texts(data, "expected"))
     if not isinstance(query, str) or not query.strip():
         raise BadQuestion("query must be a text that is not empty")
-    return Question(
-        place,
-        query,
-        tuple(_expected(text) for text in dict.fromkeys(_texts(data, "expected"))),
-        tuple(_texts(data, "kinds")) if "kinds" in data else None,
-        _filter(data.get("filter", {})),
-        _instant(data.get("as_of")),
-    )
+    kinds = tuple(_texts(data, "kinds")) if "kinds" in data else None
+    expected = tuple(map(_expected, texts))
+    return Question(place, query, expected, kinds, data.get("filter", {}), _instant(data.get("as_of")))
 
 
 def _texts(data: Mapping[str, Any], key: str) -> list[str]:
@@ -166,19 +124,11 @@ def _expected(text: str) -> Expected:
         return Expected(None, text)
 
 
-def _filter(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BadQuestion("filter must map columns to values")
-    return value
-
-
 def _instant(value: Any) -> datetime | None:
-    if value is None:
-        return None
     try:
-        instant = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        instant = None if value is None else datetime.fromisoformat(value)
+        if instant is None or instant.tzinfo is not None:
+            return instant
     except (TypeError, ValueError):
-        raise BadQuestion("as_of must be an instant such as 2024-03-01T00:00:00Z") from None
-    if instant.tzinfo is None:
-        raise BadQuestion("as_of lacks its time zone: write 2024-03-01T00:00:00Z")
-    return instant
+        pass
+    raise BadQuestion("as_of must be an instant with a time zone, such as 2024-03-01T00:00:00Z")
