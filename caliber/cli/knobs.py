@@ -1,4 +1,4 @@
-"""Command ``check --explain``: prints a setting's meaning, the origin of its value, and the modules that use it."""
+"""Command ``check --explain``: prints a setting's meaning and the origin of its value."""
 
 from __future__ import annotations
 
@@ -91,8 +91,6 @@ def _print(settings: Settings, one: Explanation, origin: Origin | None, missing:
         line("reference", one.deviation)
     for name, value in one.profiles.items():
         line("profiles" if name == next(iter(one.profiles)) else "", f"{name}: {shown(value, one.unit)}")
-    acting = "" if one.acts else "nothing reads it yet: it is checked, and acts once its part of CALIBER is there"
-    line("acts in", acting or ", ".join(one.modules))
 
 
 def _origin(one: Explanation, origin: Origin | None) -> str:

@@ -49,18 +49,15 @@ def knob(
     unit: str = "",
     source_value: Any = None,
     optional: bool = False,
-    reserved: bool = False,
     **limits: Any,
 ) -> Any:
     """Declare a knob.
 
     ``source`` is its requirement, or ``design`` or ``ours``; ``source_value`` is the value in the source documents, if
-    any. Only an ``optional`` knob may be omitted; then it is None, or empty. A ``reserved`` knob is checked where a
-    file sets it, but nothing reads it yet: its subsystem is not built, and profiles, generated files and pages leave it
-    out.
+    any. Only an ``optional`` knob may be omitted; then it is None, or empty.
     """
-    about = {"source": source, "unit": unit, "source_value": source_value, "reserved": reserved}
-    if optional or reserved:
+    about = {"source": source, "unit": unit, "source_value": source_value}
+    if optional:
         limits.setdefault("default", None)
     return Field(description=text, json_schema_extra=about, **limits)
 

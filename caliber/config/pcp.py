@@ -27,7 +27,6 @@ class RecoveryConfig(Section):
     """Checkpoints."""
 
     frequency: RecoveryFrequency = knob("Events that take checkpoints.", "C-253, C-257", source_value="per_scope")
-    max_checkpoints: Int = knob("Checkpoints kept; equals checkpoint_retention.", "C-252, C-257", source_value=5, gt=0)
     compression_enabled: Flag = knob("Compress checkpoints.", "C-252, C-257", source_value=True)
 
 
@@ -89,8 +88,8 @@ class GroundingConfig(Section):
         "Confidence below which lint reports a note.", "C-264, C-257", source_value=0.5, ge=0, le=1
     )
     stale_data_max_age_ms: Duration = knob(
-        "Age from which data is stale.",
-        "C-256, C-257",
+        "Age from which a validation reports knowledge as stale; without this section none is.",
+        "C-098, C-256, C-257",
         unit="ms",
         source_value=2_592_000_000,
         gt=0,

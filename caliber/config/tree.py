@@ -78,14 +78,7 @@ class CaliberConfig(Section):
     """All that can be set. Two configurations are equal when their contents are; ``hash`` names the content."""
 
     token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
-    checkpoint_retention: Int = knob("Most checkpoints kept; as pcp.recovery_points.max_checkpoints.", "C-097", gt=0)
-    stale_threshold: Duration | None = knob(
-        "Age from which a validation reports knowledge as stale; equals pcp.grounding.stale_data_max_age_ms.",
-        "C-098",
-        unit="ms",
-        gt=0,
-        optional=True,
-    )
+    checkpoint_retention: Int = knob("Most checkpoints kept of a task.", "C-097", gt=0)
     contradiction_threshold: Real = knob(
         "Similarity from which two differing statements are compared; those about one subject always are.",
         "C-099",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import FrozenMap, Section
-from caliber.config.manual.render import is_unread, meaning_of, refuse_sealed, why
+from caliber.config.manual.render import meaning_of, refuse_sealed, why
 from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, PRINCIPAL, STORE, SUMMARIES, TENANCY, Short
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
 from caliber.config.nested import plain
@@ -96,7 +96,7 @@ def _section(section: Section, path: str, reasons: Mapping[str, str]) -> Iterato
     inner: list[tuple[str, Any]] = []
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if is_unread(field, value) or (name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig)):
+        if name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig):
             continue
         if name in PROVIDERS and isinstance(section, CaliberConfig):
             chosen = "null" if value is None else _provider_name(name)

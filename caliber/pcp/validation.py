@@ -62,12 +62,9 @@ class Examiner:
                 numbers = _stating(rows.owners, grounded, numbers)
                 if numbers:
                     statements += self._statements(rows.owners, grounded, numbers)
-        config, grounding = self._engine.config, self._grounding
-        # The two are equal where both are set (K-006).
-        oldest_ms = config.stale_threshold if grounding is None else grounding.stale_data_max_age_ms
-        if oldest_ms is not None:
-            issues += _aged(statements, oldest_ms, now)
+        grounding = self._grounding
         if grounding is not None:
+            issues += _aged(statements, grounding.stale_data_max_age_ms, now)
             issues += _grounds(statements, grounding)
         return issues, statements
 

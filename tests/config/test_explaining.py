@@ -1,4 +1,4 @@
-"""Documentation of knobs: the pages and the table of modules state what the code determines."""
+"""Documentation of knobs: the pages state what the code determines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from support.cli_runs import caliber, caliber_json
 from support.configs import config
 
 from caliber.config.manual.explaining import declared, explain, shown
-from caliber.config.manual.readers import READERS
-from caliber.config.manual.render import about
 from caliber.model.errors import InvalidConfigValue
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,42 +24,8 @@ def test_what_is_generated_of_knobs_and_grammar_is_current(monkeypatch: pytest.M
     try:
         stale = [path.name for path, text in gen_config.generated().items() if path.read_text("utf-8") != text]
     finally:
-        del sys.modules["gen_config"], sys.modules["config_readers"]
+        del sys.modules["gen_config"]
     assert stale == [], "run make gen"
-
-
-def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
-    # design section 8
-    knobs = declared()
-    assert len(knobs) > 200
-    for path, found in knobs.items():
-        later = all(about(one.field)["reserved"] for one in found)
-        assert later == (path not in READERS), path
-    assert READERS.keys() <= knobs.keys()
-
-
-@pytest.mark.parametrize(
-    ("key", "module"),
-    [
-        ("assembly.fill_ratio", "caliber.context.filling.priorities"),
-        ("assembly.section_shares", "caliber.context.plan"),
-        ("recall.from", "caliber.context.plan"),
-        ("llm_retry_config.jitter", "caliber.llm.retry"),
-        ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
-        ("storage.pool_max", "caliber.backends.postgres.store"),
-        ("embedding_provider.http.timeout_ms", "caliber.llm.remote.http"),
-        ("embedding.embed", "caliber.embedding.embedded_kinds"),
-        ("tenancy.sources.cold.dsn", "caliber.backends.postgres.connecting.logins"),
-        ("policies", "caliber.policies.steps"),
-    ],
-)
-def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str) -> None:
-    found = explain(key)
-    assert module in found.modules
-    source = ROOT / Path(*module.split(".")).with_suffix(".py")
-    through = {"embedding.embed": ".mode_of(", "assembly.section_shares": ".share(", "recall.from": ".reach"}
-    assert through.get(key, key.rpartition(".")[2]) in source.read_text()
-    assert "caliber.llm.remote.http" not in explain("storage.connect_timeout_ms").modules
 
 
 def test_an_explanation_says_where_the_value_comes_from() -> None:
@@ -79,8 +43,6 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
     assert departed.deviation is not None
     assert departed.value_from[0] == "reference"
     assert shown(explain("lock_timeout", mine).value, "ms") == "30s"
-    assert explain("stale_threshold", mine).acts
-    assert explain("delegation_timeout", mine).acts
 
 
 def test_an_entry_of_a_table_is_explained_as_knobs_are() -> None:
@@ -126,9 +88,8 @@ def test_the_command_explains_knobs_and_sections(tmp_path: Path, monkeypatch: py
     caliber("init", "--profile", "ops-agent", "--embedding", "none")
     document: Any = caliber_json("check", "--explain", "search.boosts.recency")
     assert (document["value"], document["value_from"]) == (0.3, ["ops-agent"])
-    assert document["modules"] == ["caliber.search.searcher"]
     text = caliber("check", "--explain", "retention.windows_ms").stdout
-    for said in ("Persisted windows", "365d", "(from the base ops-agent)", "Post-mortems", "caliber.admin.maintenance"):
+    for said in ("Persisted windows", "365d", "(from the base ops-agent)", "Post-mortems"):
         assert said in text
     assert "search.boosts.exact = 1.0" in caliber("check", "--explain", "search.boosts").stdout
     assert "did you mean search.boosts.exact?" in caliber("check", "--explain", "search.boost.exact", code=2).stderr
@@ -154,6 +115,6 @@ def test_what_a_knob_accepts_has_the_shape_of_its_value(key: str, accepts: str) 
 
 
 def test_no_knob_that_is_not_a_text_is_said_to_accept_one() -> None:
-    for path in declared():
+    for path in declared(repeated=True):
         one = explain(path.replace("NAME", "cold"))
         assert one.accepts or not isinstance(one.profiles.get("reference"), list | dict | bool | int | float), path

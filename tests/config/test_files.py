@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from pydantic.fields import FieldInfo
@@ -245,13 +245,3 @@ def _knobs(cls: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo
 
 
 KNOBS = dict(_knobs(CaliberConfig))
-
-
-def _is_later(field: FieldInfo) -> bool:
-    about: Any = field.json_schema_extra
-    return bool(about["reserved"])
-
-
-def test_every_knob_acts() -> None:
-    """None is kept for later: what a file sets has an effect."""
-    assert not [path for path, field in KNOBS.items() if _is_later(field)]

@@ -15,9 +15,7 @@ from support.config.knobs import CASES, Case, Place, servers
 from support.evidence import share
 
 from caliber.config import profiles
-from caliber.config.manual.explaining import declared
-from caliber.config.manual.readers import READERS
-from caliber.config.manual.render import about
+from caliber.config.manual.explaining import REPEATED, declared
 from caliber.schema.relations import RELATIONS
 
 ELSEWHERE: dict[str, str] = {}
@@ -29,8 +27,6 @@ VALUES_ELSEWHERE = {
     "tenancy.sources.NAME.adapter": "as of storage.adapter",
 }
 """Enumerations of which a case has not every value, and why."""
-
-RESERVED = {path for path, found in declared().items() if all(about(one.field)["reserved"] for one in found)}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +68,7 @@ def test_a_knob_that_does_nothing_is_found(request: pytest.FixtureRequest, tmp_p
 
 
 def test_every_knob_has_a_case() -> None:
-    without = declared().keys() - {case.path for case in CASES} - RESERVED
+    without = declared().keys() - {case.path for case in CASES} - REPEATED.keys()
     assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
     assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
     assert [path for path, count in Counter(map(str, CASES)).items() if count > 1] == []
@@ -95,7 +91,7 @@ def values_of(annotation: Any) -> list[Any]:
 
 
 def test_every_value_of_an_enumeration_is_turned_to() -> None:
-    knobs = declared()
+    knobs = declared(repeated=True)
     missing = set()
     for case in CASES:
         turned = [value for value, _ in case.sees]
@@ -106,10 +102,3 @@ def test_every_value_of_an_enumeration_is_turned_to() -> None:
         missing |= {case.path for value in every if value not in turned}
     assert sorted(missing - VALUES_ELSEWHERE.keys()) == []
     assert sorted(VALUES_ELSEWHERE.keys() - missing) == [], "these have every value: take them off the list"
-
-
-def test_what_nothing_reads_says_so() -> None:
-    assert sorted(READERS.keys() & RESERVED) == [], (
-        "these are read by now: take reserved=True away, and give them a case"
-    )
-    assert sorted({case.path for case in CASES} & RESERVED) == []

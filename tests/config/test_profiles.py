@@ -92,7 +92,6 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "pcp.context_dag.max_depth": 10,
     "pcp.context_dag.prune_strategy": "hybrid",
     "pcp.recovery_points.frequency": "per_scope",
-    "pcp.recovery_points.max_checkpoints": 5,
     "pcp.recovery_points.compression_enabled": True,
     "pcp.dosage.max_context_tokens": 8_000,
     "pcp.dosage.max_scopes_in_window": 5,
@@ -178,16 +177,14 @@ def test_looking_for_the_extra_does_not_import_it() -> None:
             {"assembly.evict_block_turns": 32},
             {"assembly.evict_block_turns": 32, "summaries.block_turns": 32},
         ),
-        ({"checkpoint_retention": 9}, {"pcp.recovery_points.max_checkpoints": 9}),
-        ({"pcp.recovery_points.max_checkpoints": 9}, {"checkpoint_retention": 9}),
         ({"embedding_provider": HASH_PROVIDER}, {"vector.dimensions": 32, "embedding_provider.provider_type": "hash"}),
         ({"embedding_provider": None}, {"embedding.embed": dict.fromkeys(EMBEDDED, "off")}),
         ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
         ({"storage.durability": "group"}, {"storage.durability": "group"}),
         ({"summaries": {"block_turns": 32}}, {"assembly.evict_block_turns": 32}),
         (
-            {"embedding_provider": HASH_PROVIDER, "pcp": {"recovery_points": {"max_checkpoints": 9}}},
-            {"checkpoint_retention": 9, "vector.dimensions": 32},
+            {"embedding_provider": HASH_PROVIDER, "summaries": {"block_turns": 32}},
+            {"assembly.evict_block_turns": 32, "vector.dimensions": 32},
         ),
     ],
 )
@@ -239,11 +236,11 @@ def test_a_store_of_the_other_database_is_a_section_too(monkeypatch: pytest.Monk
 def test_two_stated_numbers_that_disagree_are_still_refused() -> None:
     # K-006
     with pytest.raises(MultipleErrors):
-        profiles.reference("store.db", checkpoint_retention=3, **{"pcp.recovery_points.max_checkpoints": 4})
+        profiles.reference("store.db", token_budget=3_000, **{"pcp.dosage.max_context_tokens": 4_000})
     with pytest.raises(MultipleErrors):
         profiles.reference("store.db", embedding_provider=HASH_PROVIDER, **{"vector.dimensions": 48})
     with pytest.raises(MultipleErrors):
-        profiles.reference("store.db", checkpoint_retention=3, pcp={"recovery_points": {"max_checkpoints": 4}})
+        profiles.reference("store.db", token_budget=3_000, pcp={"dosage": {"max_context_tokens": 4_000}})
 
 
 @pytest.mark.parametrize(

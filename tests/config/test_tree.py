@@ -138,7 +138,6 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "time_zone",  # without it days are those of UTC
             "tokens.vocabulary",  # an estimator that counts bytes has none
             "orphan_detection_threshold",  # without it no task is ended
-            "stale_threshold",  # as pcp.grounding: without both no age is stale
             "pcp.anti_sprawl",
             "pcp.anti_sprawl.on_write",  # without it the lint runs on demand
             "pcp.dosage.compress_ratio",  # only for overflow_policy = compress
@@ -196,7 +195,6 @@ WRONG: dict[str, list[Any]] = {
         "a",
     ],
     "checkpoint_retention": POSITIVE,  # C-097
-    "stale_threshold": [value for value in DURATION if value is not None],  # C-098
     "contradiction_threshold": RATIO,  # C-099
     "context_window_persistence.kind": ["Ttl", "never", 1, None],  # C-100 C-506
     "context_window_persistence.ttl_ms": [0, -1, "0s", "x", 1.5],
@@ -259,7 +257,6 @@ WRONG: dict[str, list[Any]] = {
     "pcp.context_dag.max_depth": POSITIVE,
     "pcp.context_dag.prune_strategy": ["Lru", "oldest", None],  # C-506
     "pcp.recovery_points.frequency": ["hourly", None],  # C-252
-    "pcp.recovery_points.max_checkpoints": POSITIVE,
     "pcp.recovery_points.compression_enabled": [0, "no"],
     "pcp.dosage.max_context_tokens": POSITIVE,  # C-254
     "pcp.dosage.max_scopes_in_window": NATURAL,
@@ -463,8 +460,6 @@ def test_faults_can_be_printed_anywhere(path: str, value: Any) -> None:
 
 CLASHES: list[tuple[dict[str, Any], str, str]] = [
     # K-006
-    ({"checkpoint_retention": 6}, "checkpoint_retention", "pcp.recovery_points.max_checkpoints"),
-    ({"stale_threshold": "29d"}, "stale_threshold", "pcp.grounding.stale_data_max_age_ms"),
     ({"token_budget": 7_999}, "pcp.dosage.max_context_tokens", "token_budget"),
     # C-109
     ({"llm_retry_config.max_backoff": 199}, "llm_retry_config.max_backoff", "llm_retry_config.initial_backoff"),
@@ -674,7 +669,7 @@ def test_all_faults_of_a_ruined_configuration_come_at_once() -> None:
     data = sample()
     put(data, "token_budget", 0)
     put(data, "aio.workers", "four")
-    put(data, "checkpoint_retention", 6)
+    put(data, "llm_retry_config.max_backoff", 1)
     put(data, "storage.adapter", "redis")
     put(data, "typo", 1)
     del data["search"]["default_limit"]

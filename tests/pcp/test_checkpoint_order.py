@@ -22,7 +22,7 @@ KNOBS: dict[str, Any] = {
 
 
 def kept(number: int) -> dict[str, Any]:
-    return {**KNOBS, "checkpoint_retention": number, "pcp__recovery_points__max_checkpoints": number}
+    return {**KNOBS, "checkpoint_retention": number}
 
 
 @pytest.mark.parametrize("number", [1, 3])

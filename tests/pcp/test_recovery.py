@@ -50,7 +50,7 @@ def clock() -> SetClock:
 
 @pytest.fixture
 def memory(backend: Backend, clock: SetClock) -> caliber.Caliber:
-    return backend.open(clock=clock, checkpoint_retention=50, pcp__recovery_points__max_checkpoints=50, **KNOBS)
+    return backend.open(clock=clock, checkpoint_retention=50, **KNOBS)
 
 
 class Task:

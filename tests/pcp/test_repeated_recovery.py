@@ -42,7 +42,7 @@ KNOBS: dict[str, Any] = {
 
 
 def opened(backend: Backend, keep: int = 20) -> caliber.Caliber:
-    return backend.open(checkpoint_retention=keep, pcp__recovery_points__max_checkpoints=keep, **KNOBS)
+    return backend.open(checkpoint_retention=keep, **KNOBS)
 
 
 class Task:

@@ -26,7 +26,6 @@ KNOBS: dict[str, Any] = {
     "jobs__poll_ms": 0,
     "pcp__recovery_points__frequency": "manual",
     "checkpoint_retention": 200,
-    "pcp__recovery_points__max_checkpoints": 200,
     "memories": [
         {
             "name": "reading",

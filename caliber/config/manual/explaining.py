@@ -1,7 +1,6 @@
-"""Data about one knob that ``caliber check --explain`` prints: meaning, range, default of each profile, effect.
+"""Data about one knob that ``caliber check --explain`` prints: meaning, range, default of each profile.
 
-All parts but the modules are read from the declarations of the knobs and from the profiles; the modules are found in
-the source by ``tools/config_readers.py`` and stored in ``readers.py``.
+All parts are read from the declarations of the knobs and from the profiles.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from pydantic.fields import FieldInfo
 from caliber.config import profiles
 from caliber.config.faults import wrong
 from caliber.config.knobs import FrozenMap
-from caliber.config.manual.readers import READERS
 from caliber.config.manual.render import about, limits_of
 from caliber.config.nested import plain, value_at
 from caliber.config.profiles.agents import AGENT_PROFILES
@@ -30,8 +28,13 @@ from caliber.model.errors import MultipleErrors
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import format_duration
 
-PACKAGE: Final = "caliber"
 NAMED: Final = "NAME"
+REPEATED: Final[Mapping[str, str]] = {
+    "tenancy.sources": "storage",
+    "previous_embedding_provider": "embedding_provider",
+    "summarization_provider.http": "embedding_provider.http",
+}
+"""Sections that have the knobs of another one, by path: each counts as one knob."""
 _NEAR: Final = 3
 _WORDS: Final[Mapping[Any, str]] = {
     bool: "true or false",
@@ -64,8 +67,6 @@ class Explanation:
     value: Any
     value_from: tuple[str, ...]
     why: str | None
-    acts: bool
-    modules: tuple[str, ...]
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -76,13 +77,17 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from sections_in(inner)
 
 
-def declared() -> dict[str, list[Declared]]:
-    """Return every knob by its path, in the order of the file; a list of definitions is one knob."""
+def declared(*, repeated: bool = False) -> dict[str, list[Declared]]:
+    """Return every knob by its path, in the order of the file; a list of definitions is one knob.
+
+    A section that repeats another one is one knob too, unless ``repeated`` asks for its knobs.
+    """
     out: dict[str, list[Declared]] = {}
 
     def walk(section: type[BaseModel], above: str) -> None:
         for name, field in section.model_fields.items():
-            inner = [] if name in DECLARED_IN_LISTS else list(sections_in(field.annotation))
+            whole = name in DECLARED_IN_LISTS or (f"{above}{name}" in REPEATED and not repeated)
+            inner = [] if whole else list(sections_in(field.annotation))
             named = f"{NAMED}." if "FrozenMap" in str(field.annotation) else ""
             for kind in inner:
                 walk(kind, f"{above}{name}.{named}")
@@ -94,13 +99,8 @@ def declared() -> dict[str, list[Declared]]:
 
 
 def below(key: str) -> list[str]:
-    """Return the knobs of a section that something reads, or none when it is no section."""
-    return [path for path, found in declared().items() if path.startswith(f"{key}.") and acts(found)]
-
-
-def acts(found: list[Declared]) -> bool:
-    """Return whether something reads a knob."""
-    return not all(about(one.field)["reserved"] for one in found)
+    """Return the knobs of a section, or none when it is no section."""
+    return [path for path in declared(repeated=True) if path.startswith(f"{key}.")]
 
 
 def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
@@ -108,7 +108,7 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
 
     Raises: InvalidConfigValue with a suggestion, when there is no such knob.
     """
-    known = declared()
+    known = declared(repeated=True)
     path = _general(key)
     data = None if config is None else config.to_mapping()
     value = value_at(data, key)
@@ -116,7 +116,7 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
     if path not in known and (value is not None or in_profiles):
         path = path.rpartition(".")[0]  # an entry of a table
     if path not in known:
-        near = _nearest(key, {path: found for path, found in known.items() if acts(found)})
+        near = _nearest(key, known)
         reason = f"there is no such knob; did you mean {' or '.join(near)}?" if near else "there is no such knob"
         raise wrong("--explain", key, reason)
     one = _of_the_store(known[path], config)
@@ -136,8 +136,6 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
         value=value,
         value_from=given_by,
         why=None if "reference" in given_by else why,
-        acts=not facts["reserved"],
-        modules=tuple(f"{PACKAGE}.{module}" for module in READERS.get(path, ())),
     )
 
 

@@ -78,8 +78,6 @@ def why(path: str, reasons: Mapping[str, str]) -> list[str]:
 def _section(section: Section, path: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, FieldInfo]] = []
     for name, field in type(section).model_fields.items():
-        if is_unread(field, getattr(section, name)):
-            continue
         if name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig):
             if not getattr(section, name):
                 yield from (f"# {meaning_of(field, [])}", f"{name} = []", "")
@@ -108,8 +106,6 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
     assert kind is not None
     inner: list[tuple[str, FieldInfo]] = []
     for name, knob in kind.model_fields.items():
-        if is_unread(knob, None):
-            continue
         if section_in(knob.annotation) is not None:
             inner.append((name, knob))
         else:
@@ -135,13 +131,8 @@ def meaning_of(field: FieldInfo, value: Any) -> str:
     return f"{meaning} (optional, not set)" if not field.is_required() and value is None else meaning
 
 
-def is_unread(field: FieldInfo, value: Any) -> bool:
-    """Return whether nothing reads a knob, and the configuration does not set it: people need not see it."""
-    return bool(about(field)["reserved"]) and value is None
-
-
 def about(field: FieldInfo) -> dict[str, Any]:
-    """Return the declaration of a knob beside its meaning: source, unit, source value, reserved."""
+    """Return the declaration of a knob beside its meaning: source, unit, source value."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 

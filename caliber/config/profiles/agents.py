@@ -52,7 +52,6 @@ CODING_AGENT: Final = AgentProfile(
         "token_budget": Change(32_000, "Files, diffs and test output are long, and models that code read them."),
         "pcp.dosage.max_context_tokens": Change(32_000, "All of token_budget."),
         "checkpoint_retention": Change(20, "Changes are many: enough to go back to before the one that broke it."),
-        "pcp.recovery_points.max_checkpoints": Change(20, "Equals checkpoint_retention."),
         "tokens.estimator": Change("calibrated", "Code has fewer bytes a token than prose; the fitted tables know."),
         SHARES: Change(
             {

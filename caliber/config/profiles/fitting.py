@@ -14,10 +14,7 @@ from caliber.config.profiles.values import reference_values
 NAMES: Final = ("reference", *AGENT_PROFILES)
 EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 _ABSENT: Final = object()
-_PAIRS: Final = (
-    ("checkpoint_retention", "pcp.recovery_points.max_checkpoints"),
-    ("summaries.block_turns", "assembly.evict_block_turns"),
-)
+_PAIRS: Final = (("summaries.block_turns", "assembly.evict_block_turns"),)
 DIMENSIONS: Final = ("vector.dimensions", "embedding_provider.dimensions")
 FOLLOWED: Final = ("token_budget", *(path for pair in (*_PAIRS, DIMENSIONS) for path in pair))
 """Knobs that others of a profile follow when they are changed."""

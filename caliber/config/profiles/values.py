@@ -153,7 +153,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "workspace": {"value_chars": 1_048_576, "occurrences_max": 10_000},
         "pcp": {
             "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},
-            "recovery_points": {"frequency": "per_scope", "max_checkpoints": 5, "compression_enabled": True},
+            "recovery_points": {"frequency": "per_scope", "compression_enabled": True},
             "dosage": {
                 "max_context_tokens": tokens,
                 "max_scopes_in_window": 50,

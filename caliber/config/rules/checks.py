@@ -50,24 +50,7 @@ def _clash(option_a: str, option_b: str, reason: str) -> IncompatibleOptions:
     return IncompatibleOptions(option_a=option_a, option_b=option_b, reason=reason)
 
 
-# --- two numbers for one behaviour (K-006) -------------------------------------------------------
-
-
-@check("checkpoint_retention", "pcp.recovery_points.max_checkpoints")
-def _checkpoints(kept: int, most: int) -> Iterator[ConfigError]:
-    if kept != most:
-        yield _clash(
-            "checkpoint_retention",
-            "pcp.recovery_points.max_checkpoints",
-            f"{kept} and {most} differ: set both to the same number",
-        )
-
-
-@check("stale_threshold", "pcp.grounding.stale_data_max_age_ms")
-def _stale(threshold: int | None, most: int | None) -> Iterator[ConfigError]:
-    if None not in (threshold, most) and threshold != most:
-        reason = f"{threshold} ms and {most} ms differ: set both to the same time, or leave stale_threshold out"
-        yield _clash("stale_threshold", "pcp.grounding.stale_data_max_age_ms", reason)
+# --- limits of one window (K-006) ----------------------------------------------------------------
 
 
 @check("token_budget", "pcp.dosage.max_context_tokens")

@@ -22,7 +22,6 @@ KNOBS: dict[str, Any] = {
     "jobs__poll_ms": 0,
     "write_behind__usage_enabled": False,  # what was used more is found more
     "checkpoint_retention": 20,
-    "pcp__recovery_points__max_checkpoints": 20,
     "pcp__recovery_points__frequency": "manual",
     "policies": [policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
 }

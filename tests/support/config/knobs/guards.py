@@ -154,13 +154,6 @@ CASES = (
         (11 * DAY_MS, [CONTRADICTION]),
         (9 * DAY_MS, [CONTRADICTION, "warning stale_data"]),
     ),
-    Case(
-        "stale_threshold",
-        issues,
-        (11 * DAY_MS, [CONTRADICTION]),
-        (9 * DAY_MS, [CONTRADICTION, "warning stale_data"]),
-        {"policies": [], "summarization_provider": None, "pcp.grounding": None},
-    ),
     case("pcp.grounding.verifier_timeout_ms", (20, [CONTRADICTION]), (60_000, ["info contradiction"]), see=asked),
     dataclasses.replace(
         case("pcp.grounding.conflict_resolution", ("newest", "newer"), ("highest_confidence", "surer"), see=kept),

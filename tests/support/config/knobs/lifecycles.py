@@ -636,7 +636,6 @@ CASES: tuple[Case, ...] = (
     ),
     # --- checkpoints
     case("checkpoint_retention", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
-    case("pcp.recovery_points.max_checkpoints", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
     case("pcp.recovery_points.frequency", checkpoints, ("manual", 0), ("per_turn", 3), ("per_scope", 1)),
     case(
         "pcp.recovery_points.compression_enabled",

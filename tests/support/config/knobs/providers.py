@@ -422,7 +422,8 @@ def retry_cases() -> Sequence[Case]:
 
 
 CASES: tuple[Case, ...] = (
-    *(case for section in (EMBEDS, EMBEDDED, SUMMARIZES) for case in (*provider_cases(section), *http_cases(section))),
+    *(case for section in (EMBEDS, EMBEDDED, SUMMARIZES) for case in provider_cases(section)),
+    *http_cases(EMBEDS),
     *chat_cases(),
     *retry_cases(),
 )
