@@ -155,8 +155,10 @@ lint-python: setup
 	@$(PY) -m ruff format --check .
 	$(SAY) 'types (mypy --strict)'
 	@$(PY) -m mypy
-	$(SAY) 'layers, sizes, links and lines of documents'
-	@$(PYTEST) -q tests/house/test_layers.py tests/house/test_links.py tests/house/test_sizes.py
+	$(SAY) 'lines of each room, within its budget'
+	@$(PY) tools/budgets.py
+	$(SAY) 'layers, links and lines of documents'
+	@$(PYTEST) -q tests/house/test_layers.py tests/house/test_links.py
 	$(SAY) 'the tables of the grammar are up to date'
 	@$(PY) tools/gen_tables.py --check
 	$(SAY) 'the asynchronous face is that of the synchronous classes'
