@@ -9,9 +9,9 @@ Source: Mihalcea and Tarau, TextRank (2004); docs/decisions/0014-rules-without-a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from caliber.model.errors import InvalidValue, SummarizationFailed
 from caliber.model.providers import TokenCounter
 from caliber.text.sentences import Sentence, UnitKind, iter_sentences, prefix_end
+from caliber.text.talk import Utterance, turns_of, utterances
+
+Unit = TypeVar("Unit")
 
 # These constants are part of the extractive model, as weights are of a trained one.
 _DAMPING = 0.85
@@ -52,7 +55,8 @@ class Embedder(Protocol):
 def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: Embedder) -> str:
     """Return at most ``max_tokens`` of the text's own sentences; a text that fits comes back whole.
 
-    Code blocks, tables and headings are left out where there is prose.
+    Code blocks, tables and headings are left out where there is prose. Of a conversation enter the sentences
+    with decisions, figures and names first, each with its speaker, and a question with its answer; courtesies give "".
 
     Raises: InvalidValue unless ``max_tokens`` >= 1; SummarizationFailed for an empty text or a budget of no character.
     """
@@ -60,8 +64,14 @@ def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: 
         raise InvalidValue(field="max_tokens", reason="must be at least 1")
     if not text or text.isspace():
         raise SummarizationFailed(reason="empty text")
+    turns = turns_of("".join(stretches(text)))
+    said = list(utterances(turns))
+    if turns and not said:
+        return ""
     if count_tokens(text) <= max_tokens:
         return text.strip()
+    if turns:
+        return _of_talk(said, max_tokens, count_tokens, embedder)
     sentences = _candidates(text)
     scores, similar = _rank(sentences, embedder)
     order = sorted(range(len(sentences)), key=lambda index: (-scores[index], index))
@@ -73,6 +83,42 @@ def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: 
             return summary
         chosen.pop()
     return _cut(_rendered(sentences[order[0]]), max_tokens, count_tokens)
+
+
+def _of_talk(said: list[Utterance], max_tokens: int, count_tokens: TokenCounter, embedder: Embedder) -> str:
+    """Return the weightiest sentences of a conversation with their speakers, in order."""
+    said = _sampled(list({_rendered(each.sentence): each for each in reversed(said)}.values())[::-1], _utterance_weight)
+    scores, similar = _rank([each.sentence for each in said], embedder)
+    order = sorted(range(len(said)), key=lambda at: (-said[at].weight, -scores[at], at))
+    chosen: set[int] = set()
+    for at in order:
+        new = {at}
+        if said[at].asks:  # a question without its answer tells nothing of what came of it
+            new |= {next((each for each in order if _answers(said[each], said[at])), at)}
+        alike = any(similar[at, other] > _REDUNDANT for other in chosen)
+        if (len(new) > said[at].asks and not alike) and count_tokens(_talked(said, chosen | new)) <= max_tokens:
+            chosen |= new
+    if chosen:
+        return _talked(said, chosen)
+    best = next((at for at in order if not said[at].asks), order[0])
+    return _cut(_talked(said, {best}), max_tokens, count_tokens)
+
+
+def _answers(one: Utterance, question: Utterance) -> bool:
+    return one.turn == question.turn + 1 and one.speaker != question.speaker and not one.asks
+
+
+def _utterance_weight(one: Utterance) -> float:
+    return one.weight * _weight(one.sentence)
+
+
+def _talked(said: Sequence[Utterance], chosen: Collection[int]) -> str:
+    """Return sentences of a conversation, a line for each turn."""
+    lines: dict[int, str] = {}
+    for at in sorted(chosen):
+        turn, text = said[at].turn, _rendered(said[at].sentence)
+        lines[turn] = f"{lines[turn]} {text}" if turn in lines else f"{said[at].speaker}: {text}"
+    return "\n".join(lines.values())
 
 
 def page_rank(similar: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,12 +158,17 @@ def _candidates(text: str) -> list[Sentence]:
         unique = list(first.values())
         if unique:
             break
-    count = len(unique)
+    return _sampled(unique, _weight)
+
+
+def _sampled(units: list[Unit], weight: Callable[[Unit], float]) -> list[Unit]:
+    """Return at most ``MAX_SENTENCES``, the weightiest of each stretch."""
+    count = len(units)
     if count <= MAX_SENTENCES:
-        return unique
+        return units
     bounds = [stratum * count // MAX_SENTENCES for stratum in range(MAX_SENTENCES + 1)]
     # ``max`` keeps the first of equals.
-    return [max(unique[low:high], key=_weight) for low, high in pairwise(bounds)]
+    return [max(units[low:high], key=weight) for low, high in pairwise(bounds)]
 
 
 def stretches(text: str) -> list[str]:

@@ -113,7 +113,7 @@ def chat(user: Any, rnd: random.Random, start: int) -> tuple[Any, dict[str, str]
 
 
 @pytest.mark.parametrize("estimator", ["bytes", "calibrated", "exact"])
-@pytest.mark.parametrize("part", share(range(12), 1, daily=12))
+@pytest.mark.parametrize("part", share(range(4), 1, daily=4))
 def test_days_of_random_chats_are_true_and_fit(part: int, estimator: str) -> None:
     tokens = {"tokens.estimator": estimator, "tokens.vocabulary": "cl100k_base"}
     with companion(policies=[], **tokens) as user:

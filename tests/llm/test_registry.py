@@ -70,7 +70,7 @@ def test_the_extractive_provider_is_built_with_and_without_embeddings() -> None:
             "Some words here.",
             "Other words there.",
         )
-    assert provider.model_id == "extractive-1+hash-1:tests"
+    assert provider.model_id == "extractive-2+hash-1:tests"
 
 
 def test_an_unknown_type_lists_the_known_ones() -> None:

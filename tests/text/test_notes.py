@@ -196,5 +196,5 @@ def test_from_turns_to_notes_through_the_provider() -> None:
         ("load.py", NoteType.GOTCHA),
         ("SQLite", NoteType.CONVENTION),
     }
-    assert provider.model_id.startswith("extractive-1+hash-1:")
+    assert provider.model_id.startswith("extractive-2+hash-1:")
     assert provider.generate_notes(TrajectoryDigest("Fix it", "Fixed."), ["All done."], artifacts) == notes

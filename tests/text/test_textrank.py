@@ -208,3 +208,61 @@ def test_page_rank_agrees_with_the_eigenvector() -> None:
     values, vectors = np.linalg.eig(matrix.T)
     expected = np.real(vectors[:, np.argmax(np.real(values))])
     np.testing.assert_allclose(page_rank(similar, prior), expected / expected.sum(), atol=1e-6)
+
+
+# --- conversations ----------------------------------------------------------------------------------
+
+TRIP = """user: Hi there!
+
+assistant: Hello! How can I help you today?
+
+user: How long is the train from Lisbon to Lagos?
+
+assistant: Good question. About four hours, with a change in Tunes.
+
+user: Great, thanks! Let's take the one at nine on Friday then.
+
+assistant: Good idea. I have booked two seats for 48 euros.
+
+user: You're welcome. Talk to you later!"""
+
+
+def test_a_conversation_tells_what_came_of_it_and_by_whom(embedder: EmbeddingProvider) -> None:
+    for limit in (30, 45, 60, 75):
+        lines = summarize(TRIP, limit, count, embedder).split("\n")
+        assert all(line.startswith(("user: ", "assistant: ")) for line in lines), limit
+        assert not any(word in " ".join(lines) for word in ("Hi there", "welcome", "Good idea", "How can I")), limit
+        assert any("48 euros" in line or "Friday" in line for line in lines), limit
+    assert "assistant: I have booked two seats for 48 euros." in lines
+    assert "user: Let's take the one at nine on Friday then." in lines
+
+
+def test_a_question_stands_with_its_answer_or_not_at_all(embedder: EmbeddingProvider) -> None:
+    for limit in range(10, 90, 5):
+        summary = summarize(TRIP, limit, count, embedder)
+        assert count(summary) <= limit
+        if "How long" in summary:
+            assert "user: How long is the train from Lisbon to Lagos?\nassistant: About four hours" in summary
+
+
+def test_a_conversation_of_courtesies_has_no_summary(embedder: EmbeddingProvider) -> None:
+    for text in (
+        "user: Hi!\n\nassistant: Hello, how are you?\n\nuser: Good idea.",
+        "Ann: Thanks so much!\n\nBob: You're welcome, Ann. Take care!\n\nAnn: See you soon, bye!",
+    ):
+        for limit in (5, 20, 1_000):
+            assert summarize(text, limit, count, embedder) == ""
+
+
+def test_a_short_conversation_comes_back_whole(embedder: EmbeddingProvider) -> None:
+    assert summarize(TRIP, 1_000, count, embedder) == TRIP
+
+
+def test_names_of_the_speakers_are_no_news(embedder: EmbeddingProvider) -> None:
+    text = "Ann: Hey Bob!\n\nBob: Hey Ann! I lost my job at the bank yesterday.\n\nAnn: Wow Bob, same here!"
+    assert summarize(text, 22, count, embedder) == "Bob: I lost my job at the bank yesterday."
+
+
+def test_a_text_with_labels_is_no_conversation(embedder: EmbeddingProvider) -> None:
+    text = "Note: the log is written first.\n\nWarning: the disk is full.\n\n" + TEXT
+    assert "storage engine" in summarize(text, 75, count, embedder)

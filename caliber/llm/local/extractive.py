@@ -19,7 +19,7 @@ from caliber.model.providers import (
 
 MODEL = "extractive"
 # Raised whenever a rule or a number of this provider changes: its answers are then those of another model.
-_VERSION = "extractive-1"
+_VERSION = "extractive-2"
 _HASHED_DIMENSIONS = 512
 
 
