@@ -26,6 +26,8 @@ MUST, RECENT, PAST = 1, 2, 4
 """Marks of turns: always included; of the newest exchanges; before a pause or in a closed scope."""
 DISPUTED, UNFIT, OUTDATED = 8, 16, 32
 """Marks of records with an open conflict: another one contradicts it; it did not fit, so another one was tried."""
+OF_TASK = 64
+"""The mark of records of the task, and of those above it, that a search found: they enter found or not."""
 VALUES_IN_ONE: Final = 1_000_000
 """Values are stored in millionths, exactly as the kernel ranks them."""
 # Plain numbers: NumPy takes five times as long to compare with a member of an enum.
@@ -180,7 +182,7 @@ def _tail(ranked: Candidates, plan: AssemblyPlan) -> NDArray[np.float32]:
     for name, part in zip(ranked.part_names, ranked.parts, strict=True):
         if name in _ENOUGH:
             found &= (part == 0) | (part < _ENOUGH[name] * part.max(initial=0))
-    return np.where(found, np.float32(TAIL_SHARE) * best, np.float32(0))
+    return np.where(found & ((ranked[MARK] & OF_TASK) == 0), np.float32(TAIL_SHARE) * best, np.float32(0))
 
 
 def limit_kinds(ranked: Candidates, codes: NDArray[np.uint8], plan: AssemblyPlan) -> None:

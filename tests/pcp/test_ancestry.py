@@ -54,6 +54,22 @@ def test_windows_look_up_as_far_as_configured(backend: Any, start: Any, order: s
         memory.start_trajectory("deep", initiator=agents[0].trajectory.initiator, parent=agents[-1].trajectory_id)
 
 
+def test_a_record_of_the_family_that_is_weakly_found_enters_as_those_not_found(backend: Any, start: Any) -> None:
+    memory = backend.open(**BARE, pcp__context_dag__max_depth=3)
+    agents = family(start, memory, 3)
+    above, own = (agents[place].trajectory_id for place in (0, 2))
+    wanted = "the quartz kangaroo of the northern harbour sleeps under the amber lantern"
+    keep = {"artifact_type": "fact", "extraction_method": "explicit"}
+    memory.create_artifact(memory.current_scope(own).scope_id, content=wanted, **keep)
+    memory.create_artifact(memory.current_scope(above).scope_id, content="a kangaroo, seen once, long ago", **keep)
+    memory.flush()
+    window = memory.assemble_context(own, query=wanted)
+    assert seen(window) == [0, 1, 2]
+    assert "seen once" in window.text
+    assert memory.replay(window.window_id) == window
+    assert not [each for each in window.assembly_trace if each.rule_id == "relevance_threshold"]
+
+
 @pytest.mark.parametrize("order", ["priority", "stable_first"])
 @pytest.mark.parametrize("strategy", ["lru", "relevance", "hybrid"])
 def test_what_is_pruned_is_of_ancestors_and_named(backend: Any, start: Any, order: str, strategy: str) -> None:

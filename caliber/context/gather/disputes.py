@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import DISPUTED, ERROR, MARK, ROW, SOURCE, TWIN, UNFIT, Candidates, entered
+from caliber.context.columns import DISPUTED, ERROR, MARK, OF_TASK, ROW, SOURCE, TWIN, UNFIT, Candidates, entered
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.model.pcp import ConflictResolution
@@ -81,17 +81,18 @@ class Disputes:
         self._gone: set[Side] = set()
         self._preferred: set[Side] = set()
         for at in places.values():
-            candidates[TWIN][at], candidates[MARK][at] = 0, 0
+            candidates[TWIN][at] = 0
+            candidates[MARK][at] &= OF_TASK
         for best in sorted(places, key=self._unfit.__contains__):
             if best in self._gone:
                 continue
-            candidates[MARK][places[best]] = DISPUTED
+            candidates[MARK][places[best]] |= DISPUTED
             for other, ordinal in self._others[best].items():
                 if other in places and other not in self._gone:
                     self._preferred.add(best)
                     self._gone.add(other)
                     candidates[TWIN][places[other]] = -ordinal
-                    candidates[MARK][places[other]] = UNFIT if other in self._unfit else 0
+                    candidates[MARK][places[other]] |= UNFIT if other in self._unfit else 0
 
     def give_way(self, ranked: Candidates, codes: NDArray[np.uint8] | None) -> bool:
         """Let the other side of a conflict go before one that did not enter; return whether any does, to fill again.

@@ -20,6 +20,7 @@ from caliber.context.columns import (
     LENGTH,
     MARK,
     MUST,
+    OF_TASK,
     OUTDATED,
     PASSAGE_ID,
     READING,
@@ -32,6 +33,7 @@ from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN,
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
+    OfTask,
     Part,
     begun,
     join,
@@ -167,7 +169,7 @@ def _unruled(
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
     found, missing = recall(inputs, plan, searcher, hidden, texts)
     repeats.mark(found.parts, about, None if about is None else inputs.snapshot[plan.records[about.source].name])
-    parts = [_recalled(inputs, plan, texts, item) for item in found.parts.values()]
+    parts = [_recalled(inputs, plan, texts, item, members.of_task.get(item.source)) for item in found.parts.values()]
     unfound = {part.source: part for part in _of_task(inputs, plan, members, found, cut_offs)}
     parts += unfound.values()
     for source, reachable in found.allowed.items():
@@ -209,12 +211,13 @@ def _valued(part: Part, weight: float) -> Part:
     return Part(part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, columns)
 
 
-def _recalled(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, item: Recalled) -> Part:
+def _recalled(
+    inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, item: Recalled, own: OfTask | None
+) -> Part:
     section = plan.section_of_record(item.source)
     part = made_part(item.source, section, item.owners, item.rows, item.scored)
-    part = Part(
-        part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, {TWIN: item.twins}
-    )
+    columns = {TWIN: item.twins} if own is None else {TWIN: item.twins, MARK: OF_TASK * np.isin(item.rows, own.rows)}
+    part = replace(part, columns=columns)
     part = _valued(part, plan.config.recall.length_weight)
     return as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
 
