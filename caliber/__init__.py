@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from caliber.dsl.loading import load_config
     from caliber.model.access import Principal
     from caliber.model.agents import LockToken
+    from caliber.model.deadline import deadline
     from caliber.model.errors import CaliberError
     from caliber.model.references import EntityRef, EntityType
     from caliber.model.trajectory import ToolCall
@@ -45,6 +46,7 @@ _HOME = {
     "Tenants": "caliber.api.tenants",
     "ToolCall": "caliber.model.trajectory",
     "create": "caliber.api.opening",
+    "deadline": "caliber.model.deadline",
     "load_config": "caliber.dsl.loading",
     "migrate": "caliber.api.opening",
     "open": "caliber.api.opening",
@@ -73,6 +75,7 @@ __all__ = [
     "ToolCall",
     "aio",
     "create",
+    "deadline",
     "dsl",
     "kernels",
     "load_config",

@@ -27,10 +27,10 @@ INTRODUCTION = """\
 # Python API reference
 
 Every public call with its signature and docstring, written by `tools/gen_api.py`. [The Python API](api.md) has
-examples. `caliber.aio` has the same calls with `await`. An `Id` is a `UUID` or its text; a deadline is in milliseconds,
-and `DeadlineExceeded` is raised when it is over. `InputError kinds` are the errors of wrong arguments.
+examples. `caliber.aio` has the same calls with `await`. An `Id` is a `UUID` or its text; `caliber.deadline`
+bounds the time of every call. `InputError kinds` are the errors of wrong arguments.
 """
-FUNCTIONS = ("open", "create", "load_config", "migrate", "restore", "purge")
+FUNCTIONS = ("open", "create", "load_config", "migrate", "restore", "purge", "deadline")
 VALUES = (caliber.Principal, caliber.EntityRef, caliber.ToolCall, caliber.ContextWindow, caliber.SearchResult)
 
 

@@ -22,7 +22,6 @@ from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.grants import Grant, Right
@@ -44,13 +43,7 @@ class Access:
         self._readers = Readers(self._owners, principal)
 
     def grant(
-        self,
-        *,
-        to: str | EntityRef | Principal,
-        on: Id,
-        right: Right | str = Right.READ,
-        until: datetime | None = None,
-        deadline_ms: int | None = None,
+        self, *, to: str | EntityRef | Principal, on: Id, right: Right | str = Right.READ, until: datetime | None = None
     ) -> Grant:
         """Let a user or agent read, or write to, a task, session or note, and return the grant.
 
@@ -62,48 +55,40 @@ class Access:
         Raises: InputError kinds; NotFound for a record that does not exist or is hidden; PermissionDenied unless the
             principal owns the record or is an admin.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            key, wanted = arguments.as_uuid(on, "on"), arguments.as_enum(right, Right, "right")
-            ends = arguments.as_instant(until, "until")
-            if ends is not None and to_us(ends) <= self._owners.now_us():
-                raise InvalidValue(field="until", reason="is past; a grant must end later than now")
-            whose = self._kind_and_name(to)
-            relation, _ = self._owned(key, "grant")
-            if wanted is Right.WRITE and relation.readers is not None:
-                raise InvalidValue(
-                    field="right", reason=f"must be read: only the author of a {relation.name} writes it"
-                )
-            kept = keeping(self._engine, entity_of(self._engine, *whose, field="to"))
+        self._engine.check_open()
+        key, wanted = arguments.as_uuid(on, "on"), arguments.as_enum(right, Right, "right")
+        ends = arguments.as_instant(until, "until")
+        if ends is not None and to_us(ends) <= self._owners.now_us():
+            raise InvalidValue(field="until", reason="is past; a grant must end later than now")
+        whose = self._kind_and_name(to)
+        relation, _ = self._owned(key, "grant")
+        if wanted is Right.WRITE and relation.readers is not None:
+            raise InvalidValue(field="right", reason=f"must be read: only the author of a {relation.name} writes it")
+        kept = keeping(self._engine, entity_of(self._engine, *whose, field="to"))
 
-            def work(uow: UnitOfWork) -> Grant:
-                grantee = kept(uow)
-                record = self._locked(uow, relation, key)
-                if not self._owns(relation, record):
-                    raise self._denied("grant", relation, key)
-                now = from_us(uow.now_us)
-                target = EntityRef(EntityType(relation.name), key)
-                for known in self._on(uow, key):
-                    if known.to == grantee and known.right is wanted and is_active(known, self._owners.now_us()):
-                        if known.until == ends:
-                            return known
-                        changed = dataclasses.replace(known, until=ends, updated_at=now)
-                        stored: Grant = uow.update(GRANT, changed)
-                        return self._audited(uow, EventType.GRANT, stored)
-                by = self._principal.label
-                grant = Grant(GrantId(uuid7()), grantee, target, wanted, by, ends, None, now, now)
-                uow.insert_new(GRANT, grant)
-                return self._audited(uow, EventType.GRANT, grant)
+        def work(uow: UnitOfWork) -> Grant:
+            grantee = kept(uow)
+            record = self._locked(uow, relation, key)
+            if not self._owns(relation, record):
+                raise self._denied("grant", relation, key)
+            now = from_us(uow.now_us)
+            target = EntityRef(EntityType(relation.name), key)
+            for known in self._on(uow, key):
+                if known.to == grantee and known.right is wanted and is_active(known, self._owners.now_us()):
+                    if known.until == ends:
+                        return known
+                    changed = dataclasses.replace(known, until=ends, updated_at=now)
+                    stored: Grant = uow.update(GRANT, changed)
+                    return self._audited(uow, EventType.GRANT, stored)
+            by = self._principal.label
+            grant = Grant(GrantId(uuid7()), grantee, target, wanted, by, ends, None, now, now)
+            uow.insert_new(GRANT, grant)
+            return self._audited(uow, EventType.GRANT, grant)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def revoke(
-        self,
-        grant_id: Id | None = None,
-        *,
-        to: str | EntityRef | Principal | None = None,
-        on: Id | None = None,
-        deadline_ms: int | None = None,
+        self, grant_id: Id | None = None, *, to: str | EntityRef | Principal | None = None, on: Id | None = None
     ) -> list[Grant]:
         """End a grant at once, or every grant on a record, to a user or agent if ``to`` is given; return those ended.
 
@@ -112,33 +97,27 @@ class Access:
         Raises: InputError kinds; NotFound for a grant or record that does not exist or is hidden; PermissionDenied
             unless the principal owns the record, granted the right, or is an admin.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            if (grant_id is None) == (on is None) or (grant_id is not None and to is not None):
-                raise InvalidValue(field="grant_id", reason="give grant_id, or on with or without to")
-            one = None if grant_id is None else arguments.as_uuid(grant_id, "grant_id")
-            key = None if on is None else arguments.as_uuid(on, "on")
-            grantee = self._entity(to)
-            if key is not None:
-                self._owned(key, "revoke grants on")
+        self._engine.check_open()
+        if (grant_id is None) == (on is None) or (grant_id is not None and to is not None):
+            raise InvalidValue(field="grant_id", reason="give grant_id, or on with or without to")
+        one = None if grant_id is None else arguments.as_uuid(grant_id, "grant_id")
+        key = None if on is None else arguments.as_uuid(on, "on")
+        grantee = self._entity(to)
+        if key is not None:
+            self._owned(key, "revoke grants on")
 
-            def work(uow: UnitOfWork) -> list[Grant]:
-                if one is not None:
-                    found = [self._known(uow, one)]
-                else:
-                    assert key is not None
-                    found = [each for each in self._on(uow, key) if grantee in (None, each.to)]
-                return [self._revoked(uow, each) for each in found if is_active(each, self._owners.now_us())]
+        def work(uow: UnitOfWork) -> list[Grant]:
+            if one is not None:
+                found = [self._known(uow, one)]
+            else:
+                assert key is not None
+                found = [each for each in self._on(uow, key) if grantee in (None, each.to)]
+            return [self._revoked(uow, each) for each in found if is_active(each, self._owners.now_us())]
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def grants(
-        self,
-        *,
-        to: str | EntityRef | Principal | None = None,
-        on: Id | None = None,
-        ended: bool = False,
-        deadline_ms: int | None = None,
+        self, *, to: str | EntityRef | Principal | None = None, on: Id | None = None, ended: bool = False
     ) -> list[Grant]:
         """Return the grants to the principal, by it, or on its records, the oldest first; an admin's are all.
 
@@ -146,22 +125,21 @@ class Access:
 
         Raises: InputError kinds.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            key = None if on is None else arguments.as_uuid(on, "on")
-            grantee = self._entity(to)
-            rows = self._engine.snapshot()[GRANT.name]
-            now = self._owners.now_us()
-            found: list[Grant] = [self._engine.memory.entity(rows, number) for number in rows.rows().tolist()]
-            found = [
-                each
-                for each in found
-                if (key is None or each.on.id == key)
-                and grantee in (None, each.to)
-                and (arguments.as_flag(ended, "ended") or is_active(each, now))
-                and self._sees(each)
-            ]
-            return sorted(found, key=lambda each: (each.created_at, each.grant_id.bytes))
+        self._engine.check_open()
+        key = None if on is None else arguments.as_uuid(on, "on")
+        grantee = self._entity(to)
+        rows = self._engine.snapshot()[GRANT.name]
+        now = self._owners.now_us()
+        found: list[Grant] = [self._engine.memory.entity(rows, number) for number in rows.rows().tolist()]
+        found = [
+            each
+            for each in found
+            if (key is None or each.on.id == key)
+            and grantee in (None, each.to)
+            and (arguments.as_flag(ended, "ended") or is_active(each, now))
+            and self._sees(each)
+        ]
+        return sorted(found, key=lambda each: (each.created_at, each.grant_id.bytes))
 
     # --- who -------------------------------------------------------------------------------------
 

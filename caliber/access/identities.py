@@ -20,7 +20,6 @@ from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.deadline import bounded
 from caliber.model.errors import Conflict, InvalidValue, NotRegistered, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.identities import Identity, MergedIdentities
@@ -191,12 +190,7 @@ class Identities:
         self._principal = principal
 
     def resolve(
-        self,
-        name: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        namespace: str = "",
-        deadline_ms: int | None = None,
+        self, name: str | EntityRef, *, kind: EntityType | str = EntityType.USER, namespace: str = ""
     ) -> EntityRef:
         """Return the user or agent of a name, in every process the same one; a new name is stored.
 
@@ -206,25 +200,18 @@ class Identities:
 
         Raises: InputError kinds; PermissionDenied for a user, for any name that is not known as that user's.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            wanted, within = _kind(kind), _namespace(namespace)
-            if not self._principal.is_user:
-                return entity_of(self._engine, name, wanted, field="name", namespace=within)
-            own = entity_of(self._engine, self._principal.id, EntityType.USER, field="name")
-            found = entity_of(self._engine, name, wanted, field="name", namespace=within, register=False)
-            if found != own:
-                raise PermissionDenied(agent_id=self._principal.label, action="resolve", resource="a name of others")
-            return own
+        self._engine.check_open()
+        wanted, within = _kind(kind), _namespace(namespace)
+        if not self._principal.is_user:
+            return entity_of(self._engine, name, wanted, field="name", namespace=within)
+        own = entity_of(self._engine, self._principal.id, EntityType.USER, field="name")
+        found = entity_of(self._engine, name, wanted, field="name", namespace=within, register=False)
+        if found != own:
+            raise PermissionDenied(agent_id=self._principal.label, action="resolve", resource="a name of others")
+        return own
 
     def add(
-        self,
-        name: str,
-        to: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        namespace: str = "",
-        deadline_ms: int | None = None,
+        self, name: str, to: str | EntityRef, *, kind: EntityType | str = EntityType.USER, namespace: str = ""
     ) -> Identity:
         """Give the user or agent ``to`` one more name, and return it; the same name again changes nothing.
 
@@ -233,51 +220,39 @@ class Identities:
         Raises: InputError kinds; PermissionDenied unless the principal is an admin or the application; Conflict for a
             name that another entity has: ``merge`` them if they are one person.
         """
-        with bounded(deadline_ms):
-            self._check("name", by_application=True)
-            wanted, within = _kind(kind), _namespace(namespace)
-            EntityRef.named(wanted, arguments.as_text(name, "name", limit=arguments.MAX_NAME_CHARS), within)
-            plain = EntityRef.plain_name(name)
-            entity = entity_of(self._engine, to, wanted, field="to")
+        self._check("name", by_application=True)
+        wanted, within = _kind(kind), _namespace(namespace)
+        EntityRef.named(wanted, arguments.as_text(name, "name", limit=arguments.MAX_NAME_CHARS), within)
+        plain = EntityRef.plain_name(name)
+        entity = entity_of(self._engine, to, wanted, field="to")
 
-            def work(uow: UnitOfWork) -> Identity:
-                uow.serialize(_LOCKED)
-                owner = current_in(uow, entity)
-                found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, wanted.value, within, plain)
-                if found is None:
-                    return _insert(uow, owner, within, plain)
-                if found.entity != owner:
-                    reason = f"is a name of {wanted} {found.entity.id}; merge the two if they are one person"
-                    raise Conflict(entity_type=f"{wanted} name", id=found.identity_id, reason=reason)
-                return found
+        def work(uow: UnitOfWork) -> Identity:
+            uow.serialize(_LOCKED)
+            owner = current_in(uow, entity)
+            found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, wanted.value, within, plain)
+            if found is None:
+                return _insert(uow, owner, within, plain)
+            if found.entity != owner:
+                reason = f"is a name of {wanted} {found.entity.id}; merge the two if they are one person"
+                raise Conflict(entity_type=f"{wanted} name", id=found.identity_id, reason=reason)
+            return found
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def names(
-        self,
-        of: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        namespace: str = "",
-        deadline_ms: int | None = None,
+        self, of: str | EntityRef, *, kind: EntityType | str = EntityType.USER, namespace: str = ""
     ) -> list[Identity]:
         """Return every name of a user or agent, the oldest first; none for a name that was never stored.
 
         Raises: InputError kinds; PermissionDenied unless the principal is an admin or the application.
         """
-        with bounded(deadline_ms):
-            self._check("list", by_application=True)
-            within = _namespace(namespace)
-            entity = entity_of(self._engine, of, _kind(kind), field="of", namespace=within, register=False)
-            return names_of(self._engine, entity)
+        self._check("list", by_application=True)
+        within = _namespace(namespace)
+        entity = entity_of(self._engine, of, _kind(kind), field="of", namespace=within, register=False)
+        return names_of(self._engine, entity)
 
     def merge(
-        self,
-        duplicate: str | EntityRef,
-        into: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        deadline_ms: int | None = None,
+        self, duplicate: str | EntityRef, into: str | EntityRef, *, kind: EntityType | str = EntityType.USER
     ) -> MergedIdentities:
         """Make two users or agents one: the names and tasks of ``duplicate`` are those of ``into`` from now on.
 
@@ -287,22 +262,21 @@ class Identities:
 
         Raises: InputError kinds; PermissionDenied unless the principal is an admin.
         """
-        with bounded(deadline_ms):
-            self._check("merge")
-            wanted = _kind(kind)
-            old = entity_of(self._engine, duplicate, wanted, field="duplicate")
-            entity = entity_of(self._engine, into, wanted, field="into")
+        self._check("merge")
+        wanted = _kind(kind)
+        old = entity_of(self._engine, duplicate, wanted, field="duplicate")
+        entity = entity_of(self._engine, into, wanted, field="into")
 
-            def work(uow: UnitOfWork) -> MergedIdentities:
-                uow.serialize(_LOCKED)
-                # Another merge may have been first: what both stand for is read again under the lock.
-                left, right = current_in(uow, old), current_in(uow, entity)
-                if left == right:
-                    return MergedIdentities(old, right, (), {}, 0)
-                uow.serialize(f"{_LOCKED} {left.id}")  # records that name it are written before, or after
-                return self._merge(uow, left, right)
+        def work(uow: UnitOfWork) -> MergedIdentities:
+            uow.serialize(_LOCKED)
+            # Another merge may have been first: what both stand for is read again under the lock.
+            left, right = current_in(uow, old), current_in(uow, entity)
+            if left == right:
+                return MergedIdentities(old, right, (), {}, 0)
+            uow.serialize(f"{_LOCKED} {left.id}")  # records that name it are written before, or after
+            return self._merge(uow, left, right)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _merge(self, uow: UnitOfWork, old: EntityRef, entity: EntityRef) -> MergedIdentities:
         moved: list[Identity] = uow.select_path(IDENTITY, "list_by_entity", old.id.bytes)

@@ -14,7 +14,6 @@ from caliber.admin.spaces import Rebuilt, Sweep
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.ids import Id
 from caliber.model.progress import Progress, unheard
@@ -44,7 +43,7 @@ class Admin:
         """
         return stats.stats(self._engine, self._principal)
 
-    def operations(self, *, window_ms: int = 10_000, deadline_ms: int | None = None) -> list[OperationStats]:
+    def operations(self, *, window_ms: int = 10_000) -> list[OperationStats]:
         """Return rates and latencies of the operations that all processes recorded in the last ``window_ms``.
 
         Those are recorded of which ``write_behind.operation_share`` draws a share; docs/observability.md.
@@ -52,53 +51,42 @@ class Admin:
         from caliber.admin.operations import recent_operations  # for people who watch
 
         window = arguments.as_whole(window_ms, "window_ms", 1)
-        with bounded(deadline_ms):
-            return recent_operations(self._require("read operations of"), window)
+        return recent_operations(self._require("read operations of"), window)
 
     def verify(self) -> list[str]:
         """Compare memory and store row by row, and check the store itself; return no findings when all is well."""
         return stats.verify(self._require("verify"))
 
-    def maintain(self, *, deadline_ms: int | None = None) -> dict[str, int]:
+    def maintain(self) -> dict[str, int]:
         """Apply retention: of memories, windows, events, changes, ended delegations, unused content, lapsed locks."""
-        with bounded(deadline_ms):
-            return maintenance.maintain(self._require("maintain"))
+        return maintenance.maintain(self._require("maintain"))
 
     def purge_trajectory(
-        self,
-        trajectory_id: Id,
-        *,
-        dry_run: bool = False,
-        wait_ms: int | None = None,
-        scrub_log: bool = False,
-        deadline_ms: int | None = None,
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
     ) -> ForgetReport:
         """Erase a task, those it started, and records drawn from them alone. Raises: NotFound."""
         from caliber.erasure.service import Forgetting
 
-        with bounded(deadline_ms):
-            return Forgetting(self._engine, self._principal).purge_trajectory(
-                arguments.as_uuid(trajectory_id, "trajectory_id"),
-                dry_run=arguments.as_flag(dry_run, "dry_run"),
-                wait_ms=wait_ms,
-                scrub_log=arguments.as_flag(scrub_log, "scrub_log"),
-            )
+        return Forgetting(self._engine, self._principal).purge_trajectory(
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
+            dry_run=arguments.as_flag(dry_run, "dry_run"),
+            wait_ms=wait_ms,
+            scrub_log=arguments.as_flag(scrub_log, "scrub_log"),
+        )
 
-    def resume_forgetting(self, *, wait_ms: int | None = None, deadline_ms: int | None = None) -> list[ForgetReport]:
+    def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; return no reports when all are finished."""
         from caliber.erasure.service import Forgetting
 
         wait = None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
-        with bounded(deadline_ms):
-            return Forgetting(self._engine, self._principal).resume(wait_ms=wait)
+        return Forgetting(self._engine, self._principal).resume(wait_ms=wait)
 
     # --- search ----------------------------------------------------------------------------------
 
-    def sweep(self, *, dry_run: bool = False, deadline_ms: int | None = None) -> Sweep:
+    def sweep(self, *, dry_run: bool = False) -> Sweep:
         """Remove orphaned vectors, and spaces without any; with ``dry_run`` only count them."""
         self._require("sweep")
-        with bounded(deadline_ms):
-            return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
+        return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
 
     def rebuild_search(self, *, full_text: bool = True, progress: Progress | None = None) -> Rebuilt:
         """Rebuild everything that search reads, and verify it; ``progress`` is called as each stage begins.

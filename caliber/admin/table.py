@@ -15,7 +15,6 @@ import numpy as np
 
 from caliber.engine.engine import Engine
 from caliber.model import arguments, states
-from caliber.model.deadline import bounded
 from caliber.model.embedding import Embedding, EmbeddingSpace
 from caliber.model.errors import (
     ConstraintViolation,
@@ -125,17 +124,17 @@ class TableReader:
         self._relation = relation
         self._plans = engine.store.plans[relation.name]
 
-    def get(self, *key: Any, deadline_ms: int | None = None) -> Any | None:
+    def get(self, *key: Any) -> Any | None:
         """Return the entity under its key, or None."""
         self._engine.check_open()
-        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+        with reading(self._engine.store, self._relation) as session:
             rows = session.run(self._plans.get, self._key(key))
         return self._plans.codec.decode(rows[0]) if rows else None
 
-    def count(self, *, deadline_ms: int | None = None) -> int:
+    def count(self) -> int:
         """Return how many rows there are."""
         self._engine.check_open()
-        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+        with reading(self._engine.store, self._relation) as session:
             total: int = session.run(self._plans.count, ())[0][0]
         return total
 
@@ -161,7 +160,7 @@ class TableReader:
             _bound(self._relation.column(name), part) for name, part in zip(self._relation.key, key, strict=True)
         )
 
-    def _list(self, path: str, *by: Any, limit: int | None = None, deadline_ms: int | None = None) -> list[Any]:
+    def _list(self, path: str, *by: Any, limit: int | None = None) -> list[Any]:
         plan = self._plans.lists[path]
         declared = next(item for item in self._relation.paths if item.name == path)
         if len(by) != len(declared.by):
@@ -173,16 +172,16 @@ class TableReader:
         if declared.limited:
             parameters.append(2**62 if limit is None else limit)
         self._engine.check_open()
-        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+        with reading(self._engine.store, self._relation) as session:
             rows = session.run(plan, parameters)
         found = [self._plans.codec.decode(row) for row in rows]
         return found if limit is None else found[:limit]
 
-    def _count(self, path: str, *by: Any, deadline_ms: int | None = None) -> int:
+    def _count(self, path: str, *by: Any) -> int:
         declared = next(item for item in self._relation.paths if item.name == path)
         parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
         self._engine.check_open()
-        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+        with reading(self._engine.store, self._relation) as session:
             total: int = session.run(self._plans.counts[path], parameters)[0][0]
         return total
 
@@ -191,8 +190,8 @@ class TableReader:
             paths = ", ".join(sorted(self.__dict__["_plans"].lists)) if "_plans" in self.__dict__ else ""
             raise AttributeError(f"{self._relation.plural} has no {name}; it lists by: {paths or 'nothing'}")
 
-        def listed(*by: Any, limit: int | None = None, deadline_ms: int | None = None) -> list[Any]:
-            return self._list(name, *by, limit=limit, deadline_ms=deadline_ms)
+        def listed(*by: Any, limit: int | None = None) -> list[Any]:
+            return self._list(name, *by, limit=limit)
 
         return listed
 
@@ -205,7 +204,7 @@ def table_of(engine: Engine, relation: Relation) -> TableReader:
 class Table(TableReader):
     """One relation, read and written: ``insert``, ``update``, ``delete``."""
 
-    def insert(self, entity: Any, *, deadline_ms: int | None = None) -> Any:
+    def insert(self, entity: Any) -> Any:
         """Insert an entity and return it. Raises: DTypeError, Conflict, StorageError."""
         if not isinstance(entity, self._relation.entity):
             raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
@@ -216,8 +215,7 @@ class Table(TableReader):
             check_insert(uow, entity)
             self._insert(uow, entity)
 
-        with bounded(deadline_ms):
-            self._engine.write(work)
+        self._engine.write(work)
         return entity
 
     def _insert(self, uow: UnitOfWork, entity: Any) -> None:
@@ -242,9 +240,7 @@ class Table(TableReader):
                 raise InvalidValue(field=name, reason="must fit 64 bits")
         return row
 
-    def update(
-        self, *key: Any, expected_version: int | None = None, deadline_ms: int | None = None, **changes: Any
-    ) -> Any:
+    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
         """Change fields of an entity and return it as stored.
 
         Raises: NotFound; Conflict when ``expected_version`` is no longer the stored one; InvalidValue for a field
@@ -264,8 +260,7 @@ class Table(TableReader):
             arguments.check_version(self._relation.name, str(key[0]), entity.version, expected)
             return self._write_changed(uow, entity, changes)
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
         relation, codec = self._relation, self._plans.codec
@@ -298,7 +293,7 @@ class Table(TableReader):
         if wrong is not None:
             raise ConstraintViolation(constraint=wrong.column, reason=f"it is {reason_of(self._relation, wrong)}")
 
-    def delete(self, *key: Any, deadline_ms: int | None = None) -> bool:
+    def delete(self, *key: Any) -> bool:
         """Delete a row and the rows that it owns, keeping their content for replay; return whether it existed."""
         bound = self._key(key)
 
@@ -309,5 +304,4 @@ class Table(TableReader):
             uow.delete(self._relation, entity)
             return True
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)

@@ -14,7 +14,6 @@ from caliber.admin.table import Table, TableReader, table_of
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.pcp import Checkpoint
 from caliber.model.progress import Progress
@@ -51,9 +50,9 @@ _EVERY = 2**63 - 1
 class ScopeTable(Table, of=SCOPE):
     """Scopes."""
 
-    def get_current(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Scope | None:
+    def get_current(self, trajectory_id: Any) -> Scope | None:
         """Return the open scope with the highest sequence number, or None (C-327)."""
-        found: list[Scope] = self._list("list_open", trajectory_id, deadline_ms=deadline_ms)
+        found: list[Scope] = self._list("list_open", trajectory_id)
         return found[-1] if found else None
 
     def close(
@@ -63,7 +62,6 @@ class ScopeTable(Table, of=SCOPE):
         summary: str | None = None,
         artifact_ids: tuple[uuid.UUID, ...] = (),
         checkpoint_id: uuid.UUID | None = None,
-        deadline_ms: int | None = None,
     ) -> Scope:
         """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
         scope = arguments.as_uuid(scope_id, "scope_id")
@@ -85,22 +83,21 @@ class ScopeTable(Table, of=SCOPE):
             Retaining(self._engine).scope_closed(uow, closed)
             return closed
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return how many scopes a trajectory has (C-328)."""
-        return self._count("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
+        return self._count("list_by_trajectory", trajectory_id)
 
 
 class TurnTable(Table, of=TURN):
     """Turns."""
 
-    def count_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
+    def count_by_scope(self, scope_id: Any) -> int:
         """Return how many turns a scope has (C-347)."""
-        return self._count("list_by_scope", scope_id, deadline_ms=deadline_ms)
+        return self._count("list_by_scope", scope_id)
 
-    def delete_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
+    def delete_by_scope(self, scope_id: Any) -> int:
         """Delete a scope's turns, keeping their content for replay; return how many (C-346)."""
         scope = arguments.as_uuid(scope_id, "scope_id")
 
@@ -110,8 +107,7 @@ class TurnTable(Table, of=TURN):
                 uow.delete(TURN, turn)
             return len(turns)
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
 
 class _Similar(Table):
@@ -146,84 +142,74 @@ class _Similar(Table):
 class ArtifactTable(_Similar, of=ARTIFACT):
     """Artifacts."""
 
-    def get_by_hash(
-        self, trajectory_id: Any, content_hash: bytes, *, deadline_ms: int | None = None
-    ) -> Artifact | None:
+    def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
         """Return the active artifact of this content in a trajectory, or None (C-331)."""
-        found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash, deadline_ms=deadline_ms)
+        found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash)
         now = from_us(self._engine.clock.now_us())
         return next((artifact for artifact in found if is_valid(ARTIFACT, artifact, now)), None)
 
     def list_by_trajectory(
-        self,
-        trajectory_id: Any,
-        *,
-        include_superseded: bool = False,
-        limit: int | None = None,
-        deadline_ms: int | None = None,
+        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
     ) -> list[Artifact]:
         """Return a trajectory's artifacts, without superseded ones by default (C-334)."""
-        found: list[Artifact] = self._list("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
+        found: list[Artifact] = self._list("list_by_trajectory", trajectory_id)
         every = arguments.as_flag(include_superseded, "include_superseded")
         kept = [artifact for artifact in found if every or artifact.superseded_by is None]
         return kept if limit is None else kept[: arguments.as_whole(limit, "limit")]
 
-    def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return the number of a trajectory's artifacts, inactive ones included (C-337)."""
-        return self._count("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
+        return self._count("list_by_trajectory", trajectory_id)
 
 
 class NoteTable(_Similar, of=NOTE):
     """Notes."""
 
-    def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return how many notes name a trajectory as their source (C-343)."""
         trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         self._engine.check_open()
         plan = self._plans.drawn_from
         assert plan is not None  # notes list the tasks that they were drawn from
-        with bounded(deadline_ms), self._engine.store.read() as session:
+        with self._engine.store.read() as session:
             return len(session.run(plan, (trajectory.bytes,)))
 
 
 class CheckpointTable(Table, of=CHECKPOINT):
     """Checkpoints."""
 
-    def get_latest(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Checkpoint | None:
+    def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
         """Return a trajectory's newest checkpoint, or None (C-351)."""
-        found: list[Checkpoint] = self._list("list_by_trajectory", trajectory_id, limit=1, deadline_ms=deadline_ms)
+        found: list[Checkpoint] = self._list("list_by_trajectory", trajectory_id, limit=1)
         return found[0] if found else None
 
-    def delete_oldest(self, trajectory_id: Any, keep: int, *, deadline_ms: int | None = None) -> int:
+    def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
         """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352).
 
         Those that recoveries made are counted apart, and the ones that recoveries went to stay with them.
         """
         trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         arguments.as_whole(keep, "keep")
-        with bounded(deadline_ms):
-            return self._engine.write(lambda uow: uow.execute("checkpoint.prune", trajectory.bytes, keep, _EVERY))
+        return self._engine.write(lambda uow: uow.execute("checkpoint.prune", trajectory.bytes, keep, _EVERY))
 
 
 class WindowTable(Table, of=CONTEXT_WINDOW):
     """Persisted windows."""
 
-    def delete_expired(self, *, deadline_ms: int | None = None) -> int:
+    def delete_expired(self) -> int:
         """Delete windows whose time is over; return how many (C-355)."""
-        with bounded(deadline_ms):
-            self._engine.behind.flush()
-            return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
+        self._engine.behind.flush()
+        return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
 
 
 class EventTable(Table, of=EVENT):
     """The event log."""
 
-    def delete_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    def delete_by_trajectory(self, trajectory_id: Any) -> int:
         """Delete a trajectory's trace, but no audit record; return how many events (C-358)."""
         trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
-        with bounded(deadline_ms):
-            self._engine.behind.flush()
-            return self._engine.write(lambda uow: uow.execute("event.drop_trace", trajectory.bytes))
+        self._engine.behind.flush()
+        return self._engine.write(lambda uow: uow.execute("event.drop_trace", trajectory.bytes))
 
 
 class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
@@ -232,11 +218,10 @@ class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
     def _insert(self, uow: UnitOfWork, entity: Any) -> None:
         uow.upsert(self._relation, entity)  # C-360
 
-    def delete_older_than(self, age_ms: int, *, deadline_ms: int | None = None) -> int:
+    def delete_older_than(self, age_ms: int) -> int:
         """Delete vectors that were cached longer ago than ``age_ms``; return their number (C-361)."""
         arguments.as_whole(age_ms, "age_ms")
-        with bounded(deadline_ms):
-            return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
+        return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
 
 
 class MemoryTypeTable(TableReader, of=MEMORY_TYPE):
@@ -278,7 +263,6 @@ class Tables:
         on_existing: OnExisting | str = OnExisting.ERROR,
         progress: Progress | None = None,
         batch_rows: int = BATCH_ROWS,
-        deadline_ms: int | None = None,
     ) -> BulkReport:
         """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
 
@@ -293,10 +277,9 @@ class Tables:
         """
         from caliber.admin import bulk
 
-        with bounded(deadline_ms):
-            return bulk.load(
-                self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
-            )
+        return bulk.load(
+            self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
+        )
 
     def bulk_read(self, relation: str, *, batch_rows: int = BATCH_ROWS) -> Any:
         """Return a ``pyarrow.RecordBatchReader`` of every row of a relation, as of one commit.

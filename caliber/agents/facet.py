@@ -49,14 +49,7 @@ class Groups:
 
         return GroupService(self._engine, self._principal)
 
-    def create(
-        self,
-        name: str,
-        pattern: GroupPattern | str,
-        *,
-        description: str | None = None,
-        deadline_ms: int | None = None,
-    ) -> AgentGroup:
+    def create(self, name: str, pattern: GroupPattern | str, *, description: str | None = None) -> AgentGroup:
         """Create a group, or return the one of this name and pattern.
 
         ``pattern`` is round_robin, dynamic, supervisor, pipeline or voting.
@@ -64,38 +57,31 @@ class Groups:
         Raises: InputError kinds, also for a name that has another pattern; PermissionDenied unless the principal is the
             application or an admin.
         """
-        return self._service.create(name, pattern, description=description, deadline_ms=deadline_ms)
+        return self._service.create(name, pattern, description=description)
 
-    def add(
-        self, name: str, agent: str | EntityRef, *, role: str | None = None, deadline_ms: int | None = None
-    ) -> GroupMember:
+    def add(self, name: str, agent: str | EntityRef, *, role: str | None = None) -> GroupMember:
         """Let an agent join a group, behind the other members; a member again gets the ``role``.
 
         Raises: InputError kinds; NotFound for an unknown group; NotRegistered; PermissionDenied as ``create``.
         """
-        return self._service.add(name, agent, role=role, deadline_ms=deadline_ms)
+        return self._service.add(name, agent, role=role)
 
-    def remove(self, name: str, agent: str | EntityRef, *, deadline_ms: int | None = None) -> bool:
+    def remove(self, name: str, agent: str | EntityRef) -> bool:
         """Let an agent leave a group; return whether it was a member.
 
         Raises: InputError kinds; NotFound for an unknown group; PermissionDenied as ``create``.
         """
-        return self._service.remove(name, agent, deadline_ms=deadline_ms)
+        return self._service.remove(name, agent)
 
-    def members(self, name: str, *, deadline_ms: int | None = None) -> list[GroupMember]:
+    def members(self, name: str) -> list[GroupMember]:
         """Return the members of a group, in the order in which they joined.
 
         Raises: InputError kinds; NotFound for an unknown group; PermissionDenied for a user.
         """
-        return self._service.members(name, deadline_ms=deadline_ms)
+        return self._service.members(name)
 
     def next_speaker(
-        self,
-        name: str,
-        *,
-        choice: str | EntityRef | None = None,
-        votes: Mapping[str, str] | None = None,
-        deadline_ms: int | None = None,
+        self, name: str, *, choice: str | EntityRef | None = None, votes: Mapping[str, str] | None = None
     ) -> Agent | None:
         """Return the agent whose turn comes next, and take the turn: the next call returns the one after it.
 
@@ -108,14 +94,14 @@ class Groups:
         Raises: InputError kinds, also for a choice or vote that is no member; NotFound for an unknown group;
             PermissionDenied for a user.
         """
-        return self._service.next_speaker(name, choice=choice, votes=votes, deadline_ms=deadline_ms)
+        return self._service.next_speaker(name, choice=choice, votes=votes)
 
-    def restart(self, name: str, *, deadline_ms: int | None = None) -> AgentGroup:
+    def restart(self, name: str) -> AgentGroup:
         """Start the order of a group again: the next turn is that of its first member.
 
         Raises: InputError kinds; NotFound for an unknown group; PermissionDenied as ``create``.
         """
-        return self._service.restart(name, deadline_ms=deadline_ms)
+        return self._service.restart(name)
 
 
 class Agents:
@@ -143,7 +129,6 @@ class Agents:
         reports_to: str | EntityRef | EllipsisType | None = ...,
         memory_access: MemoryAccess | Mapping[str, Mapping[str, str]] | None = None,
         description: str | None = None,
-        deadline_ms: int | None = None,
     ) -> Agent:
         """Register an agent, or update the one of this name, and return it; what is left out stays as it is.
 
@@ -160,11 +145,11 @@ class Agents:
         """
         rights: dict[str, Any] = {"role": role, "can_delegate_to": can_delegate_to, "reports_to": reports_to}
         rights["memory_access"] = memory_access
-        return self._registry.register(agent, type, capabilities, rights, description, deadline_ms)
+        return self._registry.register(agent, type, capabilities, rights, description)
 
-    def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
+    def get(self, agent: str | EntityRef) -> Agent:
         """Return a registered agent. Raises: InputError kinds; NotRegistered; PermissionDenied for a user."""
-        return self._registry.get(agent, deadline_ms=deadline_ms)
+        return self._registry.get(agent)
 
     def list(
         self,
@@ -172,17 +157,14 @@ class Agents:
         type: str | None = None,  # noqa: A002  (the word of callers)
         status: AgentStatus | str | None = None,
         lifecycle: AgentLifecycle | str | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Agent]:
         """Return the registered agents, or those of a type, status and lifecycle, the oldest first.
 
         Raises: InputError kinds; PermissionDenied for a user.
         """
-        return self._registry.list(type, status, lifecycle, deadline_ms)
+        return self._registry.list(type, status, lifecycle)
 
-    def tasks(
-        self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
-    ) -> builtins.list[Trajectory]:
+    def tasks(self, agent: str | EntityRef | None = None) -> builtins.list[Trajectory]:
         """Return the active tasks of an agent that the principal may see, the one that was last worked on first.
 
         ``agent`` left out is the principal itself. An agent has the tasks that it started, those that were handed over
@@ -190,44 +172,40 @@ class Agents:
 
         Raises: InputError kinds; NotRegistered; PermissionDenied for a user.
         """
-        return self._registry.tasks(agent, deadline_ms)
+        return self._registry.tasks(agent)
 
-    def heartbeat(self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None) -> Agent:
+    def heartbeat(self, agent: str | EntityRef | None = None) -> Agent:
         """Renew the sign of life of an agent, by the database's clock, and return it; a failed one becomes idle.
 
         Raises: InputError kinds; NotRegistered; PermissionDenied for another agent than the principal.
         """
-        return self._registry.heartbeat(agent, deadline_ms)
+        return self._registry.heartbeat(agent)
 
-    def set_status(
-        self, status: AgentStatus | str, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
-    ) -> Agent:
+    def set_status(self, status: AgentStatus | str, agent: str | EntityRef | None = None) -> Agent:
         """Set the status of an agent: idle, active, blocked or failed; it is a sign of life too.
 
         Raises: InputError kinds; NotRegistered; InvalidStateTransition, such as from idle to blocked; PermissionDenied
             for another agent than the principal.
         """
-        return self._registry.set_status(status, agent, deadline_ms)
+        return self._registry.set_status(status, agent)
 
-    def heartbeat_many(self, agents: Sequence[str | EntityRef], *, deadline_ms: int | None = None) -> int:
+    def heartbeat_many(self, agents: Sequence[str | EntityRef]) -> int:
         """Renew the signs of life of several agents in one transaction; return how many of them are registered.
 
         Raises: InputError kinds; PermissionDenied for other agents than the principal.
         """
-        return self._registry.heartbeat_many(agents, deadline_ms)
+        return self._registry.heartbeat_many(agents)
 
-    def set_lifecycle(
-        self, lifecycle: AgentLifecycle | str, agent: str | EntityRef, *, deadline_ms: int | None = None
-    ) -> Agent:
+    def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef) -> Agent:
         """Make an agent active, hibernated or archived, and return it; only active agents act.
 
         An archived agent gives its tasks of the workspace back: other agents may claim them.
 
         Raises: InputError kinds; NotRegistered; PermissionDenied unless the principal is the application or an admin.
         """
-        return self._registry.set_lifecycle(lifecycle, agent, deadline_ms)
+        return self._registry.set_lifecycle(lifecycle, agent)
 
-    def fail_silent(self, *, deadline_ms: int | None = None) -> builtins.list[Agent]:
+    def fail_silent(self) -> builtins.list[Agent]:
         """Set agents that were silent for longer than ``agents.heartbeat_timeout_ms`` to failed, and return them.
 
         Their locks are released in the same transaction, their requests for locks withdrawn, and those who wait behind
@@ -235,7 +213,7 @@ class Agents:
 
         Raises: PermissionDenied unless the principal is the application or an admin.
         """
-        return self._registry.fail_silent(deadline_ms)
+        return self._registry.fail_silent()
 
     @property
     def groups(self) -> Groups:

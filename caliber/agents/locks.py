@@ -22,7 +22,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
-from caliber.model.deadline import GRACE_S, at_least, bounded, check, remaining_s, unbounded
+from caliber.model.deadline import GRACE_S, at_least, check, remaining_s, unbounded
 from caliber.model.errors import (
     CaliberError,
     DTypeError,
@@ -111,7 +111,6 @@ class LockService:
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
-        deadline_ms: int | None = None,
     ) -> Lock:
         """Acquire a lock for ``lease_ms``, or for the configured ``lock_timeout``.
 
@@ -124,18 +123,17 @@ class LockService:
             LockAcquisitionFailed when it is held incompatibly, or others
             wait for it, for all of ``wait_ms``; its ``holder`` is who holds it, or None where that is not the
             principal's to know; LockDeadlock, at once, when the holders wait for each other; Unavailable when
-            ``deadline_ms`` passes first.
+            the deadline passes first.
         """
         woken = waiting.Event()
-        with bounded(deadline_ms):
-            acquiring = self._acquiring(resource, holder, lease_ms, mode, wait_ms, woken.set)
-            try:
-                while (lock := acquiring.attempt()) is None:
-                    woken.wait(acquiring.pause_s())
-                    woken.clear()
-                return lock
-            finally:
-                acquiring.end()
+        acquiring = self._acquiring(resource, holder, lease_ms, mode, wait_ms, woken.set)
+        try:
+            while (lock := acquiring.attempt()) is None:
+                woken.wait(acquiring.pause_s())
+                woken.clear()
+            return lock
+        finally:
+            acquiring.end()
 
     def _acquiring(
         self,
@@ -168,18 +166,15 @@ class LockService:
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
-        deadline_ms: int | None = None,
     ) -> Iterator[LockToken]:
         """Hold a lock for the block, and give its token, for ``guard``.
 
         The lease is renewed behind, after each third of it. A lock that was lost all the same, as after a long
         suspension of the process, lets no write with its token through. Blocks that share a resource under one label
-        may share one lock, as ``acquire`` has it: the first that ends releases it for all. ``wait_ms`` and
-        ``deadline_ms`` are for acquiring it. Raises: as ``acquire``.
+        may share one lock, as ``acquire`` has it: the first that ends releases it for all. ``wait_ms``
+        is for acquiring it. Raises: as ``acquire``.
         """
-        lock = self.acquire(
-            resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms, deadline_ms=deadline_ms
-        )
+        lock = self.acquire(resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms)
         renewing = self._renewing(lock, lease_ms)
         try:
             renewing.start()
@@ -213,14 +208,7 @@ class LockService:
 
     # --- renewing and releasing --------------------------------------------------------------------
 
-    def renew(
-        self,
-        token: LockToken,
-        *,
-        holder: str | None = None,
-        lease_ms: int | None = None,
-        deadline_ms: int | None = None,
-    ) -> Lock:
+    def renew(self, token: LockToken, *, holder: str | None = None, lease_ms: int | None = None) -> Lock:
         """Extend a lease that has not run out.
 
         Raises: LockExpired; PermissionDenied when another holds it, or for an agent that is hibernated or archived;
@@ -230,10 +218,9 @@ class LockService:
         lease = self._lease_ms(lease_ms)
         token = _required(token)
         owner = self._holder(holder, "renew", token.resource)
-        with bounded(deadline_ms):
-            return self._act(lambda uow: lock_queue.renew(uow, token, owner, lease))
+        return self._act(lambda uow: lock_queue.renew(uow, token, owner, lease))
 
-    def release(self, token: LockToken, *, holder: str | None = None, deadline_ms: int | None = None) -> bool:
+    def release(self, token: LockToken, *, holder: str | None = None) -> bool:
         """Give a lock back; only its holder can. Return whether it was still held.
 
         Raises: PermissionDenied when another holds it; InputError kinds.
@@ -241,13 +228,12 @@ class LockService:
         self._engine.check_open()
         token = _required(token)
         owner = self._holder(holder, "release", token.resource)
-        with bounded(deadline_ms):
-            return self._release(token, owner)
+        return self._release(token, owner)
 
     def _release(self, token: LockToken, holder: str) -> bool:
         return self._write(lambda uow: lock_queue.release(uow, token, holder, self._wake))
 
-    def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+    def break_lock(self, resource: str) -> list[Lock]:
         """End all locks of a resource, and return them; each is an audit event.
 
         Writes that their tokens guard are refused from now on. Raises: PermissionDenied unless the principal is an
@@ -267,8 +253,7 @@ class LockService:
                     broken.append(lock)
             return broken
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _audit(self, uow: UnitOfWork, lock: Lock) -> None:
         event = self._engine.event(
@@ -283,7 +268,7 @@ class LockService:
 
     # --- reading, without a write transaction: the clock decides which leases count ---------------------------------
 
-    def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+    def held(self, resource: str) -> list[Lock]:
         """Return the locks of a resource that have not run out, as far as the principal may see them.
 
         Raises: InputError kinds.
@@ -291,40 +276,36 @@ class LockService:
         self._engine.check_open()
         resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
 
-        with bounded(deadline_ms):
-            now, path = self._engine.clock.now_us(), self._engine.store.plans[LOCK.name].lists["list_by_resource"]
-            locks: list[Lock] = self._read(LOCK, path, resource)
+        now, path = self._engine.clock.now_us(), self._engine.store.plans[LOCK.name].lists["list_by_resource"]
+        locks: list[Lock] = self._read(LOCK, path, resource)
         return [lock for lock in locks if to_us(lock.expires_at) > now and self._is_own(lock.holder)]
 
-    def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
+    def waiting(self, *, limit: int = LIST_MAX) -> list[LockWaiter]:
         """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
 
         Raises: InputError kinds.
         """
         self._engine.check_open()
         number = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            return self._listed(LOCK_WAITER, "lock_waiter.list_live", number)
+        return self._listed(LOCK_WAITER, "lock_waiter.list_live", number)
 
-    def reap(self, *, deadline_ms: int | None = None) -> int:
+    def reap(self) -> int:
         """Delete rows of ended leases, and of requests whose place expired; return how many.
 
         Tokens keep rising, also where the last row of a resource is deleted. ``memory.admin.maintain()`` and each open
         store, every ``retention.apply_every_ms``, do the same.
         """
         self._engine.check_open()
-        with bounded(deadline_ms):
-            return lock_reaping.reap(self._write)
+        return lock_reaping.reap(self._write)
 
-    def list(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
+    def list(self, *, limit: int = LIST_MAX) -> list[Lock]:
         """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
 
         Raises: InputError kinds.
         """
         self._engine.check_open()
         number = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            return self._listed(LOCK, "lock.list_live", number)
+        return self._listed(LOCK, "lock.list_live", number)
 
     def _listed(self, relation: Relation, statement: str, limit: int) -> builtins.list[Any]:
         """Return locks or requests that have not run out, as far as the principal may see them."""

@@ -31,7 +31,6 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments, states
 from caliber.model.access import AgentRole, Principal
 from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus, MemoryAccess
-from caliber.model.deadline import bounded
 from caliber.model.errors import CircularReference, InvalidValue, PermissionDenied
 from caliber.model.events import EventType
 from caliber.model.references import EntityRef, EntityType
@@ -65,25 +64,23 @@ class Registry:
         capabilities: Sequence[str] | None,
         rights: dict[str, Any],
         description: str | None,
-        deadline_ms: int | None,
     ) -> Agent:
         """Insert an agent, or update the one of its name. ``rights`` are checked; see ``Agents.register``."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            acting = acting_agent(self._engine, self._principal, agent, "register", registering=True)
-            changes = self._checked(agent_type, capabilities, rights, description)
-            boss = changes.get("reports_to")
-            boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
-            if changes.keys() & _RIGHTS:
-                self._require_service("set the rights of", "an agent")
+        self._engine.check_open()
+        acting = acting_agent(self._engine, self._principal, agent, "register", registering=True)
+        changes = self._checked(agent_type, capabilities, rights, description)
+        boss = changes.get("reports_to")
+        boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
+        if changes.keys() & _RIGHTS:
+            self._require_service("set the rights of", "an agent")
 
-            def work(uow: UnitOfWork) -> Agent:
-                if boss_ref is not None:
-                    self._check_boss(uow, acting.ref, boss_ref)
-                    changes["reports_to"] = AgentId(boss_ref.ref.id)
-                return self._registered(uow, acting, changes)
+        def work(uow: UnitOfWork) -> Agent:
+            if boss_ref is not None:
+                self._check_boss(uow, acting.ref, boss_ref)
+                changes["reports_to"] = AgentId(boss_ref.ref.id)
+            return self._registered(uow, acting, changes)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _registered(self, uow: UnitOfWork, acting: ActingAgent, changes: dict[str, Any]) -> Agent:
         key, now = acting.ref.id.bytes, from_us(uow.now_us)
@@ -112,125 +109,113 @@ class Registry:
         if later.agent_type != known.agent_type:
             self._require_service("set the rights of", "an agent")
 
-    def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
+    def get(self, agent: str | EntityRef) -> Agent:
         """Return an agent. Raises: InputError kinds; NotRegistered."""
-        with bounded(deadline_ms):
-            self._require_reader()
-            self._engine.snapshot(ReadConsistency.LATEST)  # as in ``tasks``
-            named = agent_named(self._engine, agent)
-            found = find_agent(self._engine, named.ref)
-            if found is None:
-                raise not_registered(named.ref)
-            return found
+        self._require_reader()
+        self._engine.snapshot(ReadConsistency.LATEST)  # as in ``tasks``
+        named = agent_named(self._engine, agent)
+        found = find_agent(self._engine, named.ref)
+        if found is None:
+            raise not_registered(named.ref)
+        return found
 
     def list(
-        self,
-        agent_type: str | None,
-        status: AgentStatus | str | None,
-        lifecycle: AgentLifecycle | str | None,
-        deadline_ms: int | None,
+        self, agent_type: str | None, status: AgentStatus | str | None, lifecycle: AgentLifecycle | str | None
     ) -> list[Agent]:
         """Return the agents of a type, status and stage of life, the oldest first."""
-        with bounded(deadline_ms):
-            self._require_reader()
-            kind = arguments.as_name(agent_type, "type")
-            state = None if status is None else arguments.as_enum(status, AgentStatus, "status")
-            stage = None if lifecycle is None else arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
-            found = [
-                each
-                for each in all_agents(self._engine)
-                if kind in (None, each.agent_type) and state in (None, each.status) and stage in (None, each.lifecycle)
-            ]
-            return sorted(found, key=lambda each: (each.created_at, each.name))
+        self._require_reader()
+        kind = arguments.as_name(agent_type, "type")
+        state = None if status is None else arguments.as_enum(status, AgentStatus, "status")
+        stage = None if lifecycle is None else arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
+        found = [
+            each
+            for each in all_agents(self._engine)
+            if kind in (None, each.agent_type) and state in (None, each.status) and stage in (None, each.lifecycle)
+        ]
+        return sorted(found, key=lambda each: (each.created_at, each.name))
 
-    def tasks(self, agent: str | EntityRef | None, deadline_ms: int | None) -> builtins.list[Trajectory]:
+    def tasks(self, agent: str | EntityRef | None) -> builtins.list[Trajectory]:
         """Return the active tasks of an agent that the principal may see, the one that was last worked on first."""
-        with bounded(deadline_ms):
-            self._require_reader()
-            self._engine.snapshot(ReadConsistency.LATEST)  # names that another process gave or merged count too
-            acting = acting_agent(self._engine, self._principal) if agent is None else agent_named(self._engine, agent)
-            if find_agent(self._engine, acting.ref) is None:
-                raise not_registered(acting.ref)
-            readers = Readers(self._engine.part(TaskOwners), self._principal)
-            rows = readers.within(self._engine.snapshot())[TRAJECTORY.name]
-            active = rows.column("status") == rows.enum_code("status", TrajectoryStatus.ACTIVE)
-            numbers: builtins.list[int] = np.flatnonzero(
-                rows.live_mask & active & _worked_on_by(rows, acting.ref.id)
-            ).tolist()
-            found: builtins.list[Trajectory] = [
-                readers.shown(TRAJECTORY, self._engine.memory.entity(rows, at))
-                for at in numbers
-                if readers.allows(rows, at)
-            ]
-            return sorted(found, key=lambda each: (each.last_activity_at, each.trajectory_id), reverse=True)
+        self._require_reader()
+        self._engine.snapshot(ReadConsistency.LATEST)  # names that another process gave or merged count too
+        acting = acting_agent(self._engine, self._principal) if agent is None else agent_named(self._engine, agent)
+        if find_agent(self._engine, acting.ref) is None:
+            raise not_registered(acting.ref)
+        readers = Readers(self._engine.part(TaskOwners), self._principal)
+        rows = readers.within(self._engine.snapshot())[TRAJECTORY.name]
+        active = rows.column("status") == rows.enum_code("status", TrajectoryStatus.ACTIVE)
+        numbers: builtins.list[int] = np.flatnonzero(
+            rows.live_mask & active & _worked_on_by(rows, acting.ref.id)
+        ).tolist()
+        found: builtins.list[Trajectory] = [
+            readers.shown(TRAJECTORY, self._engine.memory.entity(rows, at))
+            for at in numbers
+            if readers.allows(rows, at)
+        ]
+        return sorted(found, key=lambda each: (each.last_activity_at, each.trajectory_id), reverse=True)
 
-    def heartbeat(self, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
+    def heartbeat(self, agent: str | EntityRef | None) -> Agent:
         """Renew an agent's sign of life; a failed one becomes idle."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            acting = acting_agent(self._engine, self._principal, agent)
-            renewed = self._engine.write(lambda uow: renew(uow, [acting.ref.id.bytes]))
-            if not renewed:
-                raise not_registered(acting.ref)
-            return renewed[0]
+        self._engine.check_open()
+        acting = acting_agent(self._engine, self._principal, agent)
+        renewed = self._engine.write(lambda uow: renew(uow, [acting.ref.id.bytes]))
+        if not renewed:
+            raise not_registered(acting.ref)
+        return renewed[0]
 
-    def set_status(self, status: AgentStatus | str, agent: str | EntityRef | None, deadline_ms: int | None) -> Agent:
+    def set_status(self, status: AgentStatus | str, agent: str | EntityRef | None) -> Agent:
         """Change the state of an agent at run time."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            target = arguments.as_enum(status, AgentStatus, "status")
-            acting = acting_agent(self._engine, self._principal, agent)
+        self._engine.check_open()
+        target = arguments.as_enum(status, AgentStatus, "status")
+        acting = acting_agent(self._engine, self._principal, agent)
 
-            def work(uow: UnitOfWork) -> Agent:
-                known = self._known(uow, acting.ref)
-                states.AGENT.check(known.status, target)
-                now = from_us(uow.now_us)
-                updated: Agent = uow.update(
-                    AGENT, dataclasses.replace(known, status=target, updated_at=now, last_heartbeat=now)
-                )
-                return updated
+        def work(uow: UnitOfWork) -> Agent:
+            known = self._known(uow, acting.ref)
+            states.AGENT.check(known.status, target)
+            now = from_us(uow.now_us)
+            updated: Agent = uow.update(
+                AGENT, dataclasses.replace(known, status=target, updated_at=now, last_heartbeat=now)
+            )
+            return updated
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def heartbeat_many(self, agents: Sequence[str | EntityRef], deadline_ms: int | None) -> int:
+    def heartbeat_many(self, agents: Sequence[str | EntityRef]) -> int:
         """Renew the signs of life of several agents in one transaction; return how many are registered."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            named = arguments.as_items(agents, "agents", "a sequence of agents")
-            keys = {acting_agent(self._engine, self._principal, each).ref.id.bytes for each in named}
-            return len(self._engine.write(lambda uow: renew(uow, keys))) if keys else 0
+        self._engine.check_open()
+        named = arguments.as_items(agents, "agents", "a sequence of agents")
+        keys = {acting_agent(self._engine, self._principal, each).ref.id.bytes for each in named}
+        return len(self._engine.write(lambda uow: renew(uow, keys))) if keys else 0
 
-    def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef, deadline_ms: int | None) -> Agent:
+    def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef) -> Agent:
         """Change the stage of an agent's life; only active agents act."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            target = arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
-            self._require_service("set the lifecycle of", "an agent")
-            named = agent_named(self._engine, agent)
+        self._engine.check_open()
+        target = arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
+        self._require_service("set the lifecycle of", "an agent")
+        named = agent_named(self._engine, agent)
 
-            def work(uow: UnitOfWork) -> Agent:
-                known = self._known(uow, named.ref)
-                if known.lifecycle is target:
-                    return known
-                now = from_us(uow.now_us)
-                changed: Agent = uow.update(
-                    AGENT, dataclasses.replace(known, lifecycle=target, updated_at=now, last_heartbeat=now)
-                )
-                if target is AgentLifecycle.ARCHIVED:
-                    give_back(self._engine, uow, named.ref, self._principal.label)
-                if target is AgentLifecycle.ACTIVE:
-                    watch(uow, uow.now_us + self._engine.config.agents.heartbeat_timeout_ms * MS_US)
-                self._audit(uow, EventType.AGENT_LIFECYCLE, changed, {"lifecycle": target})
-                return changed
+        def work(uow: UnitOfWork) -> Agent:
+            known = self._known(uow, named.ref)
+            if known.lifecycle is target:
+                return known
+            now = from_us(uow.now_us)
+            changed: Agent = uow.update(
+                AGENT, dataclasses.replace(known, lifecycle=target, updated_at=now, last_heartbeat=now)
+            )
+            if target is AgentLifecycle.ARCHIVED:
+                give_back(self._engine, uow, named.ref, self._principal.label)
+            if target is AgentLifecycle.ACTIVE:
+                watch(uow, uow.now_us + self._engine.config.agents.heartbeat_timeout_ms * MS_US)
+            self._audit(uow, EventType.AGENT_LIFECYCLE, changed, {"lifecycle": target})
+            return changed
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def fail_silent(self, deadline_ms: int | None) -> builtins.list[Agent]:
+    def fail_silent(self) -> builtins.list[Agent]:
         """Set agents that were silent for longer than the timeout to failed and return them; locks and requests end."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            self._require_service("fail", "silent agents")
-            return fail_silent(self._engine, self._principal.label)
+        self._engine.check_open()
+        self._require_service("fail", "silent agents")
+        return fail_silent(self._engine, self._principal.label)
 
     # --- rules -----------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from typing import Final
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import AgentRole
-from caliber.model.deadline import bounded
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.windows import SearchResult
 from caliber.schema.relations import NOTE
@@ -42,9 +41,7 @@ class AgentMemoryView:
         """The types of notes that it shows: those in ``access.views.interests``, and notes without a type."""
         return tuple(dict.fromkeys((*self._types, NoteType.UNTYPED)))
 
-    def search(
-        self, query: str, limit: int | None = None, *, as_of: datetime | None = None, deadline_ms: int | None = None
-    ) -> SearchResult:
+    def search(self, query: str, limit: int | None = None, *, as_of: datetime | None = None) -> SearchResult:
         """Search the notes of the view, as ``Caliber.search`` does; an empty query finds recent and important ones.
 
         With ``access.views.scoring.enabled`` the best hits are ordered by the role's score, which is their ``score``
@@ -57,24 +54,22 @@ class AgentMemoryView:
         scoring = config.access.views.scoring
         count = config.search.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
         by_role = RoleScoring(self._role, _TYPE, self._types, scoring, config.search.neutral_importance, count)
-        with bounded(deadline_ms):
-            return self._searching.search_many(
-                [arguments.as_text(query, "query", allow_empty=True)],
-                kinds=(NOTE.name,),
-                limit=count,
-                conditions={_TYPE: self.types},
-                as_of=arguments.as_instant(as_of, "as_of"),
-                consistency=None,
-                by_role=by_role if scoring.enabled else None,
-            )[0]
+        return self._searching.search_many(
+            [arguments.as_text(query, "query", allow_empty=True)],
+            kinds=(NOTE.name,),
+            limit=count,
+            conditions={_TYPE: self.types},
+            as_of=arguments.as_instant(as_of, "as_of"),
+            consistency=None,
+            by_role=by_role if scoring.enabled else None,
+        )[0]
 
-    def list_recent(self, limit: int | None = None, *, deadline_ms: int | None = None) -> list[Note]:
+    def list_recent(self, limit: int | None = None) -> list[Note]:
         """Return the notes of the view that were used last, or else added last; the latest first, ties by id.
 
         Raises: InputError kinds.
         """
-        with bounded(deadline_ms):
-            return self._searching.recently_used(NOTE.name, {_TYPE: self.types}, limit)
+        return self._searching.recently_used(NOTE.name, {_TYPE: self.types}, limit)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._role.value})"

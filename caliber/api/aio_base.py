@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import FunctionType, TracebackType
@@ -28,7 +27,7 @@ from caliber.events.bus import Subscriber
 from caliber.events.facet import Events
 from caliber.model import arguments
 from caliber.model.agents import AgentMessage, Lock, LockMode, LockToken, MessagePriority, MessageType
-from caliber.model.deadline import within
+from caliber.model.deadline import check, earliest
 from caliber.model.errors import DTypeError
 from caliber.model.events import Event
 from caliber.model.ids import Id
@@ -92,28 +91,18 @@ class AsyncLocking(AsyncFace, of="LockService"):
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
-        deadline_ms: int | None = None,
     ) -> Lock:
         """Take a lock, waiting in the event loop. See ``LockService.acquire``.
 
         Cancelled while a thread is at it, it may have taken the lock all the same: that ends with its lease, and the
         same holder may ask again.
         """
-        ends = None if deadline_ms is None else time.monotonic() + arguments.as_whole(deadline_ms, "deadline_ms") / 1000
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
-
-        def rest_s() -> float:
-            return threading.TIMEOUT_MAX if ends is None else max(0.0, ends - time.monotonic())
-
-        def attempt() -> Lock | None:
-            with within(None if ends is None else rest_s()):
-                return acquiring.attempt()
-
         acquiring = self._sync._acquiring(resource, holder, lease_ms, mode, wait_ms, _setter(woken))
         try:
-            while (lock := await self._run(attempt)) is None:
+            while (lock := await self._run(acquiring.attempt)) is None:
                 # A thread that waited here would be missing from the pool when the lock is released.
-                await _wait(woken, min(acquiring.pause_s(), rest_s()))
+                await _wait(woken, acquiring.pause_s())
                 woken.clear()
             return lock
         finally:
@@ -130,12 +119,9 @@ class AsyncLocking(AsyncFace, of="LockService"):
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
-        deadline_ms: int | None = None,
     ) -> AsyncIterator[LockToken]:
         """Hold a lock for the block, and give its token. See ``LockService.hold``."""
-        lock = await self.acquire(
-            resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms, deadline_ms=deadline_ms
-        )
+        lock = await self.acquire(resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=wait_ms)
         renewing = self._sync._renewing(lock, lease_ms)
         loop = asyncio.get_running_loop()
         try:
@@ -229,9 +215,13 @@ def _setter(woken: asyncio.Event) -> Callable[[], None]:
     return wake
 
 
-async def _wait(woken: asyncio.Event, seconds: float) -> None:
+async def _wait(woken: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until woken, ``seconds`` at most; return whether it was. Raises: Unavailable when the deadline passed."""
+    until = earliest(None if seconds is None else time.monotonic() + seconds)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(woken.wait(), max(0.0, seconds))
+        await asyncio.wait_for(woken.wait(), None if until is None else max(0.0, until - time.monotonic()))
+    check("the call waited to be woken")
+    return woken.is_set()
 
 
 class AsyncSubscribing(AsyncFace, of="Events"):
@@ -262,11 +252,8 @@ class AsyncWatching(AsyncFace, of="Values"):
                 changes = await self._run(watch.changes)  # the first look finds what came before ``on_wake``
                 for each in changes:
                     yield each
-                if not changes:
-                    try:
-                        await asyncio.wait_for(woken.wait(), None if timeout_ms is None else timeout_ms / 1000)
-                    except TimeoutError:
-                        return
+                if not changes and not await _wait(woken, None if timeout_ms is None else timeout_ms / 1000):
+                    return
         finally:
             watch.close()
 

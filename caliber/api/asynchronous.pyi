@@ -206,7 +206,6 @@ class AsyncNoteMethods(AsyncFace):
         idempotency_key: str | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Add a note; an equal statement of a label about the same thing and time is stored once.
 
@@ -233,7 +232,6 @@ class AsyncNoteMethods(AsyncFace):
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Correct a note that was wrong, and return it as stored; fields that are left out stay, None clears one.
 
@@ -256,7 +254,6 @@ class AsyncNoteMethods(AsyncFace):
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Replace a statement that was right by the one that holds from ``at`` (now, if left out) on; return that.
 
@@ -271,7 +268,6 @@ class AsyncNoteMethods(AsyncFace):
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Let a note hold until ``at`` (now, if left out), exclusive, and return it; one that has ended stays as it is.
 
@@ -279,13 +275,7 @@ class AsyncNoteMethods(AsyncFace):
         """
 
     async def delete_note(
-        self,
-        id: Id,
-        *,
-        user: str | EntityRef | None = None,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, guard: LockToken | None = None
     ) -> Note:
         """Take a note out of every search and window, and return it; it stays in the store until ``forget``.
 
@@ -293,13 +283,7 @@ class AsyncNoteMethods(AsyncFace):
         """
 
     async def undo_note(
-        self,
-        id: Id,
-        *,
-        user: str | EntityRef | None = None,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, guard: LockToken | None = None
     ) -> Note:
         """Take back the newest correction of a note, and return the note as it was before; again, the one before that.
 
@@ -310,11 +294,11 @@ class AsyncTaskMethods(AsyncFace):
     """``Caliber`` with ``async`` methods."""
 
     async def start_session(
-        self, *, user: str | EntityRef | None = None, initiator: EntityRef | None = None, deadline_ms: int | None = None
+        self, *, user: str | EntityRef | None = None, initiator: EntityRef | None = None
     ) -> Session:
         """Start a session, which artifacts with ``ttl='session'`` live as long as. See ``Caliber.start_session``."""
 
-    async def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
+    async def end_session(self, session_id: Id) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing.
 
         See ``Caliber.end_session``.
@@ -329,42 +313,33 @@ class AsyncTaskMethods(AsyncFace):
         parent: Id | None = None,
         session: Id | None = None,
         tags: Sequence[str] = (),
-        deadline_ms: int | None = None,
     ) -> Trajectory:
         """Start a task; its scope 0 is open at once. See ``Caliber.start_trajectory``."""
 
     async def complete_trajectory(
-        self,
-        trajectory_id: Id,
-        *,
-        status: OutcomeStatus | str,
-        summary: str = "",
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, trajectory_id: Id, *, status: OutcomeStatus | str, summary: str = "", guard: LockToken | None = None
     ) -> TrajectoryOutcome:
         """End a task: close its open scopes, run the policies on task_end, store the outcome.
 
         See ``Caliber.complete_trajectory``.
         """
 
-    async def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+    async def suspend_trajectory(self, trajectory_id: Id) -> Trajectory:
         """Pause a task. See ``Caliber.suspend_trajectory``."""
 
-    async def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+    async def resume_trajectory(self, trajectory_id: Id) -> Trajectory:
         """Resume a paused task. See ``Caliber.resume_trajectory``."""
 
-    async def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
+    async def open_scope(self, trajectory_id: Id) -> Scope:
         """Open the next scope; earlier ones may stay open. See ``Caliber.open_scope``."""
 
-    async def close_scope(
-        self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None
-    ) -> Scope:
+    async def close_scope(self, scope_id: Id, *, guard: LockToken | None = None) -> Scope:
         """Close a scope and run the policies on scope_close; a closed one is returned as it is.
 
         See ``Caliber.close_scope``.
         """
 
-    async def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
+    async def current_scope(self, trajectory_id: Id) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. See ``Caliber.current_scope``."""
 
     async def append_turn(
@@ -384,17 +359,11 @@ class AsyncTaskMethods(AsyncFace):
         token_count: int | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Turn:
         """Append a message to an open scope; durable when this returns. See ``Caliber.append_turn``."""
 
     async def append_turns(
-        self,
-        scope_id: Id,
-        turns: Iterable[Mapping[str, Any]],
-        *,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, scope_id: Id, turns: Iterable[Mapping[str, Any]], *, guard: LockToken | None = None
     ) -> list[Turn]:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords.
 
@@ -416,14 +385,13 @@ class AsyncTaskMethods(AsyncFace):
         idempotency_key: str | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Store a typed output; equal content of one type and label is stored once per trajectory.
 
         See ``Caliber.create_artifact``.
         """
 
-    async def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
+    async def consolidate_notes(self, trajectory_id: Id) -> list[Note]:
         """Draw knowledge from a trajectory and merge it into existing notes about the same things.
 
         See ``Caliber.consolidate_notes``.
@@ -439,7 +407,6 @@ class AsyncLearningMethods(AsyncTaskMethods):
         user: str | EntityRef | None = None,
         task: Id | None = None,
         wait: bool = True,
-        deadline_ms: int | None = None,
     ) -> Learned:
         """Append messages to a task, and learn facts and preferences about the user from them.
 
@@ -447,12 +414,7 @@ class AsyncLearningMethods(AsyncTaskMethods):
         """
 
     async def conversations(
-        self,
-        user: str | EntityRef | None = None,
-        *,
-        limit: int = 20,
-        after: Trajectory | Id | None = None,
-        deadline_ms: int | None = None,
+        self, user: str | EntityRef | None = None, *, limit: int = 20, after: Trajectory | Id | None = None
     ) -> list[Trajectory]:
         """Return the tasks of a user, also ended ones: the one that was active last first, at most ``limit``.
 
@@ -465,27 +427,19 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
     _sync: Caliber
 
     @overload
-    async def get(
-        self, id: TrajectoryId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Trajectory: ...
+    async def get(self, id: TrajectoryId, *, user: str | EntityRef | None = None) -> Trajectory: ...
     @overload
-    async def get(
-        self, id: ScopeId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Scope: ...
+    async def get(self, id: ScopeId, *, user: str | EntityRef | None = None) -> Scope: ...
     @overload
-    async def get(self, id: TurnId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Turn: ...
+    async def get(self, id: TurnId, *, user: str | EntityRef | None = None) -> Turn: ...
     @overload
-    async def get(
-        self, id: ArtifactId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Artifact: ...
+    async def get(self, id: ArtifactId, *, user: str | EntityRef | None = None) -> Artifact: ...
     @overload
-    async def get(self, id: NoteId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Note: ...
+    async def get(self, id: NoteId, *, user: str | EntityRef | None = None) -> Note: ...
     @overload
-    async def get(
-        self, id: SessionId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Session: ...
+    async def get(self, id: SessionId, *, user: str | EntityRef | None = None) -> Session: ...
     @overload
-    async def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any: ...
+    async def get(self, id: Id, *, user: str | EntityRef | None = None) -> Any: ...
     async def assemble_context(
         self,
         trajectory_id: Id,
@@ -496,7 +450,6 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         as_of: datetime | None = None,
         extra_sections: Mapping[str, str | None] | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> ContextWindow:
         """Assemble the context for the next prompt: never over budget, every candidate accounted for.
 
@@ -513,7 +466,6 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> SearchResult:
         """Search notes, artifacts, turns and summaries by words, meaning, links, names and days.
 
@@ -530,26 +482,18 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> list[SearchResult]:
         """Search several queries with the same options; results in their order. See ``Caliber.search_many``."""
 
     async def explain(
-        self,
-        window_id: Id,
-        *,
-        exclusion: Id | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, window_id: Id, *, exclusion: Id | None = None, user: str | EntityRef | None = None
     ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
         See ``Caliber.explain``.
         """
 
-    async def replay(
-        self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> ContextWindow:
+    async def replay(self, window_id: Id, *, user: str | EntityRef | None = None) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.
 
         See ``Caliber.replay``.
@@ -562,7 +506,6 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         event_type: EventType | str | None = None,
         limit: int | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Event]:
         """Return a trajectory's events, newest first. See ``Caliber.trace``."""
 
@@ -590,7 +533,6 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         even_if_shared: bool = False,
         wait_ms: int | None = None,
         scrub_log: bool = False,
-        deadline_ms: int | None = None,
     ) -> ForgetReport:
         """Erase a subject from everything that is stored: records, versions, windows, vectors, files, memory.
 
@@ -618,7 +560,7 @@ class AsyncRecordReader(AsyncFace, Generic[T]):
     def Record(self) -> type[T]:
         """The class of its records. See ``RecordReader.Record``."""
 
-    async def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> T:
+    async def get(self, id: uuid.UUID | str) -> T:
         """Return one record. See ``RecordReader.get``."""
 
     async def find(
@@ -630,7 +572,6 @@ class AsyncRecordReader(AsyncFace, Generic[T]):
         limit: int | None = None,
         after: Any = None,
         valid: bool = True,
-        deadline_ms: int | None = None,
         **equal: Any,
     ) -> list[T]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
@@ -638,14 +579,7 @@ class AsyncRecordReader(AsyncFace, Generic[T]):
         See ``RecordReader.find``.
         """
 
-    async def count(
-        self,
-        filter: str | Mapping[str, Any] | None = None,
-        *,
-        valid: bool = True,
-        deadline_ms: int | None = None,
-        **equal: Any,
-    ) -> int:
+    async def count(self, filter: str | Mapping[str, Any] | None = None, *, valid: bool = True, **equal: Any) -> int:
         """Return how many records ``find`` would return. See ``RecordReader.count``."""
 
     async def search(
@@ -655,7 +589,6 @@ class AsyncRecordReader(AsyncFace, Generic[T]):
         *,
         limit: int | None = None,
         as_of: datetime | None = None,
-        deadline_ms: int | None = None,
     ) -> SearchResult:
         """Search this memory alone, as ``Caliber.search`` does. See ``RecordReader.search``."""
 
@@ -673,14 +606,13 @@ class AsyncAgents(AsyncFace):
         reports_to: str | EntityRef | EllipsisType | None = ...,
         memory_access: MemoryAccess | Mapping[str, Mapping[str, str]] | None = None,
         description: str | None = None,
-        deadline_ms: int | None = None,
     ) -> Agent:
         """Register an agent, or update the one of this name, and return it; what is left out stays as it is.
 
         See ``Agents.register``.
         """
 
-    async def get(self, agent: str | EntityRef, *, deadline_ms: int | None = None) -> Agent:
+    async def get(self, agent: str | EntityRef) -> Agent:
         """Return a registered agent. See ``Agents.get``."""
 
     async def list(
@@ -689,50 +621,43 @@ class AsyncAgents(AsyncFace):
         type: str | None = None,
         status: AgentStatus | str | None = None,
         lifecycle: AgentLifecycle | str | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Agent]:
         """Return the registered agents, or those of a type, status and lifecycle, the oldest first.
 
         See ``Agents.list``.
         """
 
-    async def tasks(
-        self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
-    ) -> builtins.list[Trajectory]:
+    async def tasks(self, agent: str | EntityRef | None = None) -> builtins.list[Trajectory]:
         """Return the active tasks of an agent that the principal may see, the one that was last worked on first.
 
         See ``Agents.tasks``.
         """
 
-    async def heartbeat(self, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None) -> Agent:
+    async def heartbeat(self, agent: str | EntityRef | None = None) -> Agent:
         """Renew the sign of life of an agent, by the database's clock, and return it; a failed one becomes idle.
 
         See ``Agents.heartbeat``.
         """
 
-    async def set_status(
-        self, status: AgentStatus | str, agent: str | EntityRef | None = None, *, deadline_ms: int | None = None
-    ) -> Agent:
+    async def set_status(self, status: AgentStatus | str, agent: str | EntityRef | None = None) -> Agent:
         """Set the status of an agent: idle, active, blocked or failed; it is a sign of life too.
 
         See ``Agents.set_status``.
         """
 
-    async def heartbeat_many(self, agents: Sequence[str | EntityRef], *, deadline_ms: int | None = None) -> int:
+    async def heartbeat_many(self, agents: Sequence[str | EntityRef]) -> int:
         """Renew the signs of life of several agents in one transaction; return how many of them are registered.
 
         See ``Agents.heartbeat_many``.
         """
 
-    async def set_lifecycle(
-        self, lifecycle: AgentLifecycle | str, agent: str | EntityRef, *, deadline_ms: int | None = None
-    ) -> Agent:
+    async def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef) -> Agent:
         """Make an agent active, hibernated or archived, and return it; only active agents act.
 
         See ``Agents.set_lifecycle``.
         """
 
-    async def fail_silent(self, *, deadline_ms: int | None = None) -> builtins.list[Agent]:
+    async def fail_silent(self) -> builtins.list[Agent]:
         """Set agents that were silent for longer than ``agents.heartbeat_timeout_ms`` to failed, and return them.
 
         See ``Agents.fail_silent``.
@@ -780,7 +705,6 @@ class AsyncArtifacts(AsyncFace):
         trust: TrustLabel | str | EllipsisType = ...,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Correct the provenance, date, label or time to live of an artifact, and return it as stored.
 
@@ -802,35 +726,24 @@ class AsyncArtifacts(AsyncFace):
         idempotency_key: str | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Replace an artifact by one with other content from now on, and return that. See ``Artifacts.supersede``."""
 
     async def end(
-        self,
-        id: Id,
-        *,
-        at: datetime | None = None,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, id: Id, *, at: datetime | None = None, version: int | None = None, guard: LockToken | None = None
     ) -> Artifact:
         """Let an artifact expire at ``at`` (now, if left out), whatever its ``ttl``, and return it.
 
         See ``Artifacts.end``.
         """
 
-    async def delete(
-        self, id: Id, *, version: int | None = None, guard: LockToken | None = None, deadline_ms: int | None = None
-    ) -> Artifact:
+    async def delete(self, id: Id, *, version: int | None = None, guard: LockToken | None = None) -> Artifact:
         """Take an artifact out of every search and window, and return it; it stays in the store until ``forget``.
 
         See ``Artifacts.delete``.
         """
 
-    async def undo(
-        self, id: Id, *, version: int | None = None, guard: LockToken | None = None, deadline_ms: int | None = None
-    ) -> Artifact:
+    async def undo(self, id: Id, *, version: int | None = None, guard: LockToken | None = None) -> Artifact:
         """Take back the newest correction of an artifact, and return it as it was before; again, the one before that.
 
         See ``Artifacts.undo``.
@@ -840,13 +753,7 @@ class AsyncAccess(AsyncFace):
     """``Access`` with ``async`` methods."""
 
     async def grant(
-        self,
-        *,
-        to: str | EntityRef | Principal,
-        on: Id,
-        right: Right | str = Right.READ,
-        until: datetime | None = None,
-        deadline_ms: int | None = None,
+        self, *, to: str | EntityRef | Principal, on: Id, right: Right | str = Right.READ, until: datetime | None = None
     ) -> Grant:
         """Let a user or agent read, or write to, a task, session or note, and return the grant.
 
@@ -854,12 +761,7 @@ class AsyncAccess(AsyncFace):
         """
 
     async def revoke(
-        self,
-        grant_id: Id | None = None,
-        *,
-        to: str | EntityRef | Principal | None = None,
-        on: Id | None = None,
-        deadline_ms: int | None = None,
+        self, grant_id: Id | None = None, *, to: str | EntityRef | Principal | None = None, on: Id | None = None
     ) -> list[Grant]:
         """End a grant at once, or every grant on a record, to a user or agent if ``to`` is given; return those ended.
 
@@ -867,12 +769,7 @@ class AsyncAccess(AsyncFace):
         """
 
     async def grants(
-        self,
-        *,
-        to: str | EntityRef | Principal | None = None,
-        on: Id | None = None,
-        ended: bool = False,
-        deadline_ms: int | None = None,
+        self, *, to: str | EntityRef | Principal | None = None, on: Id | None = None, ended: bool = False
     ) -> list[Grant]:
         """Return the grants to the principal, by it, or on its records, the oldest first; an admin's are all.
 
@@ -883,12 +780,7 @@ class AsyncIdentities(AsyncFace):
     """``Identities`` with ``async`` methods."""
 
     async def resolve(
-        self,
-        name: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        namespace: str = "",
-        deadline_ms: int | None = None,
+        self, name: str | EntityRef, *, kind: EntityType | str = EntityType.USER, namespace: str = ""
     ) -> EntityRef:
         """Return the user or agent of a name, in every process the same one; a new name is stored.
 
@@ -896,13 +788,7 @@ class AsyncIdentities(AsyncFace):
         """
 
     async def add(
-        self,
-        name: str,
-        to: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        namespace: str = "",
-        deadline_ms: int | None = None,
+        self, name: str, to: str | EntityRef, *, kind: EntityType | str = EntityType.USER, namespace: str = ""
     ) -> Identity:
         """Give the user or agent ``to`` one more name, and return it; the same name again changes nothing.
 
@@ -910,12 +796,7 @@ class AsyncIdentities(AsyncFace):
         """
 
     async def names(
-        self,
-        of: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        namespace: str = "",
-        deadline_ms: int | None = None,
+        self, of: str | EntityRef, *, kind: EntityType | str = EntityType.USER, namespace: str = ""
     ) -> list[Identity]:
         """Return every name of a user or agent, the oldest first; none for a name that was never stored.
 
@@ -923,12 +804,7 @@ class AsyncIdentities(AsyncFace):
         """
 
     async def merge(
-        self,
-        duplicate: str | EntityRef,
-        into: str | EntityRef,
-        *,
-        kind: EntityType | str = EntityType.USER,
-        deadline_ms: int | None = None,
+        self, duplicate: str | EntityRef, into: str | EntityRef, *, kind: EntityType | str = EntityType.USER
     ) -> MergedIdentities:
         """Make two users or agents one: the names and tasks of ``duplicate`` are those of ``into`` from now on.
 
@@ -938,36 +814,29 @@ class AsyncIdentities(AsyncFace):
 class AsyncLearning(AsyncFace):
     """``Learning`` with ``async`` methods."""
 
-    async def get(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
+    async def get(self, learned_id: Id) -> Learned:
         """Return the result of a call of ``remember``, done or not, by ``Learned.learned_id``. See ``Learning.get``."""
 
-    async def undo(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
+    async def undo(self, learned_id: Id) -> Learned:
         """Take back everything that one call of ``remember`` learnt; the turns stay. See ``Learning.undo``."""
 
 class AsyncPcp(AsyncFace):
     """``Pcp`` with ``async`` methods."""
 
-    async def checkpoint(self, task: Id, *, deadline_ms: int | None = None) -> Checkpoint:
+    async def checkpoint(self, task: Id) -> Checkpoint:
         """Store a checkpoint of a task as it is now; the oldest beyond ``checkpoint_retention`` go.
 
         See ``Pcp.checkpoint``.
         """
 
-    async def recover(
-        self, task: Id, checkpoint: Id | None = None, *, preview: bool = False, deadline_ms: int | None = None
-    ) -> RecoveryResult:
+    async def recover(self, task: Id, checkpoint: Id | None = None, *, preview: bool = False) -> RecoveryResult:
         """Bring a task back to a checkpoint, by default the newest: later records leave windows and searches at once.
 
         See ``Pcp.recover``.
         """
 
     async def validate(
-        self,
-        target: ContextWindow | Id,
-        *,
-        record: bool = False,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, target: ContextWindow | Id, *, record: bool = False, user: str | EntityRef | None = None
     ) -> ValidationResult:
         """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
 
@@ -975,12 +844,7 @@ class AsyncPcp(AsyncFace):
         """
 
     async def apply_dosage(
-        self,
-        window: ContextWindow | Id,
-        *,
-        max_tokens: int | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, window: ContextWindow | Id, *, max_tokens: int | None = None, user: str | EntityRef | None = None
     ) -> ContextWindow:
         """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
 
@@ -995,7 +859,6 @@ class AsyncPcp(AsyncFace):
         status: ConflictStatus | str | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[RecordConflict]:
         """Return open conflicts, the oldest first; with ``status`` those of one status. See ``Pcp.conflicts``."""
 
@@ -1007,29 +870,28 @@ class AsyncPcp(AsyncFace):
         strategy: ConflictResolution | str | None = None,
         reason: str | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> RecordConflict:
         """Resolve a conflict and return it: one side is kept, and the other one ends now, as ``end_note`` ends a note.
 
         See ``Pcp.resolve``.
         """
 
-    async def lint(self, artifact: Id, *, deadline_ms: int | None = None) -> LintResult:
+    async def lint(self, artifact: Id) -> LintResult:
         """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md.
 
         See ``Pcp.lint``.
         """
 
-    async def trace_summary(self, task: Id, *, deadline_ms: int | None = None) -> TraceSummary:
+    async def trace_summary(self, task: Id) -> TraceSummary:
         """Return figures of a task's events: durations, records created, windows and their tokens, recoveries.
 
         See ``Pcp.trace_summary``.
         """
 
-    async def task_state(self, task: Id, *, deadline_ms: int | None = None) -> TaskState:
+    async def task_state(self, task: Id) -> TaskState:
         """Return a task with its scopes and the number of its records. See ``Pcp.task_state``."""
 
-    async def provenance(self, artifact: Id, *, deadline_ms: int | None = None) -> ArtifactProvenance:
+    async def provenance(self, artifact: Id) -> ArtifactProvenance:
         """Return the origin of an artifact, and the versions before and after it. See ``Pcp.provenance``."""
 
 class AsyncWorkspace(AsyncFace):
@@ -1053,7 +915,7 @@ class AsyncAdmin(AsyncFace):
     async def stats(self) -> dict[str, Any]:
         """Return figures: records, bytes on disk and in memory, statements, pending work. See ``Admin.stats``."""
 
-    async def operations(self, *, window_ms: int = 10000, deadline_ms: int | None = None) -> list[OperationStats]:
+    async def operations(self, *, window_ms: int = 10000) -> list[OperationStats]:
         """Return rates and latencies of the operations that all processes recorded in the last ``window_ms``.
 
         See ``Admin.operations``.
@@ -1065,32 +927,24 @@ class AsyncAdmin(AsyncFace):
         See ``Admin.verify``.
         """
 
-    async def maintain(self, *, deadline_ms: int | None = None) -> dict[str, int]:
+    async def maintain(self) -> dict[str, int]:
         """Apply retention: of memories, windows, events, changes, ended delegations, unused content, lapsed locks.
 
         See ``Admin.maintain``.
         """
 
     async def purge_trajectory(
-        self,
-        trajectory_id: Id,
-        *,
-        dry_run: bool = False,
-        wait_ms: int | None = None,
-        scrub_log: bool = False,
-        deadline_ms: int | None = None,
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
     ) -> ForgetReport:
         """Erase a task, those it started, and records drawn from them alone. See ``Admin.purge_trajectory``."""
 
-    async def resume_forgetting(
-        self, *, wait_ms: int | None = None, deadline_ms: int | None = None
-    ) -> list[ForgetReport]:
+    async def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; return no reports when all are finished.
 
         See ``Admin.resume_forgetting``.
         """
 
-    async def sweep(self, *, dry_run: bool = False, deadline_ms: int | None = None) -> Sweep:
+    async def sweep(self, *, dry_run: bool = False) -> Sweep:
         """Remove orphaned vectors, and spaces without any; with ``dry_run`` only count them. See ``Admin.sweep``."""
 
     async def rebuild_search(self, *, full_text: bool = True, progress: Progress | None = None) -> Rebuilt:
@@ -1155,7 +1009,6 @@ class AsyncTables(AsyncFace):
         on_existing: OnExisting | str = OnExisting.ERROR,
         progress: Progress | None = None,
         batch_rows: int = BATCH_ROWS,
-        deadline_ms: int | None = None,
     ) -> BulkReport:
         """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
 
@@ -1189,15 +1042,13 @@ class AsyncEvents(AsyncSubscribing):
 class AsyncWindows(AsyncFace):
     """``Windows`` with ``async`` methods."""
 
-    async def html(self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> str:
+    async def html(self, window_id: Id, *, user: str | EntityRef | None = None) -> str:
         """Return a window as one HTML page that needs no network, with the result of its replay; docs/explain.md.
 
         See ``Windows.html``.
         """
 
-    async def diff(
-        self, before: Id, after: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> WindowDiff:
+    async def diff(self, before: Id, after: Id, *, user: str | EntityRef | None = None) -> WindowDiff:
         """Return why a prompt changed between two persisted windows, and where a provider's prompt cache broke.
 
         See ``Windows.diff``.
@@ -1213,19 +1064,14 @@ class AsyncJobs(AsyncFace):
         """Return the policies' rules on a schedule, and when each is due next. See ``Jobs.schedules``."""
 
     async def list(
-        self,
-        *,
-        state: JobState | str | None = None,
-        kind: str | None = None,
-        limit: int = 100,
-        deadline_ms: int | None = None,
+        self, *, state: JobState | str | None = None, kind: str | None = None, limit: int = 100
     ) -> list[Job]:
         """Return jobs: pending ones by kind and due time, then the ended ones, newest first. See ``Jobs.list``."""
 
-    async def retry(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
+    async def retry(self, job_id: Id) -> Job:
         """Let a failed or cancelled job wait again, with all its attempts before it; return it. See ``Jobs.retry``."""
 
-    async def cancel(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
+    async def cancel(self, job_id: Id) -> Job:
         """End a waiting or running job; a process that runs it writes nothing any more. See ``Jobs.cancel``."""
 
 class AsyncRecords(AsyncRecordReader[Any]):
@@ -1243,7 +1089,6 @@ class AsyncRecords(AsyncRecordReader[Any]):
         trust: TrustLabel | str | None = None,
         idempotency_key: str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
         """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
@@ -1261,7 +1106,6 @@ class AsyncRecords(AsyncRecordReader[Any]):
         parent: uuid.UUID | str | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Any]:
         """Store records in order, all or none. See ``Records.insert_many``."""
 
@@ -1272,7 +1116,6 @@ class AsyncRecords(AsyncRecordReader[Any]):
         *,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
         """Change fields of a record and return it as stored; the old content is kept for replay.
@@ -1280,24 +1123,10 @@ class AsyncRecords(AsyncRecordReader[Any]):
         See ``Records.update``.
         """
 
-    async def archive(
-        self,
-        id: uuid.UUID | str,
-        *,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> Any:
+    async def archive(self, id: uuid.UUID | str, *, version: int | None = None, guard: LockToken | None = None) -> Any:
         """Take a record out of use, without deleting it, and return it. See ``Records.archive``."""
 
-    async def delete(
-        self,
-        id: uuid.UUID | str,
-        *,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> None:
+    async def delete(self, id: uuid.UUID | str, *, version: int | None = None, guard: LockToken | None = None) -> None:
         """Delete a record and those that belong to it, keeping their content for replay. See ``Records.delete``."""
 
     @property
@@ -1307,36 +1136,27 @@ class AsyncRecords(AsyncRecordReader[Any]):
 class AsyncGroups(AsyncFace):
     """``Groups`` with ``async`` methods."""
 
-    async def create(
-        self, name: str, pattern: GroupPattern | str, *, description: str | None = None, deadline_ms: int | None = None
-    ) -> AgentGroup:
+    async def create(self, name: str, pattern: GroupPattern | str, *, description: str | None = None) -> AgentGroup:
         """Create a group, or return the one of this name and pattern. See ``Groups.create``."""
 
-    async def add(
-        self, name: str, agent: str | EntityRef, *, role: str | None = None, deadline_ms: int | None = None
-    ) -> GroupMember:
+    async def add(self, name: str, agent: str | EntityRef, *, role: str | None = None) -> GroupMember:
         """Let an agent join a group, behind the other members; a member again gets the ``role``. See ``Groups.add``."""
 
-    async def remove(self, name: str, agent: str | EntityRef, *, deadline_ms: int | None = None) -> bool:
+    async def remove(self, name: str, agent: str | EntityRef) -> bool:
         """Let an agent leave a group; return whether it was a member. See ``Groups.remove``."""
 
-    async def members(self, name: str, *, deadline_ms: int | None = None) -> list[GroupMember]:
+    async def members(self, name: str) -> list[GroupMember]:
         """Return the members of a group, in the order in which they joined. See ``Groups.members``."""
 
     async def next_speaker(
-        self,
-        name: str,
-        *,
-        choice: str | EntityRef | None = None,
-        votes: Mapping[str, str] | None = None,
-        deadline_ms: int | None = None,
+        self, name: str, *, choice: str | EntityRef | None = None, votes: Mapping[str, str] | None = None
     ) -> Agent | None:
         """Return the agent whose turn comes next, and take the turn: the next call returns the one after it.
 
         See ``Groups.next_speaker``.
         """
 
-    async def restart(self, name: str, *, deadline_ms: int | None = None) -> AgentGroup:
+    async def restart(self, name: str) -> AgentGroup:
         """Start the order of a group again: the next turn is that of its first member. See ``Groups.restart``."""
 
 class AsyncDelegations(AsyncFace):
@@ -1355,32 +1175,25 @@ class AsyncDelegations(AsyncFace):
         constraints: Iterable[str] = (),
         deadline: datetime | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> DelegatedTask:
         """Give a task to an agent, or to the first agent of a type that accepts it, and return the delegation.
 
         See ``Delegations.delegate``.
         """
 
-    async def cancel(
-        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    async def cancel(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Take back a delegation: its task, and all tasks and delegations below, end as failed with the ``reason``.
 
         See ``Delegations.cancel``.
         """
 
-    async def accept(
-        self, delegation_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    async def accept(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Accept a delegation: its task begins below the parent, and the shared records become readable.
 
         See ``Delegations.accept``.
         """
 
-    async def start(
-        self, delegation_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    async def start(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Mark an accepted delegation as being worked on; marking it again changes nothing.
 
         See ``Delegations.start``.
@@ -1395,34 +1208,25 @@ class AsyncDelegations(AsyncFace):
         notes: Iterable[Id] = (),
         status: OutcomeStatus | str = OutcomeStatus.SUCCESS,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> DelegatedTask:
         """Complete a delegation that is in progress, and its task with it; the result comes back to the delegator.
 
         See ``Delegations.complete``.
         """
 
-    async def reject(
-        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    async def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Decline a pending delegation that names the agent, for a ``reason``. See ``Delegations.reject``."""
 
-    async def fail(
-        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    async def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Give up an accepted delegation for a ``reason``: its task, and all below it, end as failed.
 
         See ``Delegations.fail``.
         """
 
-    async def get(
-        self, delegation_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    async def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> DelegatedTask:
         """Return a delegation. See ``Delegations.get``."""
 
-    async def pending(
-        self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
-    ) -> list[DelegatedTask]:
+    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[DelegatedTask]:
         """Return the delegations that wait for an agent, by its name or its type, the oldest first.
 
         See ``Delegations.pending``.
@@ -1437,7 +1241,6 @@ class AsyncDelegations(AsyncFace):
         user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[DelegatedTask]:
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
 
@@ -1460,50 +1263,37 @@ class AsyncHandoffs(AsyncFace):
         open_questions: Iterable[str] = (),
         scope: Id | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> Handoff:
         """Offer a task to an agent, or to the first agent of a type that accepts it, and return the handoff.
 
         See ``Handoffs.initiate``.
         """
 
-    async def accept(
-        self, handoff_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    async def accept(self, handoff_id: Id, *, agent: str | EntityRef | None = None) -> Handoff:
         """Take over a task: the agent becomes the agent of the task, and its next window holds the notes.
 
         See ``Handoffs.accept``.
         """
 
-    async def complete(
-        self, handoff_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    async def complete(self, handoff_id: Id, *, agent: str | EntityRef | None = None) -> Handoff:
         """End an accepted handoff: the receiver has all that it needs. See ``Handoffs.complete``."""
 
-    async def reject(
-        self, handoff_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    async def reject(self, handoff_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Handoff:
         """Decline a handoff that names the agent, or take back one that it initiated; the task stays with its agent.
 
         See ``Handoffs.reject``.
         """
 
-    async def get(
-        self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    async def get(self, handoff_id: Id, *, user: str | EntityRef | None = None) -> Handoff:
         """Return a handoff. See ``Handoffs.get``."""
 
-    async def snapshot(
-        self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> HandoffSnapshot:
+    async def snapshot(self, handoff_id: Id, *, user: str | EntityRef | None = None) -> HandoffSnapshot:
         """Return the window that the task had when the handoff began, as far as the principal may read its records.
 
         See ``Handoffs.snapshot``.
         """
 
-    async def pending(
-        self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
-    ) -> list[Handoff]:
+    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Handoff]:
         """Return the handoffs that wait for an agent, by its name or its type, the oldest first.
 
         See ``Handoffs.pending``.
@@ -1518,7 +1308,6 @@ class AsyncHandoffs(AsyncFace):
         user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Handoff]:
         """Return handoffs that the principal may see, the oldest first, at most ``limit``. See ``Handoffs.list``."""
 
@@ -1535,14 +1324,13 @@ class AsyncAgentConflicts(AsyncFace):
         agent_a: str | EntityRef | None = None,
         agent_b: str | EntityRef | None = None,
         task: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> RecordConflict:
         """Record that two records are at odds, such as the goals of two tasks, and return the conflict.
 
         See ``AgentConflicts.report``.
         """
 
-    async def get(self, conflict: Id, *, deadline_ms: int | None = None) -> RecordConflict:
+    async def get(self, conflict: Id) -> RecordConflict:
         """Return a conflict. See ``AgentConflicts.get``."""
 
     async def list(
@@ -1554,26 +1342,25 @@ class AsyncAgentConflicts(AsyncFace):
         task: Id | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[RecordConflict]:
         """Return open conflicts that the principal may see, the oldest first; with ``status`` those of one status.
 
         See ``AgentConflicts.list``.
         """
 
-    async def history(self, conflict: Id, *, deadline_ms: int | None = None) -> builtins.list[RecordConflict]:
+    async def history(self, conflict: Id) -> builtins.list[RecordConflict]:
         """Return the conflicts that a pair has had, the oldest first, with the ``resolution`` of each.
 
         See ``AgentConflicts.history``.
         """
 
-    async def start(self, conflict: Id, *, deadline_ms: int | None = None) -> RecordConflict:
+    async def start(self, conflict: Id) -> RecordConflict:
         """Mark a detected conflict as being resolved, and return it; marking it again changes nothing.
 
         See ``AgentConflicts.start``.
         """
 
-    async def escalate(self, conflict: Id, *, deadline_ms: int | None = None) -> RecordConflict:
+    async def escalate(self, conflict: Id) -> RecordConflict:
         """Leave a conflict to the nearest agent that both of its agents report to, or to a person; return it.
 
         See ``AgentConflicts.escalate``.
@@ -1588,7 +1375,6 @@ class AsyncAgentConflicts(AsyncFace):
         strategy: ConflictResolution | str | None = None,
         reason: str | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> RecordConflict:
         """Resolve a conflict and return it. See ``AgentConflicts.resolve``."""
 
@@ -1598,12 +1384,7 @@ class AsyncReceiving(AsyncListening):
     _sync: Receiving
 
     async def claim(
-        self,
-        limit: int = 1,
-        *,
-        lease_ms: int | None = None,
-        agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, limit: int = 1, *, lease_ms: int | None = None, agent: str | EntityRef | None = None
     ) -> list[AgentMessage]:
         """Claim the messages that are due, most urgent first, for ``lease_ms``; return at most ``limit``, or none.
 
@@ -1611,11 +1392,7 @@ class AsyncReceiving(AsyncListening):
         """
 
     async def ack(
-        self,
-        messages: AgentMessage | Sequence[AgentMessage],
-        *,
-        agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, messages: AgentMessage | Sequence[AgentMessage], *, agent: str | EntityRef | None = None
     ) -> int:
         """Acknowledge claimed messages: they are never delivered again. See ``Receiving.ack``."""
 
@@ -1625,7 +1402,6 @@ class AsyncReceiving(AsyncListening):
         *,
         lease_ms: int | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> int:
         """Let the leases of claimed messages begin again, for longer work. See ``Receiving.extend``."""
 
@@ -1635,7 +1411,6 @@ class AsyncReceiving(AsyncListening):
         *,
         delay_ms: int = 0,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> int:
         """Give claimed messages back, to be delivered again after ``delay_ms``. See ``Receiving.release``."""
 
@@ -1661,7 +1436,6 @@ class AsyncMessages(AsyncRequesting, AsyncReceiving):
         reply_to: Id | None = None,
         idempotency_key: str | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> AgentMessage:
         """Send a message to an agent, or to the first agent of a type that claims it; return it once it is durable.
 
@@ -1682,7 +1456,6 @@ class AsyncMessages(AsyncRequesting, AsyncReceiving):
         trajectory_id: Id | None = None,
         scope_id: Id | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> builtins.list[AgentMessage]:
         """Send a message a payload to one receiver, in their order, with one commit: all of them, or none.
 
@@ -1702,7 +1475,6 @@ class AsyncMessages(AsyncRequesting, AsyncReceiving):
         artifact_ids: Sequence[Id] = (),
         idempotency_key: str | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> list[AgentMessage]:
         """Send a message to every other active agent; return one for each agent that it was sent to.
 
@@ -1716,34 +1488,24 @@ class AsyncMessages(AsyncRequesting, AsyncReceiving):
         *,
         message_type: MessageType | str = MessageType.ANSWER,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> AgentMessage:
         """Acknowledge a claimed message and send a reply to its sender, both or neither; return the reply.
 
         See ``Messages.reply``.
         """
 
-    async def get(
-        self, message_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> AgentMessage:
+    async def get(self, message_id: Id, *, agent: str | EntityRef | None = None) -> AgentMessage:
         """Return a message that the agent sent or receives. See ``Messages.get``."""
 
     async def list(
-        self,
-        *,
-        state: MessageState | str | None = None,
-        limit: int = 100,
-        agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, *, state: MessageState | str | None = None, limit: int = 100, agent: str | EntityRef | None = None
     ) -> list[AgentMessage]:
         """Return messages that the agent sent or receives, the newest first; an admin that names none gets all.
 
         See ``Messages.list``.
         """
 
-    async def redeliver(
-        self, message_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> AgentMessage:
+    async def redeliver(self, message_id: Id, *, agent: str | EntityRef | None = None) -> AgentMessage:
         """Let a dead letter, or a message whose receiver is lost, be delivered again at once; return it.
 
         See ``Messages.redeliver``.
@@ -1754,41 +1516,34 @@ class AsyncLockService(AsyncLocking):
 
     _sync: LockService
 
-    async def renew(
-        self,
-        token: LockToken,
-        *,
-        holder: str | None = None,
-        lease_ms: int | None = None,
-        deadline_ms: int | None = None,
-    ) -> Lock:
+    async def renew(self, token: LockToken, *, holder: str | None = None, lease_ms: int | None = None) -> Lock:
         """Extend a lease that has not run out. See ``LockService.renew``."""
 
-    async def release(self, token: LockToken, *, holder: str | None = None, deadline_ms: int | None = None) -> bool:
+    async def release(self, token: LockToken, *, holder: str | None = None) -> bool:
         """Give a lock back; only its holder can. See ``LockService.release``."""
 
-    async def break_lock(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+    async def break_lock(self, resource: str) -> list[Lock]:
         """End all locks of a resource, and return them; each is an audit event. See ``LockService.break_lock``."""
 
-    async def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
+    async def held(self, resource: str) -> list[Lock]:
         """Return the locks of a resource that have not run out, as far as the principal may see them.
 
         See ``LockService.held``.
         """
 
-    async def waiting(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[LockWaiter]:
+    async def waiting(self, *, limit: int = LIST_MAX) -> list[LockWaiter]:
         """Return the requests that wait for a lock, as far as the principal may see them: by resource, in their order.
 
         See ``LockService.waiting``.
         """
 
-    async def reap(self, *, deadline_ms: int | None = None) -> int:
+    async def reap(self) -> int:
         """Delete rows of ended leases, and of requests whose place expired; return how many.
 
         See ``LockService.reap``.
         """
 
-    async def list(self, *, limit: int = LIST_MAX, deadline_ms: int | None = None) -> list[Lock]:
+    async def list(self, *, limit: int = LIST_MAX) -> list[Lock]:
         """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
 
         See ``LockService.list``.
@@ -1808,15 +1563,13 @@ class AsyncAgentMemoryView(AsyncFace):
         See ``AgentMemoryView.types``.
         """
 
-    async def search(
-        self, query: str, limit: int | None = None, *, as_of: datetime | None = None, deadline_ms: int | None = None
-    ) -> SearchResult:
+    async def search(self, query: str, limit: int | None = None, *, as_of: datetime | None = None) -> SearchResult:
         """Search the notes of the view, as ``Caliber.search`` does; an empty query finds recent and important ones.
 
         See ``AgentMemoryView.search``.
         """
 
-    async def list_recent(self, limit: int | None = None, *, deadline_ms: int | None = None) -> list[Note]:
+    async def list_recent(self, limit: int | None = None) -> list[Note]:
         """Return the notes of the view that were used last, or else added last; the latest first, ties by id.
 
         See ``AgentMemoryView.list_recent``.
@@ -1827,31 +1580,21 @@ class AsyncValues(AsyncWatching):
 
     _sync: Values
 
-    async def get(self, key: str, *, deadline_ms: int | None = None) -> WorkspaceValue | None:
+    async def get(self, key: str) -> WorkspaceValue | None:
         """Return the value under a key, with its version; None where there is none. See ``Values.get``."""
 
     async def set(
-        self,
-        key: str,
-        value: Any,
-        *,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, key: str, value: Any, *, version: int | None = None, guard: LockToken | None = None
     ) -> WorkspaceValue:
         """Store a JSON value under a key, and return it with its new version. See ``Values.set``."""
 
-    async def delete(
-        self, key: str, *, version: int | None = None, guard: LockToken | None = None, deadline_ms: int | None = None
-    ) -> WorkspaceValue:
+    async def delete(self, key: str, *, version: int | None = None, guard: LockToken | None = None) -> WorkspaceValue:
         """Delete the value under a key, and return it as it was, with the version that the deletion has.
 
         See ``Values.delete``.
         """
 
-    async def list(
-        self, prefix: str = "", *, limit: int = 1000, deadline_ms: int | None = None
-    ) -> list[WorkspaceValue]:
+    async def list(self, prefix: str = "", *, limit: int = 1000) -> list[WorkspaceValue]:
         """Return the values whose keys begin with ``prefix``, at most ``limit``, in the order of their keys.
 
         See ``Values.list``.
@@ -1873,7 +1616,6 @@ class AsyncWorkspaceTasks(AsyncFace):
         depends_on: Sequence[Id] = (),
         user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Add a pending task that no agent is assigned to, and return it. See ``WorkspaceTasks.add``."""
 
@@ -1889,7 +1631,6 @@ class AsyncWorkspaceTasks(AsyncFace):
         parent: Id | EllipsisType | None = ...,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Change a task, and return it as stored; fields that are left out stay, None clears one.
 
@@ -1897,12 +1638,7 @@ class AsyncWorkspaceTasks(AsyncFace):
         """
 
     async def claim(
-        self,
-        id: Id | None = None,
-        *,
-        agent: str | EntityRef | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, id: Id | None = None, *, agent: str | EntityRef | None = None, user: str | EntityRef | None = None
     ) -> WorkspaceTask | None:
         """Take an unassigned task for an agent, and begin it; of several agents that try, one gets it.
 
@@ -1910,63 +1646,43 @@ class AsyncWorkspaceTasks(AsyncFace):
         """
 
     async def assign(
-        self,
-        id: Id,
-        agent: str | EntityRef | None,
-        *,
-        user: str | EntityRef | None = None,
-        version: int | None = None,
-        deadline_ms: int | None = None,
+        self, id: Id, agent: str | EntityRef | None, *, user: str | EntityRef | None = None, version: int | None = None
     ) -> WorkspaceTask:
         """Assign a task to an agent, another one than before too; None takes it from its agent.
 
         See ``WorkspaceTasks.assign``.
         """
 
-    async def start(
-        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, deadline_ms: int | None = None
-    ) -> WorkspaceTask:
+    async def start(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> WorkspaceTask:
         """Begin a task that is assigned, or a user's own. See ``WorkspaceTasks.start``."""
 
     async def complete(
-        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, deadline_ms: int | None = None
+        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None
     ) -> WorkspaceTask:
         """Note that a task is done: those that wait for it alone are ready then. See ``WorkspaceTasks.complete``."""
 
-    async def cancel(
-        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, deadline_ms: int | None = None
-    ) -> WorkspaceTask:
+    async def cancel(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> WorkspaceTask:
         """End a task that need not be done; those that wait for it stay waiting. See ``WorkspaceTasks.cancel``."""
 
-    async def reopen(
-        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, deadline_ms: int | None = None
-    ) -> WorkspaceTask:
+    async def reopen(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> WorkspaceTask:
         """Let a task that was completed or cancelled be pending again, without an agent.
 
         See ``WorkspaceTasks.reopen``.
         """
 
-    async def depend(
-        self, id: Id, on: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> bool:
+    async def depend(self, id: Id, on: Id, *, user: str | EntityRef | None = None) -> bool:
         """Let a task wait for another one; return False if it does already. See ``WorkspaceTasks.depend``."""
 
-    async def release(
-        self, id: Id, on: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> bool:
+    async def release(self, id: Id, on: Id, *, user: str | EntityRef | None = None) -> bool:
         """Let a task no longer wait for another one; return False if it did not. See ``WorkspaceTasks.release``."""
 
-    async def dependencies(
-        self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> list[WorkspaceTask]:
+    async def dependencies(self, id: Id, *, user: str | EntityRef | None = None) -> list[WorkspaceTask]:
         """Return the tasks that a task waits for, done or not, as far as the principal may see them.
 
         See ``WorkspaceTasks.dependencies``.
         """
 
-    async def get(
-        self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> WorkspaceTask:
+    async def get(self, id: Id, *, user: str | EntityRef | None = None) -> WorkspaceTask:
         """Return a task. See ``WorkspaceTasks.get``."""
 
     async def list(
@@ -1978,7 +1694,6 @@ class AsyncWorkspaceTasks(AsyncFace):
         ready: bool = False,
         user: str | EntityRef | None = None,
         limit: int = 100,
-        deadline_ms: int | None = None,
     ) -> list[WorkspaceTask]:
         """Return the tasks that are still to do, or those of one status: the most urgent first, then the oldest.
 
@@ -2000,13 +1715,10 @@ class AsyncCalendar(AsyncFace):
         reminder_minutes: int | None = None,
         user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
-        deadline_ms: int | None = None,
     ) -> CalendarEvent:
         """Add an event, and return it. See ``Calendar.add``."""
 
-    async def get(
-        self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> CalendarEvent:
+    async def get(self, id: Id, *, user: str | EntityRef | None = None) -> CalendarEvent:
         """Return an event. See ``Calendar.get``."""
 
     async def update(
@@ -2022,26 +1734,17 @@ class AsyncCalendar(AsyncFace):
         reminder_minutes: int | EllipsisType | None = ...,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> CalendarEvent:
         """Change an event, and return it as stored; fields that are left out stay, None clears one.
 
         See ``Calendar.update``.
         """
 
-    async def delete(
-        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None, deadline_ms: int | None = None
-    ) -> CalendarEvent:
+    async def delete(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> CalendarEvent:
         """Delete an event with its reminders, and return it as it was. See ``Calendar.delete``."""
 
     async def occurrences(
-        self,
-        since: datetime,
-        until: datetime,
-        *,
-        user: str | EntityRef | None = None,
-        limit: int | None = None,
-        deadline_ms: int | None = None,
+        self, since: datetime, until: datetime, *, user: str | EntityRef | None = None, limit: int | None = None
     ) -> list[Occurrence]:
         """Return the occurrences from ``since`` on, before ``until``, by start; also those under way at ``since``.
 
@@ -2049,13 +1752,7 @@ class AsyncCalendar(AsyncFace):
         """
 
     async def reminders(
-        self,
-        since: datetime,
-        until: datetime,
-        *,
-        user: str | EntityRef | None = None,
-        limit: int | None = None,
-        deadline_ms: int | None = None,
+        self, since: datetime, until: datetime, *, user: str | EntityRef | None = None, limit: int | None = None
     ) -> list[Occurrence]:
         """Return the occurrences whose reminders are due from ``since`` on, before ``until``, by that time.
 
@@ -2065,10 +1762,10 @@ class AsyncCalendar(AsyncFace):
 class AsyncTableReader(AsyncFace):
     """``TableReader`` with ``async`` methods."""
 
-    async def get(self, *key: Any, deadline_ms: int | None = None) -> Any | None:
+    async def get(self, *key: Any) -> Any | None:
         """Return the entity under its key, or None. See ``TableReader.get``."""
 
-    async def count(self, *, deadline_ms: int | None = None) -> int:
+    async def count(self) -> int:
         """Return how many rows there are. See ``TableReader.count``."""
 
     def all(self) -> AsyncIterator[Any]:
@@ -2079,15 +1776,13 @@ class AsyncTableReader(AsyncFace):
 class AsyncTable(AsyncTableReader):
     """``Table`` with ``async`` methods."""
 
-    async def insert(self, entity: Any, *, deadline_ms: int | None = None) -> Any:
+    async def insert(self, entity: Any) -> Any:
         """Insert an entity and return it. See ``Table.insert``."""
 
-    async def update(
-        self, *key: Any, expected_version: int | None = None, deadline_ms: int | None = None, **changes: Any
-    ) -> Any:
+    async def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
         """Change fields of an entity and return it as stored. See ``Table.update``."""
 
-    async def delete(self, *key: Any, deadline_ms: int | None = None) -> bool:
+    async def delete(self, *key: Any) -> bool:
         """Delete a row and the rows that it owns, keeping their content for replay; return whether it existed.
 
         See ``Table.delete``.
@@ -2123,7 +1818,7 @@ class AsyncSpaceTable(AsyncTable):
 class AsyncScopeTable(AsyncTable):
     """``ScopeTable`` with ``async`` methods."""
 
-    async def get_current(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Scope | None:
+    async def get_current(self, trajectory_id: Any) -> Scope | None:
         """Return the open scope with the highest sequence number, or None (C-327). See ``ScopeTable.get_current``."""
 
     async def close(
@@ -2133,20 +1828,19 @@ class AsyncScopeTable(AsyncTable):
         summary: str | None = None,
         artifact_ids: tuple[uuid.UUID, ...] = (),
         checkpoint_id: uuid.UUID | None = None,
-        deadline_ms: int | None = None,
     ) -> Scope:
         """Close a scope without running policies. See ``ScopeTable.close``."""
 
-    async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    async def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return how many scopes a trajectory has (C-328). See ``ScopeTable.count_by_trajectory``."""
 
 class AsyncTurnTable(AsyncTable):
     """``TurnTable`` with ``async`` methods."""
 
-    async def count_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
+    async def count_by_scope(self, scope_id: Any) -> int:
         """Return how many turns a scope has (C-347). See ``TurnTable.count_by_scope``."""
 
-    async def delete_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
+    async def delete_by_scope(self, scope_id: Any) -> int:
         """Delete a scope's turns, keeping their content for replay; return how many (C-346).
 
         See ``TurnTable.delete_by_scope``.
@@ -2155,10 +1849,10 @@ class AsyncTurnTable(AsyncTable):
 class AsyncCheckpointTable(AsyncTable):
     """``CheckpointTable`` with ``async`` methods."""
 
-    async def get_latest(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Checkpoint | None:
+    async def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
         """Return a trajectory's newest checkpoint, or None (C-351). See ``CheckpointTable.get_latest``."""
 
-    async def delete_oldest(self, trajectory_id: Any, keep: int, *, deadline_ms: int | None = None) -> int:
+    async def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
         """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352).
 
         See ``CheckpointTable.delete_oldest``.
@@ -2167,13 +1861,13 @@ class AsyncCheckpointTable(AsyncTable):
 class AsyncWindowTable(AsyncTable):
     """``WindowTable`` with ``async`` methods."""
 
-    async def delete_expired(self, *, deadline_ms: int | None = None) -> int:
+    async def delete_expired(self) -> int:
         """Delete windows whose time is over; return how many (C-355). See ``WindowTable.delete_expired``."""
 
 class AsyncEventTable(AsyncTable):
     """``EventTable`` with ``async`` methods."""
 
-    async def delete_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    async def delete_by_trajectory(self, trajectory_id: Any) -> int:
         """Delete a trajectory's trace, but no audit record; return how many events (C-358).
 
         See ``EventTable.delete_by_trajectory``.
@@ -2182,7 +1876,7 @@ class AsyncEventTable(AsyncTable):
 class AsyncEmbeddingCacheTable(AsyncTable):
     """``EmbeddingCacheTable`` with ``async`` methods."""
 
-    async def delete_older_than(self, age_ms: int, *, deadline_ms: int | None = None) -> int:
+    async def delete_older_than(self, age_ms: int) -> int:
         """Delete vectors that were cached longer ago than ``age_ms``; return their number (C-361).
 
         See ``EmbeddingCacheTable.delete_older_than``.
@@ -2199,28 +1893,21 @@ class AsyncArtifactTable(AsyncTable):
         See ``ArtifactTable.search_similar``.
         """
 
-    async def get_by_hash(
-        self, trajectory_id: Any, content_hash: bytes, *, deadline_ms: int | None = None
-    ) -> Artifact | None:
+    async def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
         """Return the active artifact of this content in a trajectory, or None (C-331).
 
         See ``ArtifactTable.get_by_hash``.
         """
 
     async def list_by_trajectory(
-        self,
-        trajectory_id: Any,
-        *,
-        include_superseded: bool = False,
-        limit: int | None = None,
-        deadline_ms: int | None = None,
+        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
     ) -> list[Artifact]:
         """Return a trajectory's artifacts, without superseded ones by default (C-334).
 
         See ``ArtifactTable.list_by_trajectory``.
         """
 
-    async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    async def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return the number of a trajectory's artifacts, inactive ones included (C-337).
 
         See ``ArtifactTable.count_by_trajectory``.
@@ -2237,7 +1924,7 @@ class AsyncNoteTable(AsyncTable):
         See ``NoteTable.search_similar``.
         """
 
-    async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
+    async def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return how many notes name a trajectory as their source (C-343). See ``NoteTable.count_by_trajectory``."""
 
 async def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:

@@ -17,7 +17,6 @@ from caliber.learning.facet import LearningMethods
 from caliber.memories.facet import RecordMethods
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
@@ -47,31 +46,27 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
     # --- reading -----------------------------------------------------------------------------------
 
     @overload
-    def get(
-        self, id: TrajectoryId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Trajectory: ...
+    def get(self, id: TrajectoryId, *, user: str | EntityRef | None = None) -> Trajectory: ...
 
     @overload
-    def get(self, id: ScopeId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Scope: ...
+    def get(self, id: ScopeId, *, user: str | EntityRef | None = None) -> Scope: ...
 
     @overload
-    def get(self, id: TurnId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Turn: ...
+    def get(self, id: TurnId, *, user: str | EntityRef | None = None) -> Turn: ...
 
     @overload
-    def get(
-        self, id: ArtifactId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Artifact: ...
+    def get(self, id: ArtifactId, *, user: str | EntityRef | None = None) -> Artifact: ...
 
     @overload
-    def get(self, id: NoteId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Note: ...
+    def get(self, id: NoteId, *, user: str | EntityRef | None = None) -> Note: ...
 
     @overload
-    def get(self, id: SessionId, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Session: ...
+    def get(self, id: SessionId, *, user: str | EntityRef | None = None) -> Session: ...
 
     @overload
-    def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any: ...
+    def get(self, id: Id, *, user: str | EntityRef | None = None) -> Any: ...
 
-    def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any:  # noqa: A002  (the pinned name)
+    def get(self, id: Id, *, user: str | EntityRef | None = None) -> Any:  # noqa: A002  (the pinned name)
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
 
         ``user`` is whom the call is for, as in ``search``: the application sees without it what is shared.
@@ -79,8 +74,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         Raises: NotFound, also for what the principal may not see; PermissionDenied for another user.
         """
         record_id = arguments.as_uuid(id, "id")
-        with bounded(deadline_ms):
-            return self._searching.seen_by(user).get(record_id)
+        return self._searching.seen_by(user).get(record_id)
 
     def assemble_context(
         self,
@@ -92,7 +86,6 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         as_of: datetime | None = None,
         extra_sections: Mapping[str, str | None] | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> ContextWindow:
         """Assemble the context for the next prompt: never over budget, every candidate accounted for.
 
@@ -104,20 +97,18 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         - ``as_of``: valid time: notes and artifacts count as they were valid then; None for now.
         - ``extra_sections``: texts by the name of a section of the profile, such as ``system``; None leaves one out.
         - ``consistency``: ``latest`` waits for what other processes committed; None for the store's default.
-        - ``deadline_ms``: the time after which the call gives up.
 
         Raises: NotFound, InputError kinds, BudgetTooSmall, LlmError kinds, DimensionMismatch.
         """
-        with bounded(deadline_ms):
-            return self._reader.assemble(
-                arguments.as_uuid(trajectory_id, "trajectory_id"),
-                query=query,
-                query_embedding=query_embedding,
-                max_tokens=max_tokens,
-                as_of=arguments.as_instant(as_of, "as_of"),
-                extra_sections=extra_sections,
-                consistency=consistency,
-            )
+        return self._reader.assemble(
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
+            query=query,
+            query_embedding=query_embedding,
+            max_tokens=max_tokens,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            extra_sections=extra_sections,
+            consistency=consistency,
+        )
 
     def search(
         self,
@@ -129,7 +120,6 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> SearchResult:
         """Search notes, artifacts, turns and summaries by words, meaning, links, names and days.
 
@@ -144,14 +134,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         Raises: InputError kinds; PermissionDenied when a user names another one.
         """
         return self.search_many(
-            (query,),
-            kinds=kinds,
-            limit=limit,
-            filter=filter,
-            as_of=as_of,
-            user=user,
-            consistency=consistency,
-            deadline_ms=deadline_ms,
+            (query,), kinds=kinds, limit=limit, filter=filter, as_of=as_of, user=user, consistency=consistency
         )[0]
 
     def search_many(
@@ -164,32 +147,25 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         as_of: datetime | None = None,
         user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> list[SearchResult]:
         """Search several queries with the same options; results in their order.
 
-        They are embedded together and read from one snapshot of memory; ``deadline_ms`` is for all of them.
+        They are embedded together and read from one snapshot of memory.
 
         Raises: as ``search``.
         """
         asked = arguments.as_items(queries, "queries", "an iterable of str")
-        with bounded(deadline_ms):
-            return self._searching.seen_by(user).search_many(
-                [arguments.as_text(query, "query", allow_empty=True) for query in asked],
-                kinds=kinds,
-                limit=limit,
-                conditions=filter,
-                as_of=arguments.as_instant(as_of, "as_of"),
-                consistency=consistency,
-            )
+        return self._searching.seen_by(user).search_many(
+            [arguments.as_text(query, "query", allow_empty=True) for query in asked],
+            kinds=kinds,
+            limit=limit,
+            conditions=filter,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            consistency=consistency,
+        )
 
     def explain(
-        self,
-        window_id: Id,
-        *,
-        exclusion: Id | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, window_id: Id, *, exclusion: Id | None = None, user: str | EntityRef | None = None
     ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
@@ -199,20 +175,16 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
             PermissionDenied for another user.
         """
         record_id = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
-        with bounded(deadline_ms):
-            return self._explaining(user).explain(arguments.as_uuid(window_id, "window_id"), record_id)
+        return self._explaining(user).explain(arguments.as_uuid(window_id, "window_id"), record_id)
 
-    def replay(
-        self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> ContextWindow:
+    def replay(self, window_id: Id, *, user: str | EntityRef | None = None) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.
 
         ``user`` is whom the call is for, as in ``explain``.
 
         Raises: NotFound for the window, or for a source that was erased; PermissionDenied for another user.
         """
-        with bounded(deadline_ms):
-            return self._explaining(user).replay(arguments.as_uuid(window_id, "window_id"))
+        return self._explaining(user).replay(arguments.as_uuid(window_id, "window_id"))
 
     def trace(
         self,
@@ -221,7 +193,6 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         event_type: EventType | str | None = None,
         limit: int | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Event]:
         """Return a trajectory's events, newest first.
 
@@ -229,10 +200,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
         Raises: NotFound, InvalidValue; PermissionDenied for another user.
         """
-        with bounded(deadline_ms):
-            return self._reader.seen_by(user).trace(
-                arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit
-            )
+        return self._reader.seen_by(user).trace(arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
 
     def _explaining(self, user: str | EntityRef | None) -> Explaining:
         from caliber.explain.service import Explaining
@@ -277,7 +245,6 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         even_if_shared: bool = False,
         wait_ms: int | None = None,
         scrub_log: bool = False,
-        deadline_ms: int | None = None,
     ) -> ForgetReport:
         """Erase a subject from everything that is stored: records, versions, windows, vectors, files, memory.
 
@@ -295,16 +262,15 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
         for field, flag in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
             arguments.as_flag(flag, field)
-        with bounded(deadline_ms):
-            return Forgetting(self._engine, self._principal).forget(
-                entity,
-                texts,
-                user,
-                dry_run=dry_run,
-                even_if_shared=even_if_shared,
-                wait_ms=wait_ms,
-                scrub_log=scrub_log,
-            )
+        return Forgetting(self._engine, self._principal).forget(
+            entity,
+            texts,
+            user,
+            dry_run=dry_run,
+            even_if_shared=even_if_shared,
+            wait_ms=wait_ms,
+            scrub_log=scrub_log,
+        )
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
 from caliber.model import arguments
-from caliber.model.deadline import bounded
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
 from caliber.model.window_diff import WindowDiff
@@ -18,7 +17,7 @@ class Windows:
         self._engine = engine
         self._reader = reader
 
-    def html(self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> str:
+    def html(self, window_id: Id, *, user: str | EntityRef | None = None) -> str:
         """Return a window as one HTML page that needs no network, with the result of its replay; docs/explain.md.
 
         ``user`` is whom the call is for, as in ``explain``.
@@ -27,13 +26,10 @@ class Windows:
         """
         from caliber.explain.service import Explaining  # most processes explain no window
 
-        with bounded(deadline_ms):
-            reader = self._reader.seen_by(user)
-            return Explaining(self._engine, reader).html(arguments.as_uuid(window_id, "window_id"))
+        reader = self._reader.seen_by(user)
+        return Explaining(self._engine, reader).html(arguments.as_uuid(window_id, "window_id"))
 
-    def diff(
-        self, before: Id, after: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> WindowDiff:
+    def diff(self, before: Id, after: Id, *, user: str | EntityRef | None = None) -> WindowDiff:
         """Return why a prompt changed between two persisted windows, and where a provider's prompt cache broke.
 
         ``apply`` of the result makes the text of ``before`` that of ``after``. ``user`` is whom the call is for, as in
@@ -44,5 +40,4 @@ class Windows:
         from caliber.explain.service import Explaining
 
         first, last = arguments.as_uuid(before, "before"), arguments.as_uuid(after, "after")
-        with bounded(deadline_ms):
-            return Explaining(self._engine, self._reader.seen_by(user)).diff(first, last)
+        return Explaining(self._engine, self._reader.seen_by(user)).diff(first, last)

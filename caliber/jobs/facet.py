@@ -13,7 +13,6 @@ from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.jobs.states import renewed, rescheduled
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidStateTransition, NotFound
 from caliber.model.ids import Id
 from caliber.model.jobs import Job, JobOutcome, JobState
@@ -47,14 +46,7 @@ class Jobs:
             if handler.schedule is not None and handler.recurrence is not None
         ]
 
-    def list(
-        self,
-        *,
-        state: JobState | str | None = None,
-        kind: str | None = None,
-        limit: int = 100,
-        deadline_ms: int | None = None,
-    ) -> list[Job]:
+    def list(self, *, state: JobState | str | None = None, kind: str | None = None, limit: int = 100) -> list[Job]:
         """Return jobs: pending ones by kind and due time, then the ended ones, newest first.
 
         Raises: InputError kinds; PermissionDenied unless the principal is an admin.
@@ -66,7 +58,7 @@ class Jobs:
         decode, statements = self._engine.store.plans[JOB.name].codec.decode, self._engine.store.statements
         outcomes = [outcome for outcome in JobOutcome if wanted in (None, outcome.value)]
         rows: list[Any] = []
-        with bounded(deadline_ms), self._engine.store.read() as session:
+        with self._engine.store.read() as session:
             if wanted in (None, JobState.WAITING, JobState.RUNNING):
                 rows = session.run(statements["job.list_open"], (name or "", wanted or "", most))
             ended = [session.run(statements["job.list_ended"], (each.value, name or "", most)) for each in outcomes]
@@ -74,7 +66,7 @@ class Jobs:
         jobs.sort(key=lambda job: (job.ended_at, job.job_id), reverse=True)
         return [*map(decode, rows), *jobs][:most]
 
-    def retry(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
+    def retry(self, job_id: Id) -> Job:
         """Let a failed or cancelled job wait again, with all its attempts before it; return it.
 
         Raises: NotFound, InvalidStateTransition for a job that waits, runs or is done; PermissionDenied.
@@ -85,9 +77,9 @@ class Jobs:
                 raise InvalidStateTransition(entity_type="job", from_state=job.state.value, to_state="waiting")
             return renewed(job, uow.now_us)
 
-        return self._change("retry", job_id, again, deadline_ms)
+        return self._change("retry", job_id, again)
 
-    def cancel(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
+    def cancel(self, job_id: Id) -> Job:
         """End a waiting or running job; a process that runs it writes nothing any more. Return it.
 
         A recurring job waits for its next time instead, and its unfinished run is dropped.
@@ -103,11 +95,9 @@ class Jobs:
                 return rescheduled(job, uow.now_us, again.next_us(uow.now_us), again.state(uow.now_us))
             return dataclasses.replace(job, ended_at=from_us(uow.now_us), outcome=JobOutcome.CANCELLED, claimed_by=None)
 
-        return self._change("cancel", job_id, ended, deadline_ms)
+        return self._change("cancel", job_id, ended)
 
-    def _change(
-        self, action: str, job_id: Id, changed: Callable[[Job, UnitOfWork], Job], deadline_ms: int | None
-    ) -> Job:
+    def _change(self, action: str, job_id: Id, changed: Callable[[Job, UnitOfWork], Job]) -> Job:
         self._principal.require_admin(action, "jobs")
         wanted: uuid.UUID = arguments.as_uuid(job_id, "job_id")
 
@@ -118,6 +108,5 @@ class Jobs:
             uow.on_commit.append(lambda: self._jobs.on_enqueued(0.0))
             return uow.update(JOB, changed(job, uow))
 
-        with bounded(deadline_ms):
-            stored: Job = self._engine.write(work)
+        stored: Job = self._engine.write(work)
         return stored

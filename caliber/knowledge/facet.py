@@ -19,7 +19,6 @@ from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue
 from caliber.model.events import EventType
 from caliber.model.ids import Id
@@ -61,7 +60,6 @@ class NoteMethods:
         idempotency_key: str | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Add a note; an equal statement of a label about the same thing and time is stored once.
 
@@ -135,9 +133,8 @@ class NoteMethods:
             )
             return note
 
-        with bounded(deadline_ms):
-            vector = self._embeddings.vector("note", text)
-            return engine.write(work)
+        vector = self._embeddings.vector("note", text)
+        return engine.write(work)
 
     def update_note(
         self,
@@ -159,7 +156,6 @@ class NoteMethods:
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Correct a note that was wrong, and return it as stored; fields that are left out stay, None clears one.
 
@@ -187,9 +183,8 @@ class NoteMethods:
             "visible_to": visible_to,
             "trust": trust,
         }
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._note_corrections(user).update(key, fields, expected, guard))
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._note_corrections(user).update(key, fields, expected, guard))
 
     def supersede_note(
         self,
@@ -207,7 +202,6 @@ class NoteMethods:
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Replace a statement that was right by the one that holds from ``at`` (now, if left out) on; return that.
 
@@ -228,11 +222,10 @@ class NoteMethods:
             "tags": tags,
             "trust": trust,
         }
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(
-                self._note_corrections(user).supersede(key, fields, at, idempotency_key, expected, guard)
-            )
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(
+            self._note_corrections(user).supersede(key, fields, at, idempotency_key, expected, guard)
+        )
 
     def end_note(
         self,
@@ -242,15 +235,13 @@ class NoteMethods:
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Let a note hold until ``at`` (now, if left out), exclusive, and return it; one that has ended stays as it is.
 
         Raises: as ``update_note``; InvalidValue for ``at`` before the note held.
         """
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._note_corrections(user).end(key, at, expected, guard))
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._note_corrections(user).end(key, at, expected, guard))
 
     def delete_note(
         self,
@@ -259,16 +250,14 @@ class NoteMethods:
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Take a note out of every search and window, and return it; it stays in the store until ``forget``.
 
         Raises: as ``update_note``.
         """
-        with bounded(deadline_ms):
-            return self._engine.write(
-                self._note_corrections(user).delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
-            )
+        return self._engine.write(
+            self._note_corrections(user).delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+        )
 
     def undo_note(
         self,
@@ -277,7 +266,6 @@ class NoteMethods:
         user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Note:
         """Take back the newest correction of a note, and return the note as it was before; again, the one before that.
 
@@ -288,10 +276,9 @@ class NoteMethods:
             correction, where its values were changed again or forgotten since, or where the new note was corrected or
             merged since.
         """
-        with bounded(deadline_ms):
-            return self._engine.write(
-                self._note_corrections(user).undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
-            )
+        return self._engine.write(
+            self._note_corrections(user).undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+        )
 
     def _note_corrections(self, user: str | EntityRef | None) -> NoteCorrections:
         self._engine.check_open()

@@ -25,7 +25,6 @@ from caliber.learning.results import Results
 from caliber.learning.undoing import undo
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, RequiredFieldMissing, Unavailable
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
@@ -52,7 +51,6 @@ class LearningMethods(TaskMethods):
         user: str | EntityRef | None = None,
         task: Id | None = None,
         wait: bool = True,
-        deadline_ms: int | None = None,
     ) -> Learned:
         """Append messages to a task, and learn facts and preferences about the user from them.
 
@@ -72,7 +70,7 @@ class LearningMethods(TaskMethods):
         """
         arguments.as_flag(wait, "wait")
         new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
-        with bounded(deadline_ms), ExitStack() as stack:
+        with ExitStack() as stack:
             self._engine.check_open()
             stack.callback(self._engine.part(Embeddings).settle)  # the next window finds what this call stored
             self._searching.readers.require_kind(SCOPE, TURN, NOTE, read=True)
@@ -151,12 +149,7 @@ class LearningMethods(TaskMethods):
         return Conversations(self._engine, self._tasks, self._goes_on).of(owner, self._agent())
 
     def conversations(
-        self,
-        user: str | EntityRef | None = None,
-        *,
-        limit: int = 20,
-        after: Trajectory | Id | None = None,
-        deadline_ms: int | None = None,
+        self, user: str | EntityRef | None = None, *, limit: int = 20, after: Trajectory | Id | None = None
     ) -> list[Trajectory]:
         """Return the tasks of a user, also ended ones: the one that was active last first, at most ``limit``.
 
@@ -165,31 +158,30 @@ class LearningMethods(TaskMethods):
 
         Raises: InputError kinds; PermissionDenied for another user; NotFound for an ``after`` that there is not.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            if user is None and not self._principal.is_user:
-                raise RequiredFieldMissing("user is required: whose conversations? such as 'maria'", field="user")
-            most = arguments.as_whole(limit, "limit", 1)
-            readers, tasks = self._searching.seen_by(user).readers, self._engine.snapshot("latest")[TRAJECTORY.name]
-            rows = {
-                row
-                for name in ("initiator_id", "user_id")
-                for code in (tasks.interned_codes(name).get(key, -1) for key in readers.used_by)
-                for row in np.flatnonzero((tasks.column(name) == code) & tasks.live_mask).tolist()
-            }
-            found: list[Trajectory] = [self._engine.memory.entity(tasks, row) for row in rows]
-            found = [each for each in found if each.parent_trajectory_id is None]
-            found = [self._shown(TRAJECTORY, each) for each in found if readers.allows_entity(TRAJECTORY, each)]
-            found.sort(key=_latest, reverse=True)
-            if after is not None:
-                if not isinstance(after, Trajectory):
-                    key = arguments.as_uuid(after, "after")
-                    after = next((each for each in found if each.trajectory_id == key), None)
-                    if after is None:
-                        raise NotFound(entity_type=TRAJECTORY.name, id=key)
-                last = _latest(after)
-                found = [each for each in found if _latest(each) < last]
-            return found[:most]
+        self._engine.check_open()
+        if user is None and not self._principal.is_user:
+            raise RequiredFieldMissing("user is required: whose conversations? such as 'maria'", field="user")
+        most = arguments.as_whole(limit, "limit", 1)
+        readers, tasks = self._searching.seen_by(user).readers, self._engine.snapshot("latest")[TRAJECTORY.name]
+        rows = {
+            row
+            for name in ("initiator_id", "user_id")
+            for code in (tasks.interned_codes(name).get(key, -1) for key in readers.used_by)
+            for row in np.flatnonzero((tasks.column(name) == code) & tasks.live_mask).tolist()
+        }
+        found: list[Trajectory] = [self._engine.memory.entity(tasks, row) for row in rows]
+        found = [each for each in found if each.parent_trajectory_id is None]
+        found = [self._shown(TRAJECTORY, each) for each in found if readers.allows_entity(TRAJECTORY, each)]
+        found.sort(key=_latest, reverse=True)
+        if after is not None:
+            if not isinstance(after, Trajectory):
+                key = arguments.as_uuid(after, "after")
+                after = next((each for each in found if each.trajectory_id == key), None)
+                if after is None:
+                    raise NotFound(entity_type=TRAJECTORY.name, id=key)
+            last = _latest(after)
+            found = [each for each in found if _latest(each) < last]
+        return found[:most]
 
     def _goes_on(self, trajectory_id: TrajectoryId) -> bool:
         """Return whether the principal may go on with a task of the user that it acts for."""
@@ -303,28 +295,26 @@ class Learning:
         self._jobs = engine.part(JobQueue)
         self._readers = Readers(engine.part(TaskOwners), principal)
 
-    def get(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
+    def get(self, learned_id: Id) -> Learned:
         """Return the result of a call of ``remember``, done or not, by ``Learned.learned_id``.
 
         Raises: NotFound.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            return self._own(arguments.as_uuid(learned_id, "learned_id"))
+        self._engine.check_open()
+        return self._own(arguments.as_uuid(learned_id, "learned_id"))
 
-    def undo(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
+    def undo(self, learned_id: Id) -> Learned:
         """Take back everything that one call of ``remember`` learnt; the turns stay. A second time changes nothing.
 
         Raises: NotFound; PermissionDenied unless the principal is the user, the application or an admin; Conflict while
             it is not learnt yet, and when a fact was corrected since.
         """
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            self._readers.require_kind(NOTE)
-            key = self._own(arguments.as_uuid(learned_id, "learned_id")).learned_id
-            assert key is not None
-            undo(self._engine, self._principal, key)
-            return Results(self._engine).get(key)
+        self._engine.check_open()
+        self._readers.require_kind(NOTE)
+        key = self._own(arguments.as_uuid(learned_id, "learned_id")).learned_id
+        assert key is not None
+        undo(self._engine, self._principal, key)
+        return Results(self._engine).get(key)
 
     def _own(self, key: uuid.UUID) -> Learned:
         """Return the result of a call, in a task that the principal may see. Raises: NotFound."""

@@ -121,7 +121,7 @@ class Retry:
         wait = backoff_ms(self._settings, attempt, error, random.random()) / 1_000  # noqa: S311  (no secret)
         remaining = remaining_s()
         if remaining is not None and remaining <= wait:
-            error.add_note("deadline_ms leaves no time for another attempt")
+            error.add_note("the deadline leaves no time for another attempt")
             return False
         from caliber.model.process.logs import log  # loaded by the first failure
 

@@ -18,7 +18,6 @@ from caliber.access.visibility import Readers
 from caliber.memories import conditions
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
 from caliber.model.windows import SearchResult
 from caliber.resident.mirror import RelationSnapshot
@@ -69,11 +68,10 @@ class RecordReader(Generic[T]):
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> T:  # noqa: A002  (as ``Caliber.get``)
+    def get(self, id: uuid.UUID | str) -> T:  # noqa: A002  (as ``Caliber.get``)
         """Return one record. Raises: NotFound, also for a record of another memory."""
-        with bounded(deadline_ms):
-            found: T = self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
-            return found
+        found: T = self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
+        return found
 
     def find(
         self,
@@ -84,7 +82,6 @@ class RecordReader(Generic[T]):
         limit: int | None = None,
         after: Any = None,
         valid: bool = True,
-        deadline_ms: int | None = None,
         **equal: Any,
     ) -> list[T]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
@@ -102,33 +99,30 @@ class RecordReader(Generic[T]):
         arguments.as_flag(descending, "descending")
         most = None if limit is None else arguments.as_whole(limit, "limit", 1)
         predicate = self._predicate(filter, equal, valid)
-        with bounded(deadline_ms):
-            behind = None if after is None else self._behind(after, order)
-            snapshot = self._snapshot()
-            readers = self._seeing(equal, predicate, order)
-            if snapshot is None:
-                return self._find_stored(predicate, order, descending, most, behind, readers)
-            rows = _in_order(snapshot, self._meeting(snapshot, predicate, readers), order, descending, behind, most)
-            shown, relation = readers.shown, self._relation
-            return [shown(relation, self._engine.memory.entity(snapshot, row)) for row in rows]
+        behind = None if after is None else self._behind(after, order)
+        snapshot = self._snapshot()
+        readers = self._seeing(equal, predicate, order)
+        if snapshot is None:
+            return self._find_stored(predicate, order, descending, most, behind, readers)
+        rows = _in_order(snapshot, self._meeting(snapshot, predicate, readers), order, descending, behind, most)
+        shown, relation = readers.shown, self._relation
+        return [shown(relation, self._engine.memory.entity(snapshot, row)) for row in rows]
 
     def count(
         self,
         filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
         *,
         valid: bool = True,
-        deadline_ms: int | None = None,
         **equal: Any,
     ) -> int:
         """Return how many records ``find`` would return. Raises: as ``find``."""
         self._engine.check_open()
         predicate = self._predicate(filter, equal, valid)
-        with bounded(deadline_ms):
-            snapshot = self._snapshot()
-            readers = self._seeing(equal, predicate)
-            if snapshot is not None:
-                return int(np.count_nonzero(self._meeting(snapshot, predicate, readers)))
-            return self._count_stored(predicate, readers)
+        snapshot = self._snapshot()
+        readers = self._seeing(equal, predicate)
+        if snapshot is not None:
+            return int(np.count_nonzero(self._meeting(snapshot, predicate, readers)))
+        return self._count_stored(predicate, readers)
 
     def search(
         self,
@@ -137,22 +131,20 @@ class RecordReader(Generic[T]):
         *,
         limit: int | None = None,
         as_of: datetime | None = None,
-        deadline_ms: int | None = None,
     ) -> SearchResult:
         """Search this memory alone, as ``Caliber.search`` does. Raises: as that; InvalidValue if it has no texts."""
         kind = self._relation.name
         called = next((name for name, relation in self._shared.kinds.items() if relation == kind), None)
         if called is None:
             raise InvalidValue(field="memory", reason=f"{self._name} {self._unsearched()}; use find")
-        with bounded(deadline_ms):
-            return self._searching.search_many(
-                [arguments.as_text(query, "query", allow_empty=True)],
-                kinds=(called,),
-                limit=limit,
-                conditions=filter,
-                as_of=arguments.as_instant(as_of, "as_of"),
-                consistency=None,
-            )[0]
+        return self._searching.search_many(
+            [arguments.as_text(query, "query", allow_empty=True)],
+            kinds=(called,),
+            limit=limit,
+            conditions=filter,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            consistency=None,
+        )[0]
 
     # --- how ---------------------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from caliber.memories.reading import RecordReader
 from caliber.model import arguments
 from caliber.model.access import PrincipalKind
 from caliber.model.agents import LockToken
-from caliber.model.deadline import bounded
 from caliber.model.errors import (
     Conflict,
     InputError,
@@ -100,7 +99,6 @@ class Records(RecordReader[Any]):
         trust: TrustLabel | str | None = None,
         idempotency_key: str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
         """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
@@ -122,7 +120,7 @@ class Records(RecordReader[Any]):
             "idempotency_key": idempotency_key,
         }
         merged = _merged(arguments.as_mapping(record, "record"), fields)
-        return self._store([self._new(merged, places)], guard, deadline_ms)[0]
+        return self._store([self._new(merged, places)], guard)[0]
 
     def insert_many(
         self,
@@ -134,7 +132,6 @@ class Records(RecordReader[Any]):
         parent: uuid.UUID | str | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Any]:
         """Store records in order, all or none.
 
@@ -154,7 +151,7 @@ class Records(RecordReader[Any]):
                 faults.append(error)
         if faults:
             raise faults[0] if len(faults) == 1 else record_checks.several(faults)
-        return self._store(new, guard, deadline_ms) if new else []
+        return self._store(new, guard) if new else []
 
     def _new(self, fields: Mapping[str, Any], places: Mapping[str, Any], within: str = "") -> _New:
         """Return a checked record. Raises: InputError kinds."""
@@ -197,17 +194,16 @@ class Records(RecordReader[Any]):
         made = zip(new, self._embeddings.vectors(self._relation.name, [item.text for item in new]), strict=True)
         return [item if vectors is None else dataclasses.replace(item, vectors=vectors) for item, vectors in made]
 
-    def _store(self, new: Sequence[_New], guard: LockToken | None, deadline_ms: int | None) -> list[Any]:
-        with bounded(deadline_ms):
-            self._readers.require_kind(self._relation)
-            ready = self._with_vectors(new)
-            whose = None if self._user is None else user_for(self._engine, self._principal, self._user)
+    def _store(self, new: Sequence[_New], guard: LockToken | None) -> list[Any]:
+        self._readers.require_kind(self._relation)
+        ready = self._with_vectors(new)
+        whose = None if self._user is None else user_for(self._engine, self._principal, self._user)
 
-            def work(uow: UnitOfWork) -> list[Any]:
-                uow.guard(guard, self._principal)
-                return [self._insert(uow, item, whose) for item in ready]
+        def work(uow: UnitOfWork) -> list[Any]:
+            uow.guard(guard, self._principal)
+            return [self._insert(uow, item, whose) for item in ready]
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _insert(self, uow: UnitOfWork, new: _New, whose: EntityRef | None) -> Any:
         record, relation = new.record, self._relation
@@ -331,7 +327,6 @@ class Records(RecordReader[Any]):
         *,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
         """Change fields of a record and return it as stored; the old content is kept for replay.
@@ -347,25 +342,24 @@ class Records(RecordReader[Any]):
             raise RequiredFieldMissing(field="trust")
         text_changes = self._own.embedded is not None and self._own.embedded in values
         text = (values[self._own.embedded] or "") if text_changes else ""  # type: ignore[index]
-        with bounded(deadline_ms):
-            vectors = self._embeddings.vector(self._relation.name, text) if text_changes else None
+        vectors = self._embeddings.vector(self._relation.name, text) if text_changes else None
 
-            def work(uow: UnitOfWork) -> Any:
-                uow.guard(guard, self._principal)
-                record = self._read(uow, key, expected)
-                if "trust" in values:
-                    self._check_label(dataclasses.replace(record, trust=values["trust"]))
-                changed = self._relabelled(record, dataclasses.replace(record, **values), values)
-                changed = self._derived(dataclasses.replace(changed, created_by=self._writer(record, changed)))
-                if changed == record:
-                    return record
-                stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
-                if self._text(record) != text:
-                    attach(uow, self._relation.name, key, text, vectors)
-                self._tell(uow, EventType.MEMORY_UPDATE, stored)
-                return stored
+        def work(uow: UnitOfWork) -> Any:
+            uow.guard(guard, self._principal)
+            record = self._read(uow, key, expected)
+            if "trust" in values:
+                self._check_label(dataclasses.replace(record, trust=values["trust"]))
+            changed = self._relabelled(record, dataclasses.replace(record, **values), values)
+            changed = self._derived(dataclasses.replace(changed, created_by=self._writer(record, changed)))
+            if changed == record:
+                return record
+            stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
+            if self._text(record) != text:
+                attach(uow, self._relation.name, key, text, vectors)
+            self._tell(uow, EventType.MEMORY_UPDATE, stored)
+            return stored
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _check_label(self, record: Any) -> None:
         """Raise PermissionDenied where a user labels a record as more trusted than ``trust.notes``."""
@@ -414,7 +408,6 @@ class Records(RecordReader[Any]):
         *,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Any:
         """Take a record out of use, without deleting it, and return it. Raises: as ``update``."""
         key, expected = _which(id, version)
@@ -428,8 +421,7 @@ class Records(RecordReader[Any]):
             self._tell(uow, EventType.MEMORY_ARCHIVE, stored)
             return stored
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def delete(
         self,
@@ -437,7 +429,6 @@ class Records(RecordReader[Any]):
         *,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> None:
         """Delete a record and those that belong to it, keeping their content for replay. Raises: as ``update``."""
         key, expected = _which(id, version)
@@ -448,8 +439,7 @@ class Records(RecordReader[Any]):
             uow.delete(self._relation, record)
             self._tell(uow, EventType.MEMORY_DELETE, record)
 
-        with bounded(deadline_ms):
-            self._engine.write(work)
+        self._engine.write(work)
 
     # --- how -------------------------------------------------------------------------------------
 

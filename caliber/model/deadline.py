@@ -1,16 +1,15 @@
 """Deadline of the current call, kept in a context variable that every wait on its behalf reads.
 
-Providers and databases are called through protocols without deadlines. ``within`` sets the bound of a call, and code
-that is about to wait reads ``remaining_s``. Public calls open it with ``bounded(deadline_ms)``; nothing else takes a
-``deadline_ms``. Background threads start without one.
+Programs set it with ``caliber.deadline``, the package with ``within``; no signature has one. Code that is about to wait
+reads ``remaining_s``. Background threads start without a deadline.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Final
 
@@ -26,48 +25,51 @@ _NO_BOUND: Final = nullcontext()
 _until: ContextVar[float | None] = ContextVar("caliber_deadline", default=None)
 
 
-def bounded(deadline_ms: int | None) -> AbstractContextManager[None]:
-    """Bound all of a public call: waits, requests to providers, writes. Raises: DTypeError, InvalidValue."""
-    if deadline_ms is None:
-        return _NO_BOUND
-    from caliber.model.arguments import as_whole  # the checks import more of the model than code that only waits needs
+def deadline(ms: int) -> AbstractContextManager[None]:
+    """Give the calls inside a ``with`` block ``ms`` milliseconds, counted from its beginning, for all of them.
 
-    return within(as_whole(deadline_ms, "deadline_ms") / 1_000)
+    A call that would wait longer raises a retryable ``Unavailable`` (``timeout``); a second more may pass for an answer
+    that is on its way. It bounds waits for writers, locks, messages and values, requests to providers with their
+    retries, and all that a PostgreSQL server is asked. With 0 a write writes nothing. A block inside another one never
+    prolongs its time. Tasks and ``asyncio.to_thread`` started in the block inherit the deadline; threads do not.
+    Raises: DTypeError; InvalidValue for a time below 0.
+    """
+    from caliber.model.arguments import as_whole  # it imports more of the model than code that only waits needs
+
+    return within(as_whole(ms, "ms") / 1_000)
 
 
 def within(seconds: float | None) -> AbstractContextManager[None]:
-    """Limit calls inside the block to ``seconds`` from now; an earlier limit stays, and None adds none."""
-    if seconds is None:
-        return _NO_BOUND
-    before, until = _until.get(), time.monotonic() + min(seconds, _LONGEST_S)
-    return _limited(until if before is None else min(before, until))
+    """Limit calls inside the block to ``seconds``; an earlier limit stays, and None adds none."""
+    return _NO_BOUND if seconds is None else _limited(lambda: earliest(time.monotonic() + min(seconds, _LONGEST_S)))
 
 
 def at_least(seconds: float) -> AbstractContextManager[None]:
     """Give calls inside the block ``seconds`` from now, even if the call has less left: they finish started work."""
     before = _until.get()
-    return _NO_BOUND if before is None else _limited(max(before, time.monotonic() + seconds))
+    return _NO_BOUND if before is None else _limited(lambda: max(before, time.monotonic() + seconds))
 
 
 @managed
-def _limited(until: float | None) -> Iterator[None]:
-    token = _until.set(until)
+def _limited(until: Callable[[], float | None] | None) -> Iterator[None]:
+    token = _until.set(until and until())
     try:
         yield
     finally:
-        _until.reset(token)
+        with suppress(ValueError):  # a generator was closed inside the block, in a context that has no limit
+            _until.reset(token)
 
 
 unbounded = functools.partial(_limited, None)
 """Remove the limit for calls inside the block: they complete work that must not be left half done."""
 
 
-def earliest(deadline: float | None) -> float | None:
-    """Return the earlier of ``deadline``, on the monotonic clock, and that of the call; None when there is neither."""
+def earliest(other: float | None) -> float | None:
+    """Return the earlier of ``other``, on the monotonic clock, and the call's deadline; None when there is neither."""
     until = _until.get()
-    if until is None or deadline is None:
-        return deadline if until is None else until
-    return min(until, deadline)
+    if until is None or other is None:
+        return other if until is None else until
+    return min(until, other)
 
 
 def remaining_s() -> float | None:

@@ -8,7 +8,6 @@ from caliber.access.visibility import require
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.errors import InputError, InvalidValue
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
@@ -48,18 +47,15 @@ class Pcp:
         self._searching = searching
         self._recovery = Recovery(engine, principal, tasks, facts)
 
-    def checkpoint(self, task: Id, *, deadline_ms: int | None = None) -> Checkpoint:
+    def checkpoint(self, task: Id) -> Checkpoint:
         """Store a checkpoint of a task as it is now; the oldest beyond ``checkpoint_retention`` go.
 
         Raises: NotFound; PermissionDenied for a task that the principal may only read; InvalidStateTransition for a
             task that ended.
         """
-        with bounded(deadline_ms):
-            return self._recovery.checkpoint(self._own(task))
+        return self._recovery.checkpoint(self._own(task))
 
-    def recover(
-        self, task: Id, checkpoint: Id | None = None, *, preview: bool = False, deadline_ms: int | None = None
-    ) -> RecoveryResult:
+    def recover(self, task: Id, checkpoint: Id | None = None, *, preview: bool = False) -> RecoveryResult:
         """Bring a task back to a checkpoint, by default the newest: later records leave windows and searches at once.
 
         Nothing is deleted: turns, summaries, artifacts and learnt facts that came after are marked, and the result
@@ -73,16 +69,10 @@ class Pcp:
         """
         arguments.as_flag(preview, "preview")
         wanted = None if checkpoint is None else arguments.as_uuid(checkpoint, "checkpoint")
-        with bounded(deadline_ms):
-            return self._recovery.recover(self._own(task), wanted, preview=preview)
+        return self._recovery.recover(self._own(task), wanted, preview=preview)
 
     def validate(
-        self,
-        target: ContextWindow | Id,
-        *,
-        record: bool = False,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, target: ContextWindow | Id, *, record: bool = False, user: str | EntityRef | None = None
     ) -> ValidationResult:
         """Check the records of a window, a scope or a task: contradictions, age, confidence, sources; docs/pcp.md.
 
@@ -97,17 +87,11 @@ class Pcp:
         from caliber.pcp.validation import Validator  # its word lists load with the first check
 
         arguments.as_flag(record, "record")
-        with bounded(deadline_ms):
-            validator = Validator(self._engine, self._principal, self._searching.seen_by(user))
-            return validator.validate(target, self._conflicts(user) if record else None)
+        validator = Validator(self._engine, self._principal, self._searching.seen_by(user))
+        return validator.validate(target, self._conflicts(user) if record else None)
 
     def apply_dosage(
-        self,
-        window: ContextWindow | Id,
-        *,
-        max_tokens: int | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, window: ContextWindow | Id, *, max_tokens: int | None = None, user: str | EntityRef | None = None
     ) -> ContextWindow:
         """Return a window within ``pcp.dosage``, and ``max_tokens``: itself if it is, else a new, smaller one.
 
@@ -122,8 +106,7 @@ class Pcp:
             another user.
         """
         limit = None if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
-        with bounded(deadline_ms):
-            return self._inspector(user).apply_dosage(window, limit)
+        return self._inspector(user).apply_dosage(window, limit)
 
     def conflicts(
         self,
@@ -133,7 +116,6 @@ class Pcp:
         status: ConflictStatus | str | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[RecordConflict]:
         """Return open conflicts, the oldest first; with ``status`` those of one status.
 
@@ -147,8 +129,7 @@ class Pcp:
         key = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
-        with bounded(deadline_ms):
-            return self._conflicts(user).page(key, wanted, most, last)
+        return self._conflicts(user).page(key, wanted, most, last)
 
     def resolve(
         self,
@@ -158,7 +139,6 @@ class Pcp:
         strategy: ConflictResolution | str | None = None,
         reason: str | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> RecordConflict:
         """Resolve a conflict and return it: one side is kept, and the other one ends now, as ``end_note`` ends a note.
 
@@ -182,8 +162,7 @@ class Pcp:
         why = None if reason is None else arguments.as_text(reason, "reason", limit=arguments.MAX_NAME_CHARS)
         if kept is not None and by is not None:
             raise InvalidValue(field="keep", reason="is given with strategy; one of them decides")
-        with bounded(deadline_ms):
-            return self._conflicts(user).resolve(key, kept, by, why)
+        return self._conflicts(user).resolve(key, kept, by, why)
 
     def _conflicts(self, user: str | EntityRef | None = None) -> Conflicts:
         from caliber.pcp.conflicts import Conflicts  # most processes resolve no conflict
@@ -191,7 +170,7 @@ class Pcp:
         self._engine.check_open()
         return Conflicts(self._engine, self._principal, self._searching.readers, user)
 
-    def lint(self, artifact: Id, *, deadline_ms: int | None = None) -> LintResult:
+    def lint(self, artifact: Id) -> LintResult:
         """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md. Nothing is changed.
 
         Raises: NotFound; InvalidValue.
@@ -199,29 +178,25 @@ class Pcp:
         from caliber.pcp.lint import Linter  # parsers that few processes need
 
         key = arguments.as_uuid(artifact, "artifact")
-        with bounded(deadline_ms):
-            return Linter(self._engine, self._principal).lint(key)
+        return Linter(self._engine, self._principal).lint(key)
 
-    def trace_summary(self, task: Id, *, deadline_ms: int | None = None) -> TraceSummary:
+    def trace_summary(self, task: Id) -> TraceSummary:
         """Return figures of a task's events: durations, records created, windows and their tokens, recoveries.
 
         Raises: NotFound.
         """
         key = arguments.as_uuid(task, "task")
-        with bounded(deadline_ms):
-            return self._inspector().trace_summary(key)
+        return self._inspector().trace_summary(key)
 
-    def task_state(self, task: Id, *, deadline_ms: int | None = None) -> TaskState:
+    def task_state(self, task: Id) -> TaskState:
         """Return a task with its scopes and the number of its records. Raises: NotFound."""
         key = arguments.as_uuid(task, "task")
-        with bounded(deadline_ms):
-            return self._inspector().task_state(key)
+        return self._inspector().task_state(key)
 
-    def provenance(self, artifact: Id, *, deadline_ms: int | None = None) -> ArtifactProvenance:
+    def provenance(self, artifact: Id) -> ArtifactProvenance:
         """Return the origin of an artifact, and the versions before and after it. Raises: NotFound."""
         key = arguments.as_uuid(artifact, "artifact")
-        with bounded(deadline_ms):
-            return self._inspector().provenance(key)
+        return self._inspector().provenance(key)
 
     def _inspector(self, user: str | EntityRef | None = None) -> Inspector:
         from caliber.pcp.inspecting import Inspector  # only people who debug a task need it

@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from caliber.engine.background import STOP_S
 from caliber.engine.worker import Worker
+from caliber.model.deadline import check, remaining_s
 from caliber.model.errors import Conflict, Unavailable
 from caliber.model.process.interrupts import managed
 from caliber.storage.waiting import Condition, apart
@@ -137,7 +138,10 @@ class HandlePool(Generic[H]):
             closing = idle is not None or (entry is not None and entry.state is _State.CLOSING)
             unused = closing or (entry is None and self._is_abandoned())
             left = until + STOP_S * unused - time.monotonic()
+            if (bound := remaining_s()) is not None:
+                left = min(left, bound)
             if left <= 0:
+                check("other callers used the tenants")
                 what = f"all {self._max_open} open tenants are" if entry is None else f"tenant {name} is"
                 raise Unavailable(
                     f"{what} busy: try again, or raise max_open and wait_ms", reason="busy", retryable=True

@@ -10,7 +10,6 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
-from caliber.model.deadline import bounded
 from caliber.model.ids import Id
 from caliber.model.trajectory import TTL, Artifact, ExtractionMethod
 from caliber.model.trust import TrustLabel
@@ -38,7 +37,6 @@ class Artifacts:
         trust: TrustLabel | str | EllipsisType = ...,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Correct the provenance, date, label or time to live of an artifact, and return it as stored.
 
@@ -57,9 +55,8 @@ class Artifacts:
             "ttl": ttl,
             "trust": trust,
         }
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._corrections().update(key, fields, expected, guard))
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._corrections().update(key, fields, expected, guard))
 
     def supersede(
         self,
@@ -76,7 +73,6 @@ class Artifacts:
         idempotency_key: str | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Replace an artifact by one with other content from now on, and return that.
 
@@ -98,11 +94,8 @@ class Artifacts:
             "ttl": ttl,
             "trust": trust,
         }
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(
-                self._corrections().supersede(key, fields, None, idempotency_key, expected, guard)
-            )
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._corrections().supersede(key, fields, None, idempotency_key, expected, guard))
 
     def end(
         self,
@@ -111,15 +104,13 @@ class Artifacts:
         at: datetime | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Let an artifact expire at ``at`` (now, if left out), whatever its ``ttl``, and return it.
 
         Raises: as ``update``.
         """
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._corrections().end(key, at, expected, guard))
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._corrections().end(key, at, expected, guard))
 
     def delete(
         self,
@@ -127,15 +118,13 @@ class Artifacts:
         *,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Take an artifact out of every search and window, and return it; it stays in the store until ``forget``.
 
         Raises: as ``update``.
         """
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._corrections().delete(key, expected, guard))
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._corrections().delete(key, expected, guard))
 
     def undo(
         self,
@@ -143,7 +132,6 @@ class Artifacts:
         *,
         version: int | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Take back the newest correction of an artifact, and return it as it was before; again, the one before that.
 
@@ -153,9 +141,8 @@ class Artifacts:
         Raises: as ``update``; Conflict without a correction, where its values were changed again or forgotten since, or
             where the new artifact was corrected since.
         """
-        with bounded(deadline_ms):
-            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._corrections().undo(key, expected, guard))
+        key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+        return self._engine.write(self._corrections().undo(key, expected, guard))
 
     def _corrections(self) -> ArtifactCorrections:
         from caliber.trajectory.correcting import ArtifactCorrections  # most processes correct no artifact

@@ -16,7 +16,6 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import LockToken
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id, ScopeId
@@ -66,13 +65,7 @@ class TaskMethods:
 
     # --- sessions and trajectories -----------------------------------------------------------------
 
-    def start_session(
-        self,
-        *,
-        user: str | EntityRef | None = None,
-        initiator: EntityRef | None = None,
-        deadline_ms: int | None = None,
-    ) -> Session:
+    def start_session(self, *, user: str | EntityRef | None = None, initiator: EntityRef | None = None) -> Session:
         """Start a session, which artifacts with ``ttl='session'`` live as long as."""
 
         def work(uow: UnitOfWork) -> Session:
@@ -80,10 +73,9 @@ class TaskMethods:
             uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
             return session
 
-        with bounded(deadline_ms):
-            self._searching.readers.require_kind(SESSION)
-            who = keeping(self._engine, self._initiator(user, initiator))
-            return self._engine.write(work)
+        self._searching.readers.require_kind(SESSION)
+        who = keeping(self._engine, self._initiator(user, initiator))
+        return self._engine.write(work)
 
     def _initiator(self, user: str | EntityRef | None, initiator: EntityRef | None) -> EntityRef:
         """Return the entity that starts a task or session.
@@ -139,7 +131,7 @@ class TaskMethods:
         readers = self._searching.readers
         return readers.shown(relation, record) if readers.limited else record
 
-    def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
+    def end_session(self, session_id: Id) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing. Raises: NotFound."""
         engine, session_key = self._engine, self._own(SESSION, arguments.as_uuid(session_id, "session_id"))
 
@@ -150,8 +142,7 @@ class TaskMethods:
                 uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
             return session
 
-        with bounded(deadline_ms):
-            return engine.write(work)
+        return engine.write(work)
 
     def start_trajectory(
         self,
@@ -162,7 +153,6 @@ class TaskMethods:
         parent: Id | None = None,
         session: Id | None = None,
         tags: Sequence[str] = (),
-        deadline_ms: int | None = None,
     ) -> Trajectory:
         """Start a task; its scope 0 is open at once.
 
@@ -173,27 +163,20 @@ class TaskMethods:
         Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
             nesting beyond ``pcp.context_dag.max_depth``), NotRegistered (an agent, where ``agents.registration`` asks).
         """
-        with bounded(deadline_ms):
-            self._searching.readers.require_kind(TRAJECTORY)
-            above = None if parent is None else self._own(TRAJECTORY, arguments.as_uuid(parent, "parent"))
-            during = None if session is None else self._own(SESSION, arguments.as_uuid(session, "session"))
-            return self._tasks.start(
-                arguments.as_text(goal, "goal"),
-                initiator=self._initiator(user, initiator),
-                agent_id=self._agent(),
-                parent=above,
-                session=during,
-                tags=arguments.as_names(tags, "tags"),
-            )
+        self._searching.readers.require_kind(TRAJECTORY)
+        above = None if parent is None else self._own(TRAJECTORY, arguments.as_uuid(parent, "parent"))
+        during = None if session is None else self._own(SESSION, arguments.as_uuid(session, "session"))
+        return self._tasks.start(
+            arguments.as_text(goal, "goal"),
+            initiator=self._initiator(user, initiator),
+            agent_id=self._agent(),
+            parent=above,
+            session=during,
+            tags=arguments.as_names(tags, "tags"),
+        )
 
     def complete_trajectory(
-        self,
-        trajectory_id: Id,
-        *,
-        status: OutcomeStatus | str,
-        summary: str = "",
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, trajectory_id: Id, *, status: OutcomeStatus | str, summary: str = "", guard: LockToken | None = None
     ) -> TrajectoryOutcome:
         """End a task: close its open scopes, run the policies on task_end, store the outcome.
 
@@ -202,51 +185,45 @@ class TaskMethods:
 
         Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
         """
-        with bounded(deadline_ms):
-            return self._tasks.complete(
-                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")),
-                status=arguments.as_enum(status, OutcomeStatus, "status"),
-                summary=arguments.as_text(summary, "summary", allow_empty=True),
-                guard=guard,
-            )
+        return self._tasks.complete(
+            self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")),
+            status=arguments.as_enum(status, OutcomeStatus, "status"),
+            summary=arguments.as_text(summary, "summary", allow_empty=True),
+            guard=guard,
+        )
 
-    def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+    def suspend_trajectory(self, trajectory_id: Id) -> Trajectory:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
         trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
-        with bounded(deadline_ms):
-            return self._shown(TRAJECTORY, self._tasks.move(trajectory, TrajectoryStatus.SUSPENDED))
+        return self._shown(TRAJECTORY, self._tasks.move(trajectory, TrajectoryStatus.SUSPENDED))
 
-    def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+    def resume_trajectory(self, trajectory_id: Id) -> Trajectory:
         """Resume a paused task. Raises: NotFound, InvalidStateTransition."""
         trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
-        with bounded(deadline_ms):
-            return self._shown(TRAJECTORY, self._tasks.move(trajectory, TrajectoryStatus.ACTIVE))
+        return self._shown(TRAJECTORY, self._tasks.move(trajectory, TrajectoryStatus.ACTIVE))
 
     # --- scopes ------------------------------------------------------------------------------------
 
-    def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
+    def open_scope(self, trajectory_id: Id) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
-        with bounded(deadline_ms):
-            trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=SCOPE)
-            return self._shown(SCOPE, self._tasks.open_scope(trajectory))
+        trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=SCOPE)
+        return self._shown(SCOPE, self._tasks.open_scope(trajectory))
 
-    def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
+    def close_scope(self, scope_id: Id, *, guard: LockToken | None = None) -> Scope:
         """Close a scope and run the policies on scope_close; a closed one is returned as it is.
 
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """
-        with bounded(deadline_ms):
-            scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"))
-            return self._shown(SCOPE, self._tasks.close_scope(scope, guard))
+        scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"))
+        return self._shown(SCOPE, self._tasks.close_scope(scope, guard))
 
-    def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
+    def current_scope(self, trajectory_id: Id) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
-        with bounded(deadline_ms):
-            found = self._tasks.current_scope(
-                self._searching.readers.within(self._engine.snapshot()),
-                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), write=False),
-            )
-            return None if found is None else self._shown(SCOPE, found)
+        found = self._tasks.current_scope(
+            self._searching.readers.within(self._engine.snapshot()),
+            self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), write=False),
+        )
+        return None if found is None else self._shown(SCOPE, found)
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -267,7 +244,6 @@ class TaskMethods:
         token_count: int | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Turn:
         """Append a message to an open scope; durable when this returns.
 
@@ -295,22 +271,15 @@ class TaskMethods:
             token_count=token_count,
             trust=trust,
         )
-        with bounded(deadline_ms):
-            return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard)[0]
+        return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard)[0]
 
     def append_turns(
-        self,
-        scope_id: Id,
-        turns: Iterable[Mapping[str, Any]],
-        *,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, scope_id: Id, turns: Iterable[Mapping[str, Any]], *, guard: LockToken | None = None
     ) -> list[Turn]:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
         new = turn_ops.check_turns(self._engine.estimator, self._engine.config.trust.of_turn, turns)
         scope = arguments.as_uuid(scope_id, "scope_id")
-        with bounded(deadline_ms):
-            return self._append(scope, new, guard) if new else []
+        return self._append(scope, new, guard) if new else []
 
     def _append(
         self,
@@ -400,7 +369,6 @@ class TaskMethods:
         idempotency_key: str | None = None,
         trust: TrustLabel | str | None = None,
         guard: LockToken | None = None,
-        deadline_ms: int | None = None,
     ) -> Artifact:
         """Store a typed output; equal content of one type and label is stored once per trajectory.
 
@@ -416,7 +384,6 @@ class TaskMethods:
         - ``idempotency_key``: the same key gives the same artifact, so that a call may be repeated.
         - ``trust``: left out, the label of ``source_turn``, or else ``trust.artifacts``; never above ``source_turn``'s.
         - ``guard``: a lock that must still be held when it is stored.
-        - ``deadline_ms``: the time after which the call gives up.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, refused by lint), Conflict (the
             idempotency key came with other content or another label), LockExpired, PermissionDenied (a user states a
@@ -457,23 +424,21 @@ class TaskMethods:
                     uow.emit(artifact_ops.lint_event(engine, self._principal.label, artifact, issues))
             return artifact
 
-        with bounded(deadline_ms):
-            vector = self._embeddings.vector("artifact", text)
-            return engine.write(work)
+        vector = self._embeddings.vector("artifact", text)
+        return engine.write(work)
 
     # --- notes drawn from a task -------------------------------------------------------------------
 
-    def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
+    def consolidate_notes(self, trajectory_id: Id) -> list[Note]:
         """Draw knowledge from a trajectory and merge it into existing notes about the same things.
 
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """
-        with bounded(deadline_ms):
-            self._searching.readers.require_kind(SCOPE, TURN, ARTIFACT, NOTE, read=True)
-            self._searching.readers.require_kind(NOTE)
-            return self._tasks.consolidate(
-                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=NOTE)
-            )
+        self._searching.readers.require_kind(SCOPE, TURN, ARTIFACT, NOTE, read=True)
+        self._searching.readers.require_kind(NOTE)
+        return self._tasks.consolidate(
+            self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=NOTE)
+        )
 
     def _event(
         self,

@@ -19,7 +19,6 @@ from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.ids import CalendarEventId, Id
 from caliber.model.references import EntityRef
@@ -58,7 +57,6 @@ class Calendar:
         reminder_minutes: int | None = None,
         user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
-        deadline_ms: int | None = None,
     ) -> CalendarEvent:
         """Add an event, and return it.
 
@@ -97,21 +95,18 @@ class Calendar:
             enqueue_reminder(self._engine.part(JobQueue), uow, event)
             return event
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def get(
         self,
         id: Id,  # noqa: A002  (as ``Caliber.get``)
         *,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> CalendarEvent:
         """Return an event. Raises: InputError kinds; NotFound, also for one that the principal may not see."""
         key = arguments.as_uuid(id, "id")
-        with bounded(deadline_ms):
-            event: CalendarEvent = self._records.read(key, self._records.readers_for(user))
-            return event
+        event: CalendarEvent = self._records.read(key, self._records.readers_for(user))
+        return event
 
     def update(
         self,
@@ -126,7 +121,6 @@ class Calendar:
         reminder_minutes: int | EllipsisType | None = ...,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> CalendarEvent:
         """Change an event, and return it as stored; fields that are left out stay, None clears one.
 
@@ -163,8 +157,7 @@ class Calendar:
             enqueue_reminder(self._engine.part(JobQueue), uow, stored)
             return stored
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def delete(
         self,
@@ -172,7 +165,6 @@ class Calendar:
         *,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> CalendarEvent:
         """Delete an event with its reminders, and return it as it was. Raises: as ``update``."""
         key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
@@ -185,17 +177,10 @@ class Calendar:
             uow.delete(CALENDAR_EVENT, event)
             return event
 
-        with bounded(deadline_ms):
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def occurrences(
-        self,
-        since: datetime,
-        until: datetime,
-        *,
-        user: str | EntityRef | None = None,
-        limit: int | None = None,
-        deadline_ms: int | None = None,
+        self, since: datetime, until: datetime, *, user: str | EntityRef | None = None, limit: int | None = None
     ) -> list[Occurrence]:
         """Return the occurrences from ``since`` on, before ``until``, by start; also those under way at ``since``.
 
@@ -204,31 +189,21 @@ class Calendar:
         Raises: InputError kinds; PermissionDenied for another user; ExtraNotInstalled for a repeated event.
         """
         first, last, most = self._time(since, until, limit)
-        with bounded(deadline_ms):
-            events = self._records.visible("list_by_start", (), self._records.readers_for(user))
-            each = [_within(event, first, last) for event in events if event.starts_at < last]
-            return list(itertools.islice(heapq.merge(*each, key=lambda found: found.starts_at), most))
+        events = self._records.visible("list_by_start", (), self._records.readers_for(user))
+        each = [_within(event, first, last) for event in events if event.starts_at < last]
+        return list(itertools.islice(heapq.merge(*each, key=lambda found: found.starts_at), most))
 
     def reminders(
-        self,
-        since: datetime,
-        until: datetime,
-        *,
-        user: str | EntityRef | None = None,
-        limit: int | None = None,
-        deadline_ms: int | None = None,
+        self, since: datetime, until: datetime, *, user: str | EntityRef | None = None, limit: int | None = None
     ) -> list[Occurrence]:
         """Return the occurrences whose reminders are due from ``since`` on, before ``until``, by that time.
 
         Raises: as ``occurrences``.
         """
         first, last, most = self._time(since, until, limit)
-        with bounded(deadline_ms):
-            events = self._records.visible("list_by_start", (), self._records.readers_for(user))
-            each = [_reminded(event, first, last) for event in events if event.reminder_minutes is not None]
-            return list(
-                itertools.islice(heapq.merge(*each, key=lambda found: found.remind_at or found.starts_at), most)
-            )
+        events = self._records.visible("list_by_start", (), self._records.readers_for(user))
+        each = [_reminded(event, first, last) for event in events if event.reminder_minutes is not None]
+        return list(itertools.islice(heapq.merge(*each, key=lambda found: found.remind_at or found.starts_at), most))
 
     def _time(self, since: datetime, until: datetime, limit: int | None) -> tuple[datetime, datetime, int]:
         self._engine.check_open()

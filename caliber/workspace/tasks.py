@@ -20,7 +20,6 @@ from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.deadline import bounded
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
 from caliber.model.ids import Id, TaskId
 from caliber.model.references import EntityRef
@@ -65,7 +64,6 @@ class WorkspaceTasks:
         depends_on: Sequence[Id] = (),
         user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Add a pending task that no agent is assigned to, and return it.
 
@@ -115,9 +113,8 @@ class WorkspaceTasks:
             emit_task(self._engine, uow, task, "add", self._principal.label)
             return task
 
-        with bounded(deadline_ms):
-            vectors = embeddings.vector(TASK.name, made.title)
-            return self._engine.write(work)
+        vectors = embeddings.vector(TASK.name, made.title)
+        return self._engine.write(work)
 
     def update(
         self,
@@ -131,7 +128,6 @@ class WorkspaceTasks:
         parent: Id | EllipsisType | None = ...,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Change a task, and return it as stored; fields that are left out stay, None clears one.
 
@@ -162,7 +158,7 @@ class WorkspaceTasks:
                 check_acyclic(uow, task.task_id, above, parent_of)
             return dataclasses.replace(task, **fields)
 
-        return self._change(id, user, version, "update", change, deadline_ms, links=moves, title=fields.get("title"))
+        return self._change(id, user, version, "update", change, links=moves, title=fields.get("title"))
 
     # --- working on it ---------------------------------------------------------------------------
 
@@ -172,7 +168,6 @@ class WorkspaceTasks:
         *,
         agent: str | EntityRef | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask | None:
         """Take an unassigned task for an agent, and begin it; of several agents that try, one gets it.
 
@@ -196,19 +191,16 @@ class WorkspaceTasks:
             self._agents.require(uow, acting)
             return self._stored(uow, begun(given(task, acting.ref)), "claim")
 
-        with bounded(deadline_ms):
-            if wanted is not None:
-                return self._engine.write(lambda uow: take(uow, wanted))
-            for priority in _URGENT_FIRST:
-                for task in self._records.visible(
-                    "list_by_status", (WorkStatus.PENDING.value, priority.value), readers
-                ):
-                    if task.assigned_to is None and self._is_due(task):
-                        try:
-                            return self._engine.write(functools.partial(take, key=task.task_id))
-                        except (Conflict, ConstraintViolation, NotFound):
-                            continue  # another agent was quicker, or it is not ready
-            return None
+        if wanted is not None:
+            return self._engine.write(lambda uow: take(uow, wanted))
+        for priority in _URGENT_FIRST:
+            for task in self._records.visible("list_by_status", (WorkStatus.PENDING.value, priority.value), readers):
+                if task.assigned_to is None and self._is_due(task):
+                    try:
+                        return self._engine.write(functools.partial(take, key=task.task_id))
+                    except (Conflict, ConstraintViolation, NotFound):
+                        continue  # another agent was quicker, or it is not ready
+        return None
 
     def assign(
         self,
@@ -217,7 +209,6 @@ class WorkspaceTasks:
         *,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Assign a task to an agent, another one than before too; None takes it from its agent. It is pending then.
 
@@ -236,7 +227,7 @@ class WorkspaceTasks:
             self._agents.require_assignable(uow, named)
             return dataclasses.replace(given(task, named.ref), status=WorkStatus.PENDING)
 
-        return self._change(id, user, version, "assign", change, deadline_ms)
+        return self._change(id, user, version, "assign", change)
 
     def start(
         self,
@@ -244,7 +235,6 @@ class WorkspaceTasks:
         *,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Begin a task that is assigned, or a user's own.
 
@@ -259,7 +249,7 @@ class WorkspaceTasks:
             check_ready(uow, task)
             return begun(task)
 
-        return self._change(id, user, version, "start", change, deadline_ms)
+        return self._change(id, user, version, "start", change)
 
     def complete(
         self,
@@ -267,7 +257,6 @@ class WorkspaceTasks:
         *,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Note that a task is done: those that wait for it alone are ready then. Raises: as ``start``."""
 
@@ -276,7 +265,7 @@ class WorkspaceTasks:
             check_ready(uow, task)
             return dataclasses.replace(task, status=WorkStatus.COMPLETED, completed_at=from_us(uow.now_us))
 
-        return self._change(id, user, version, "complete", change, deadline_ms)
+        return self._change(id, user, version, "complete", change)
 
     def cancel(
         self,
@@ -284,7 +273,6 @@ class WorkspaceTasks:
         *,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """End a task that need not be done; those that wait for it stay waiting. Raises: as ``assign``."""
 
@@ -292,7 +280,7 @@ class WorkspaceTasks:
             states.WORKSPACE_TASK.check(task.status, WorkStatus.CANCELLED)
             return dataclasses.replace(task, status=WorkStatus.CANCELLED)
 
-        return self._change(id, user, version, "cancel", change, deadline_ms)
+        return self._change(id, user, version, "cancel", change)
 
     def reopen(
         self,
@@ -300,7 +288,6 @@ class WorkspaceTasks:
         *,
         user: str | EntityRef | None = None,
         version: int | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Let a task that was completed or cancelled be pending again, without an agent. Raises: as ``assign``."""
 
@@ -309,7 +296,7 @@ class WorkspaceTasks:
                 raise ConstraintViolation(constraint="task_ended", reason="the task has not ended")
             return dataclasses.replace(taken(task), status=WorkStatus.PENDING, completed_at=None)
 
-        return self._change(id, user, version, "reopen", change, deadline_ms)
+        return self._change(id, user, version, "reopen", change)
 
     # --- what it waits for -----------------------------------------------------------------------
 
@@ -319,7 +306,6 @@ class WorkspaceTasks:
         on: Id,
         *,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> bool:
         """Let a task wait for another one; return False if it does already.
 
@@ -338,7 +324,7 @@ class WorkspaceTasks:
             added = uow.insert_new(TASK_DEPENDENCY, link)
             return task
 
-        self._change(id, user, None, "depend", change, deadline_ms, links=True)
+        self._change(id, user, None, "depend", change, links=True)
         return added
 
     def release(
@@ -347,7 +333,6 @@ class WorkspaceTasks:
         on: Id,
         *,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> bool:
         """Let a task no longer wait for another one; return False if it did not. Raises: as ``update``."""
         other = arguments.as_uuid(on, "on")
@@ -361,7 +346,7 @@ class WorkspaceTasks:
                 uow.delete(TASK_DEPENDENCY, link)
             return task
 
-        self._change(id, user, None, "release", change, deadline_ms, links=True)
+        self._change(id, user, None, "release", change, links=True)
         return removed
 
     def dependencies(
@@ -369,21 +354,19 @@ class WorkspaceTasks:
         id: Id,  # noqa: A002  (as ``Caliber.get``)
         *,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> list[WorkspaceTask]:
         """Return the tasks that a task waits for, done or not, as far as the principal may see them.
 
         Raises: InputError kinds; NotFound.
         """
         key = arguments.as_uuid(id, "id")
-        with bounded(deadline_ms):
-            readers = self._records.readers_for(user)
-            self._records.read(key, readers)
-            plans = self._engine.store.plans[TASK_DEPENDENCY.name]
-            with self._engine.store.read() as session:
-                rows = session.run(plans.lists["list_by_task"], (key.bytes,))
-            found = [plans.codec.decode(row).depends_on for row in rows]
-            return [task for task in (self._records.find(other, readers) for other in found) if task is not None]
+        readers = self._records.readers_for(user)
+        self._records.read(key, readers)
+        plans = self._engine.store.plans[TASK_DEPENDENCY.name]
+        with self._engine.store.read() as session:
+            rows = session.run(plans.lists["list_by_task"], (key.bytes,))
+        found = [plans.codec.decode(row).depends_on for row in rows]
+        return [task for task in (self._records.find(other, readers) for other in found) if task is not None]
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -392,13 +375,11 @@ class WorkspaceTasks:
         id: Id,  # noqa: A002  (as ``Caliber.get``)
         *,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> WorkspaceTask:
         """Return a task. Raises: InputError kinds; NotFound, also for one that the principal may not see."""
         key = arguments.as_uuid(id, "id")
-        with bounded(deadline_ms):
-            task: WorkspaceTask = self._records.read(key, self._records.readers_for(user))
-            return task
+        task: WorkspaceTask = self._records.read(key, self._records.readers_for(user))
+        return task
 
     def list(
         self,
@@ -409,7 +390,6 @@ class WorkspaceTasks:
         ready: bool = False,
         user: str | EntityRef | None = None,
         limit: int = 100,
-        deadline_ms: int | None = None,
     ) -> list[WorkspaceTask]:
         """Return the tasks that are still to do, or those of one status: the most urgent first, then the oldest.
 
@@ -423,20 +403,19 @@ class WorkspaceTasks:
         assigned = None if agent is None else self._agents.named(agent).ref.id
         only_ready, most = arguments.as_flag(ready, "ready"), arguments.as_whole(limit, "limit", 1)
         states = (WorkStatus.PENDING, WorkStatus.IN_PROGRESS) if wanted is None else (wanted,)
-        with bounded(deadline_ms):
-            readers = self._records.readers_for(user)
-            out: list[WorkspaceTask] = []
-            for priority in _URGENT_FIRST:
-                of_rank: list[WorkspaceTask] = []
-                for each in states:
-                    of_rank += self._records.visible("list_by_status", (each.value, priority.value), readers)
-                for task in sorted(of_rank, key=lambda task: (task.created_at, task.task_id.bytes)):
-                    if len(out) == most:
-                        return out
-                    fits = assigned in (None, task.assigned_to) and above in (None, task.parent_task_id)
-                    if fits and (not only_ready or self._is_ready(task)):
-                        out.append(task)
-            return out
+        readers = self._records.readers_for(user)
+        out: list[WorkspaceTask] = []
+        for priority in _URGENT_FIRST:
+            of_rank: list[WorkspaceTask] = []
+            for each in states:
+                of_rank += self._records.visible("list_by_status", (each.value, priority.value), readers)
+            for task in sorted(of_rank, key=lambda task: (task.created_at, task.task_id.bytes)):
+                if len(out) == most:
+                    return out
+                fits = assigned in (None, task.assigned_to) and above in (None, task.parent_task_id)
+                if fits and (not only_ready or self._is_ready(task)):
+                    out.append(task)
+        return out
 
     # --- within a transaction ----------------------------------------------------------------------
 
@@ -447,7 +426,6 @@ class WorkspaceTasks:
         version: int | None,
         action: str,
         change: Change,
-        deadline_ms: int | None,
         *,
         links: bool = False,
         title: str | None = None,
@@ -473,9 +451,8 @@ class WorkspaceTasks:
             embeddings.attach(uow, TASK.name, key, stored.title, vectors)
             return stored
 
-        with bounded(deadline_ms):
-            vectors = None if title is None else embeddings.vector(TASK.name, title)
-            return self._engine.write(work)
+        vectors = None if title is None else embeddings.vector(TASK.name, title)
+        return self._engine.write(work)
 
     def _stored(self, uow: UnitOfWork, task: WorkspaceTask, action: str) -> WorkspaceTask:
         stored: WorkspaceTask = uow.update(TASK, dataclasses.replace(task, updated_at=from_us(uow.now_us)))

@@ -19,7 +19,6 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
-from caliber.model.deadline import bounded
 from caliber.model.errors import Conflict, InvalidValue, NotFound, PermissionDenied
 from caliber.model.ids import ValueId
 from caliber.model.time import from_us
@@ -41,7 +40,7 @@ class Values:
         self._engine = engine
         self._principal = principal
 
-    def get(self, key: str, *, deadline_ms: int | None = None) -> WorkspaceValue | None:
+    def get(self, key: str) -> WorkspaceValue | None:
         """Return the value under a key, with its version; None where there is none.
 
         Raises: InputError kinds; PermissionDenied for a user.
@@ -49,19 +48,13 @@ class Values:
         self._require_agent("read")
         wanted = _as_key(key, "key")
         plans, engine = self._engine.store.plans[_KIND], self._engine
-        with bounded(deadline_ms), engine.store.read() as session:
+        with engine.store.read() as session:
             rows = session.run(plans.unique["key",], (wanted,))
         found: WorkspaceValue | None = plans.codec.decode(rows[0]) if rows else None
         return None if found is None or found.deleted_at is not None else found
 
     def set(
-        self,
-        key: str,
-        value: Any,
-        *,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
+        self, key: str, value: Any, *, version: int | None = None, guard: LockToken | None = None
     ) -> WorkspaceValue:
         """Store a JSON value under a key, and return it with its new version.
 
@@ -90,17 +83,9 @@ class Values:
             )
             return self._changed(uow, made)
 
-        with bounded(deadline_ms):
-            return self._compared(work)
+        return self._compared(work)
 
-    def delete(
-        self,
-        key: str,
-        *,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        deadline_ms: int | None = None,
-    ) -> WorkspaceValue:
+    def delete(self, key: str, *, version: int | None = None, guard: LockToken | None = None) -> WorkspaceValue:
         """Delete the value under a key, and return it as it was, with the version that the deletion has.
 
         Raises: InputError kinds; NotFound for a key without a value; Conflict when ``version`` is no longer that of the
@@ -124,10 +109,9 @@ class Values:
             )
             return dataclasses.replace(self._changed(uow, gone), value=known.value)
 
-        with bounded(deadline_ms):
-            return self._compared(work)
+        return self._compared(work)
 
-    def list(self, prefix: str = "", *, limit: int = 1_000, deadline_ms: int | None = None) -> list[WorkspaceValue]:
+    def list(self, prefix: str = "", *, limit: int = 1_000) -> list[WorkspaceValue]:
         """Return the values whose keys begin with ``prefix``, at most ``limit``, in the order of their keys.
 
         Raises: InputError kinds; PermissionDenied for a user.
@@ -135,8 +119,7 @@ class Values:
         self._require_agent("read")
         wanted = _as_key(prefix, "prefix", allow_empty=True)
         most = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            found = [each for each in self._with_prefix(wanted) if each.deleted_at is None]
+        found = [each for each in self._with_prefix(wanted) if each.deleted_at is None]
         return sorted(found, key=lambda each: each.key)[:most]
 
     def watch(self, prefix: str = "", *, timeout_ms: int | None = None) -> Watch:

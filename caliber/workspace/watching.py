@@ -14,6 +14,7 @@ from typing import Self
 
 from caliber.engine.commit_waiters import CHANGED, CommitWaiter, waiters_of
 from caliber.engine.engine import Engine
+from caliber.model.deadline import check, earliest
 from caliber.model.workspace import WorkspaceValue
 from caliber.schema.relations import WORKSPACE_VALUE
 
@@ -60,7 +61,9 @@ class Watch:
             if self.closed or (remaining is not None and remaining <= 0):
                 self.close()
                 raise StopIteration
-            if self._woken.wait(remaining):
+            check("a change was waited for")
+            wake_at = earliest(until)
+            if self._woken.wait(None if wake_at is None else max(0.0, wake_at - time.monotonic())):
                 self._waiting.extend(self.changes())
         return self._waiting.popleft()
 

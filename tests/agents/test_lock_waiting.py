@@ -250,10 +250,10 @@ def test_tokens_of_a_lock_rise_although_its_name_was_erased(memory: caliber.Cali
 def test_a_deadline_ends_a_wait_and_leaves_no_request(memory: caliber.Caliber) -> None:
     memory.agents.locks.acquire("file", holder="a")
     for wait_ms in (0, 100):
-        with pytest.raises(LockAcquisitionFailed):
-            memory.agents.locks.acquire("file", holder="b", wait_ms=wait_ms, deadline_ms=LONG_MS)
-    with pytest.raises(Unavailable, match="deadline"):
-        memory.agents.locks.acquire("file", holder="b", wait_ms=LONG_MS, deadline_ms=200)
+        with pytest.raises(LockAcquisitionFailed), caliber.deadline(LONG_MS):
+            memory.agents.locks.acquire("file", holder="b", wait_ms=wait_ms)
+    with pytest.raises(Unavailable, match="deadline"), caliber.deadline(200):
+        memory.agents.locks.acquire("file", holder="b", wait_ms=LONG_MS)
     assert memory.agents.locks.waiting() == []
 
 

@@ -58,6 +58,7 @@ def _openings(folder: Path) -> list[Call]:
         "id": uuid.UUID(int=1),
         "entity_type": "user",
         "token": 1,
+        "deadline.ms": 1_000,
         "resource": "r",
         "data": {},
         "text": "a",

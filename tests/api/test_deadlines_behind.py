@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER
+from support.deadlines import bounded
 from support.inspection import inspect, replaced
 from support.waits import exit_code
 
@@ -35,7 +36,7 @@ def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any) -> No
 
     def many() -> None:
         for _ in range(20):  # the thread takes some, and waits for the lock
-            memory.assemble_context(task.trajectory_id, deadline_ms=300)
+            bounded(300, memory.assemble_context, task.trajectory_id)
 
     with pytest.raises(Unavailable, match="queue was full") as caught:
         many()
@@ -57,9 +58,9 @@ def test_what_waits_for_the_queue_keeps_its_deadline(file_backend: Any) -> None:
     memory.assemble_context(task.trajectory_id)  # its window waits for the other writer
     bot, took_s = memory.acting_as(Principal.agent("bot")), {}
     for name, call in {
-        "forget": lambda: memory.forget(user="ana", deadline_ms=200),
-        "maintain": lambda: memory.admin.maintain(deadline_ms=200),
-        "lock": lambda: bot.agents.locks.acquire("file", wait_ms=9_000, deadline_ms=200),
+        "forget": lambda: bounded(200, memory.forget, user="ana"),
+        "maintain": lambda: bounded(200, memory.admin.maintain),
+        "lock": lambda: bounded(200, bot.agents.locks.acquire, "file", wait_ms=9_000),
     }.items():
         began = time.monotonic()
         with pytest.raises(Unavailable):

@@ -13,6 +13,7 @@ from support.configs import policy
 from support.drawn import needs
 from support.inspection import inspect
 
+import caliber
 from caliber.model import EntityRef, EntityType
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.declared import Trigger
@@ -505,8 +506,8 @@ def test_a_deadline_bounds_also_keeping_the_window_and_what_it_took_goes_to_the_
     memory.flush()
     other, begun_s = apsw.Connection(backend.path), time.monotonic()
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Unavailable):
-        memory.assemble_context(task, deadline_ms=50)
+    with pytest.raises(Unavailable), caliber.deadline(50):
+        memory.assemble_context(task)
     assert time.monotonic() - begun_s < 20
     other.execute("ROLLBACK")
     other.close()

@@ -32,9 +32,10 @@ from support.crash.workload import content_of
 from support.interrupted import Interrupt, Lines, in_files
 
 import caliber
+from caliber.model.deadline import within
 from caliber.model.errors import BudgetTooSmall, CaliberError, InternalError, Unavailable
 
-DEADLINE_MS: Final = 1_000
+DEADLINE_S: Final = 1.0
 DEPTH: Final = 4
 """How many exceptions of handlers one piece of work is interrupted by, at most."""
 WORDS: Final = ("fault", "abcdefghij", "thing 3", "hello", "", "where is run")
@@ -98,8 +99,8 @@ class Writer:
             self.memory.get(made)
 
     def _write(self, kind: str, text: str, key: str | None) -> uuid.UUID:
-        bound = {"idempotency_key": key, "deadline_ms": self.program.deadline_ms}
-        with self.program.timed(kind):
+        bound = {"idempotency_key": key}
+        with self.program.timed(kind), within(self.program.bound_s):
             if kind == "turn":
                 return self.memory.append_turn(self.program.scope, role="user", content=text, **bound).turn_id
             if kind == "note":
@@ -122,9 +123,9 @@ class Reader:
         self.chance = random.Random(f"{program.order['seed']} {name}")
 
     def step(self) -> None:
-        bound = {"consistency": self.chance.choice(("local", "latest")), "deadline_ms": self.program.deadline_ms}
+        bound = {"consistency": self.chance.choice(("local", "latest"))}
         what = self.chance.randrange(4)
-        with self.program.timed("read"):
+        with self.program.timed("read"), within(self.program.bound_s):
             if what == 0:
                 self.memory.search(self.chance.choice(WORDS), **bound)
             elif what == 1:
@@ -153,9 +154,9 @@ class Timed:
 
     def __exit__(self, *_: object) -> None:
         took = time.monotonic() - self._began
-        bound = self._program.deadline_ms
-        if bound is not None and took > bound / 1_000 + self._program.order["slack_s"]:
-            self._program.ledger.add(late=f"{self._what} took {took:.1f} s with a deadline of {bound} ms")
+        bound_s = self._program.bound_s
+        if bound_s is not None and took > bound_s + self._program.order["slack_s"]:
+            self._program.ledger.add(late=f"{self._what} took {took:.1f} s with a deadline of {bound_s} s")
 
 
 class Program:
@@ -171,7 +172,7 @@ class Program:
         self.windows: list[uuid.UUID] = []
         self.going = True
         self.closing = False
-        self.deadline_ms: int | None = None
+        self.bound_s: float | None = None
         self.tolerates = False
         """Whether an error that says that trying again may help is none to tell of."""
         threading.excepthook = lambda about: self.ledger.raw(str(about.thread), about.exc_value or Exception())
@@ -674,7 +675,7 @@ class Program:
 
     def run(self) -> None:
         self.tolerates = self.order["kind"] == "black hole"
-        self.deadline_ms = DEADLINE_MS if self.order["kind"] == "black hole" else None
+        self.bound_s = DEADLINE_S if self.order["kind"] == "black hole" else None
         self.open()
         self.watch()
         self.start()

@@ -17,9 +17,12 @@ import pytest
 from support.configs import USER
 from support.interrupted import EveryLineOnce, in_files
 
+import caliber
+
 TESTS = Path(__file__).resolve().parents[1]
 CHILD = r"""
 import collections, os, signal, sys, threading, uuid, caliber
+import caliber
 from caliber.model import EntityRef, EntityType
 path, kind, tests = sys.argv[1:]
 sys.path.insert(0, tests)
@@ -101,7 +104,8 @@ def test_what_a_handler_raises_is_the_main_threads_alone(tmp_path: Path, kind: s
 
 def _write(memory: Any, scope: Any, _: Path) -> None:
     memory.append_turn(scope, role="user", content="turn")
-    memory.search("turn", consistency="latest", deadline_ms=60_000)
+    with caliber.deadline(60_000):
+        memory.search("turn", consistency="latest")
 
 
 def _backup(memory: Any, _: Any, folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import DIMENSIONS, USER, config
+from support.deadlines import bounded
 from support.drawn import needs
 from support.inspection import held_back, inspect
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
@@ -103,21 +104,21 @@ def started(memory: caliber.Caliber) -> Any:
 
 @pytest.mark.parametrize("call", ["search", "assemble_context", "assemble_context by vector"])
 def test_retries_of_a_query_end_with_the_deadline(call: str) -> None:
-    # design section 7: deadline_ms bounds the whole call
+    # design section 7: a deadline bounds the whole call
     provider = Down()
     by = {"assembly.relevance": "vector" if call.endswith("vector") else "search"}
     settings = config(":memory:", **{**GROWING, **OFF, "search.keyword.similar_words": "none", **by})
     with caliber.open(settings, embedding_provider=provider) as memory:
         task, _ = started(memory)
         if call == "search":  # M-040: the other legs answer, and the result says which one did not
-            found = memory.search("words", deadline_ms=LATE_MS)
+            found = bounded(LATE_MS, memory.search, "words")
             assert (found.status, found.reason) == ("degraded", "query_not_embedded: request_failed")
         elif call == "assemble_context":
-            window = memory.assemble_context(task.trajectory_id, query="words", deadline_ms=LATE_MS)
+            window = bounded(LATE_MS, memory.assemble_context, task.trajectory_id, query="words")
             assert (window.status, window.degraded) == ("degraded", ("query_not_embedded: request_failed",))
         else:
             with pytest.raises(RequestFailed):
-                memory.assemble_context(task.trajectory_id, query="words", deadline_ms=LATE_MS)
+                bounded(LATE_MS, memory.assemble_context, task.trajectory_id, query="words")
         assert len(provider.asked) == 2
 
 
@@ -147,14 +148,12 @@ def test_retries_of_a_write_end_with_the_deadline_and_nothing_is_written(call: s
         note = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 1.0}
         artifact = {"artifact_type": "fact", "content": "c", "extraction_method": "explicit"}
         asks: dict[str, Callable[[], object]] = {
-            "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content="c", deadline_ms=LATE_MS),
-            "append_turns": lambda: memory.append_turns(
-                scope.scope_id, [{"role": "user", "content": "c"}], deadline_ms=LATE_MS
-            ),
-            "create_artifact": lambda: memory.create_artifact(scope.scope_id, **artifact, deadline_ms=LATE_MS),
-            "add_note": lambda: memory.add_note(**note, deadline_ms=LATE_MS),
+            "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content="c"),
+            "append_turns": lambda: memory.append_turns(scope.scope_id, [{"role": "user", "content": "c"}]),
+            "create_artifact": lambda: memory.create_artifact(scope.scope_id, **artifact),
+            "add_note": lambda: memory.add_note(**note),
         }
-        with pytest.raises(RequestFailed):
+        with pytest.raises(RequestFailed), caliber.deadline(LATE_MS):
             asks[call]()
         assert len(provider.asked) == 2
         counts = [memory.storage.turns.count(), memory.storage.artifacts.count(), memory.storage.notes.count()]
@@ -172,11 +171,13 @@ def test_a_write_whose_preparation_took_all_the_time_is_not_written() -> None:
     provider.failure = slowly
     retries = {"llm_retry_config.max_retries": 1, "llm_retry_config.initial_backoff": 1}
     with caliber.open(config(":memory:", **retries, **COMMIT), embedding_provider=provider) as memory:
-        with pytest.raises(CaliberError):
-            memory.add_note(entity="e", entity_type="t", note_type="fact", content="c", confidence=1.0, deadline_ms=100)
+        note = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 1.0}
+        with pytest.raises(CaliberError), caliber.deadline(100):
+            memory.add_note(**note)
         assert memory.storage.notes.count() == 0
         provider.failure = slowly
-        memory.add_note(entity="e", entity_type="t", note_type="fact", content="c", confidence=1.0, deadline_ms=60_000)
+        with caliber.deadline(60_000):
+            memory.add_note(**note)
         assert memory.storage.notes.count() == 1
 
 
@@ -188,13 +189,14 @@ def test_a_slow_language_model_ends_with_the_deadline(call: str) -> None:
         task, scope = started(memory)
         memory.append_turn(scope.scope_id, role="user", content="KEEP this")
         asks: dict[str, Callable[[], object]] = {
-            "close_scope": lambda: memory.close_scope(scope.scope_id, deadline_ms=LATE_MS),
+            "close_scope": lambda: memory.close_scope(scope.scope_id),
             "complete_trajectory": lambda: memory.complete_trajectory(
-                task.trajectory_id, status="success", summary="s", deadline_ms=LATE_MS
+                task.trajectory_id, status="success", summary="s"
             ),
-            "consolidate_notes": lambda: memory.consolidate_notes(task.trajectory_id, deadline_ms=LATE_MS),
+            "consolidate_notes": lambda: memory.consolidate_notes(task.trajectory_id),
         }
-        with contextlib.suppress(RequestFailed, Unavailable):  # or it ends without what the model would have said
+        # Or it ends without what the model would have said.
+        with contextlib.suppress(RequestFailed, Unavailable), caliber.deadline(LATE_MS):
             asks[call]()
         assert memory.storage.notes.count() == 0
         assert 2 <= len(summarizer.calls) <= 2 * len(set(summarizer.calls)), "each is asked a second time, and no more"
@@ -224,7 +226,7 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
         thread.start()
         assert asked.wait(30)
         # An outage costs one leg: a part of the deadline is kept for the others.
-        found = memory.search("words", deadline_ms=LATE_MS + 300)
+        found = bounded(LATE_MS + 300, memory.search, "words")
         assert (found.status, found.reason) == ("degraded", "query_not_embedded: timeout")
         assert [hit.content for hit in found.hits] == ["the goal of words"]
         go_on.set()

@@ -44,8 +44,8 @@ def memory(backend: Any) -> caliber.Caliber:
 def test_an_error_after_the_turns_are_stored_names_them_and_the_call_can_be_repeated(
     memory: caliber.Caliber, expiring: dict[str, Any]
 ) -> None:
-    with pytest.raises(Unavailable) as caught:
-        memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    with pytest.raises(Unavailable) as caught, caliber.deadline(60_000):
+        memory.remember(MESSAGES, user="maria")
     error = pickle.loads(pickle.dumps(caught.value))
     assert "are stored" in str(error)
     assert "nothing was written" not in str(error)
@@ -53,10 +53,11 @@ def test_an_error_after_the_turns_are_stored_names_them_and_the_call_can_be_repe
     assert error.reason == deadline.TIMEOUT
     assert memory.learning.get(error.learned_id).state == "waiting"
 
-    with pytest.raises(Unavailable, match="are stored"):  # no further turn, no other job
-        memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    with pytest.raises(Unavailable, match="are stored"), caliber.deadline(60_000):  # no further turn, no other job
+        memory.remember(MESSAGES, user="maria")
     expiring["jumps"] = False
-    learned = memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+    with caliber.deadline(60_000):
+        learned = memory.remember(MESSAGES, user="maria")
     assert (learned.learned_id, learned.turns, learned.state) == (error.learned_id, error.turns, "done")
     assert [each.statement for each in learned.added] == ["lives in Rome", "likes jazz", "has a dog"]
     assert memory.remember(MESSAGES, user="maria").turns == error.turns
@@ -64,8 +65,8 @@ def test_an_error_after_the_turns_are_stored_names_them_and_the_call_can_be_repe
 
 def test_a_job_whose_caller_ran_out_of_time_has_not_failed(memory: caliber.Caliber, expiring: dict[str, Any]) -> None:
     for _ in range(20):  # more often than a job may fail
-        with pytest.raises(Unavailable):
-            memory.remember(MESSAGES, user="maria", deadline_ms=60_000)
+        with pytest.raises(Unavailable), caliber.deadline(60_000):
+            memory.remember(MESSAGES, user="maria")
     expiring["jumps"] = False
     assert memory.jobs.run_due() == 3
     assert len(memory.remember(MESSAGES, user="maria").added) == 3

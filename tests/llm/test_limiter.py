@@ -219,7 +219,7 @@ def test_retries_end_with_the_deadline() -> None:
         Retry(Settings(), threading.Event())(down)
     assert time.monotonic() - started < 1
     assert 1 <= len(calls) <= 6
-    assert any("deadline_ms" in note for note in caught.value.__notes__)
+    assert any("the deadline" in note for note in caught.value.__notes__)
 
 
 def test_a_wait_longer_than_allowed_is_not_begun() -> None:

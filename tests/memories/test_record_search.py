@@ -15,6 +15,7 @@ from support.inspection import inspect
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
+import caliber
 from caliber.model import FixedClock
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import EMBEDDING
@@ -197,7 +198,8 @@ def test_others_find_what_was_written_here(backend: Any) -> None:
 def test_the_time_of_a_call_bounds_its_filter(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = opened(backend, search__mode="backend")
     memory.add_note(entity="x", entity_type="t", note_type="fact", content="lakes", confidence=0.5)
-    assert len(memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000).hits) == 1
+    with caliber.deadline(60_000):
+        assert len(memory.search("lakes", filter="confidence > 0.1").hits) == 1
     real = StoredFilter.ordinals
 
     def late(self: StoredFilter, session: Any, variables: Any, *, check: Any = None, **options: Any) -> Any:
@@ -208,8 +210,8 @@ def test_the_time_of_a_call_bounds_its_filter(backend: Any, monkeypatch: pytest.
         return real(self, session, variables, check=passed, **options)
 
     monkeypatch.setattr(StoredFilter, "ordinals", late)
-    with pytest.raises(Unavailable):
-        memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000)
+    with pytest.raises(Unavailable), caliber.deadline(60_000):
+        memory.search("lakes", filter="confidence > 0.1")
 
 
 @needs("reopen")

@@ -79,14 +79,14 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
         assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content=" ".join(f"w{number}" for number in range(100_000)))
         keywords = inspect(memory).part(SearchEngine).searcher.keywords
-        with pytest.raises(Unavailable, match="the deadline passed while words were learned"):
-            memory.search("w99999", deadline_ms=50)
+        with pytest.raises(Unavailable, match="the deadline passed while words were learned"), caliber.deadline(50):
+            memory.search("w99999")
         assert 0 < keywords.dictionary.word_flags.length < 100_000
         other = threading.Thread(target=memory.search, args=("w99999",))
         other.start()
         until(lambda: not keywords.place.free or not other.is_alive())
-        with pytest.raises(Unavailable, match="the deadline passed while words were indexed"):
-            memory.search("w99999", deadline_ms=10)
+        with pytest.raises(Unavailable, match="the deadline passed while words were indexed"), caliber.deadline(10):
+            memory.search("w99999")
         other.join(60)
         assert len(memory.search("w99999", kinds=["turn"]).hits) == 1
         assert memory.admin.verify() == []

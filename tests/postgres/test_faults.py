@@ -4,6 +4,7 @@ over when it is over, without opening again. Source: issue 5, Bad input and faul
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -370,8 +371,9 @@ def test_write_that_takes_too_long_is_undone(pg: PostgresBackend, trigger: Calla
     knobs = {"storage__statement_timeout_ms": 150} if limit == "statement_timeout" else {}
     memory = pg.open(pg.config(embedding_provider=None, **knobs))
     started = time.monotonic()
-    with pytest.raises(Unavailable, match="wrote nothing") as caught:
-        memory.start_trajectory("slow", initiator=USER, deadline_ms=150 if limit == "deadline" else None)
+    bound = caliber.deadline(150) if limit == "deadline" else contextlib.nullcontext()
+    with pytest.raises(Unavailable, match="wrote nothing") as caught, bound:
+        memory.start_trajectory("slow", initiator=USER)
     assert time.monotonic() - started < 15
     assert caught.value.retryable
     assert caught.value.context["reason"] == "timeout"

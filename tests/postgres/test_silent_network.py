@@ -16,6 +16,7 @@ import pytest
 from contract.entities import plain
 from support.configs import USER
 from support.databases import PostgresBackend, note
+from support.deadlines import bounded
 from support.inspection import inspect, replaced
 from support.postgres.silence import Network
 from support.waits import until
@@ -135,8 +136,9 @@ def works_again(memory: caliber.Caliber) -> None:
     limit = time.monotonic() + 30
     while True:
         try:
-            note(memory, "after", deadline_ms=10_000)
-            memory.search("after", consistency="latest", deadline_ms=10_000)
+            with caliber.deadline(20_000):
+                note(memory, "after")
+                memory.search("after", consistency="latest")
             break
         except Unavailable:
             assert time.monotonic() < limit
@@ -159,16 +161,15 @@ def test_calls_end_with_their_deadlines_and_other_threads_go_on(
     trajectory, scope = talk(memory)
     note(memory, "before")
     network.fall_silent()
-    bound = {"deadline_ms": DEADLINE_MS}
     with Ticks() as ticks:
         calls = Calls(
-            turn=lambda: memory.append_turn(scope, role="user", content="lost", **bound),
-            note=lambda: note(memory, "lost", **bound),
-            search=lambda: memory.search("hello", consistency="latest", **bound),
-            window=lambda: memory.assemble_context(trajectory, consistency="latest", **bound),
+            turn=lambda: bounded(DEADLINE_MS, memory.append_turn, scope, role="user", content="lost"),
+            note=lambda: bounded(DEADLINE_MS, note, memory, "lost"),
+            search=lambda: bounded(DEADLINE_MS, memory.search, "hello", consistency="latest"),
+            window=lambda: bounded(DEADLINE_MS, memory.assemble_context, trajectory, consistency="latest"),
         ).joined()
         # No connection is left: it is making one that takes too long.
-        again = Calls(**{f"again {at}": lambda: note(memory, "lost", **bound) for at in range(3)}).joined()
+        again = Calls(**{f"again {at}": lambda: bounded(DEADLINE_MS, note, memory, "lost") for at in range(3)}).joined()
     assert ticks.gap < ENOUGH_S
     for error in (*calls.raised.values(), *again.raised.values()):
         assert isinstance(error, Unavailable)
@@ -195,7 +196,8 @@ def test_commit_that_is_not_answered_is_unknown_and_not_doubled(
         return commit(*arguments)
 
     def append() -> Any:
-        return through.append_turn(scope, role="user", content="once", idempotency_key="k", deadline_ms=DEADLINE_MS)
+        with caliber.deadline(DEADLINE_MS):
+            return through.append_turn(scope, role="user", content="once", idempotency_key="k")
 
     with replaced(writer, "commit", silenced, once=True) as commit, Ticks() as ticks:
         calls = Calls(turn=append).joined()

@@ -19,10 +19,12 @@ from contract.entities import plain
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import AGENT
+from support.deadlines import bounded
 from support.drawn import needs
 from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 
+import caliber
 from caliber.model import (
     AgentRole,
     Edge,
@@ -151,13 +153,13 @@ def test_many_searches_read_one_boundary(pair: Any) -> None:
 
 def test_deadline_ends_a_search_between_statements(pair: Any, monkeypatch: Any) -> None:
     stored, _ = pair
-    assert stored.search("lakes", deadline_ms=60_000).hits
+    assert bounded(60_000, stored.search, "lakes").hits
     stored.search("lakes")
     before = time.monotonic()
     ticks = itertools.count()
     monkeypatch.setattr("caliber.model.deadline.time.monotonic", lambda: before + next(ticks))
-    with pytest.raises(Unavailable, match="the database was searched") as caught:
-        stored.search("lakes", deadline_ms=8_000)
+    with pytest.raises(Unavailable, match="the database was searched") as caught, caliber.deadline(8_000):
+        stored.search("lakes")
     assert caught.value.context["reason"] == "timeout"
 
 

@@ -238,8 +238,8 @@ def test_what_is_wrong_in_a_condition_is_said_before_anything_is_searched(told: 
     ):
         with pytest.raises(InvalidValue, match=re.escape(said)):
             search("city", **options)
-    with pytest.raises(Unavailable):
-        search("city", filter="confidence > 0.5", deadline_ms=0)
+    with pytest.raises(Unavailable), caliber.deadline(0):
+        search("city", filter="confidence > 0.5")
     assert search("city", filter="confidence > 0.5", kinds=[]).hits == ()
     with pytest.raises(InvalidValue, match="unknown kind"):
         search("city", kinds=[["note"]])

@@ -94,8 +94,8 @@ def test_bad_input_is_refused_before_anything_is_embedded(agent: Any, provider: 
     with pytest.raises(InputError):
         agent.memory.search_many(["lakes of old", 7])
     assert provider.sizes == []
-    with pytest.raises(Unavailable):
-        agent.memory.search_many(["lakes of old"] * 2, deadline_ms=0)
+    with pytest.raises(Unavailable), caliber.deadline(0):
+        agent.memory.search_many(["lakes of old"] * 2)
 
 
 @needs("reopen")

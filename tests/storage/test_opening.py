@@ -538,8 +538,8 @@ def test_deadline_is_shorter_than_the_busy_timeout(file_backend: Any) -> None:
     holder = Holder(file_backend.path)
     try:
         started = time.monotonic()
-        with pytest.raises(Unavailable) as caught:
-            memory.start_trajectory("goal", initiator=USER, deadline_ms=100)
+        with pytest.raises(Unavailable) as caught, caliber.deadline(100):
+            memory.start_trajectory("goal", initiator=USER)
         assert time.monotonic() - started < 5
         assert caught.value.retryable
     finally:

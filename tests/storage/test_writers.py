@@ -15,7 +15,8 @@ from support.inspection import inspect
 from support.storage.crowds import Gate
 from support.waits import until
 
-from caliber.model.deadline import bounded
+import caliber
+from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
@@ -107,15 +108,12 @@ def test_group_is_no_larger_than_its_limit(backend: Any) -> None:
 def test_deadline_that_is_none_is_refused_before_anything_is_written(durability: str, backend: Any) -> None:
     # issue, Bad input: a negative budget of time
     memory = backend.open(storage__durability=durability)
-    trajectory = memory.start_trajectory("goal", initiator=USER)
-    for deadline in (-1, 2**70, "soon", 1.5, True):
-        with pytest.raises(InputError):
-            memory.start_trajectory("goal", initiator=USER, deadline_ms=deadline)
-        with pytest.raises(InputError):
-            memory.search("goal", deadline_ms=deadline)
-        with pytest.raises(InputError):
-            memory.assemble_context(trajectory.trajectory_id, deadline_ms=deadline)
-    memory.start_trajectory("goal", initiator=USER, deadline_ms=2**63 - 1)
+    memory.start_trajectory("goal", initiator=USER)
+    for deadline in (-1, 2**70, "soon", 1.5, True, None):
+        with pytest.raises(InputError), caliber.deadline(deadline):  # type: ignore[arg-type]
+            memory.start_trajectory("goal", initiator=USER)
+    with caliber.deadline(2**63 - 1):
+        memory.start_trajectory("goal", initiator=USER)
     assert memory.storage.trajectories.count() == 2
 
 
@@ -126,9 +124,9 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
     store = file_backend.store(storage__durability="group", storage__busy_timeout_ms=20_000)
     outcomes: dict[str, Any] = {}
 
-    def write(name: str, deadline_ms: int | None) -> None:
+    def write(name: str, seconds: float | None) -> None:
         try:
-            with bounded(deadline_ms):
+            with within(seconds):
                 outcomes[name] = store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
         except CaliberError as error:
             outcomes[name] = error
@@ -136,8 +134,8 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
     threads = []
     other = apsw.Connection(file_backend.path)
     with inspect(store).writer.exclusive():
-        for number, (name, deadline_ms) in enumerate({"hurried": 1_000, "patient": None}.items(), start=1):
-            threads.append(threading.Thread(target=write, args=(name, deadline_ms)))
+        for number, (name, seconds) in enumerate({"hurried": 1.0, "patient": None}.items(), start=1):
+            threads.append(threading.Thread(target=write, args=(name, seconds)))
             threads[-1].start()
             until(lambda number=number: inspect(store).waiting == number)
         other.execute("BEGIN IMMEDIATE")
@@ -163,16 +161,16 @@ def test_deadline_holds_while_our_own_writer_waits_for_another_process(file_back
     memory.append_turn(memory.current_scope(task.trajectory_id).scope_id, role="user", content="hello there")
     memory.flush()
     calls: dict[str, Callable[[], Any]] = {
-        "window": lambda: memory.assemble_context(task.trajectory_id, consistency="latest", deadline_ms=300),
-        "search": lambda: memory.search("hello", consistency="latest", deadline_ms=300),
-        "consolidate": lambda: memory.consolidate_notes(task.trajectory_id, deadline_ms=300),
+        "window": lambda: memory.assemble_context(task.trajectory_id, consistency="latest"),
+        "search": lambda: memory.search("hello", consistency="latest"),
+        "consolidate": lambda: memory.consolidate_notes(task.trajectory_id),
     }
     other = apsw.Connection(file_backend.path)
     other.execute("BEGIN IMMEDIATE")
     memory.assemble_context(task.trajectory_id)
     until(lambda: inspect(memory).leader is not None)  # the window, which waits for the lock
     began = time.monotonic()
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unavailable) as caught, caliber.deadline(300):
         calls[call]()
     took_s = time.monotonic() - began
     other.execute("ROLLBACK")

@@ -29,6 +29,7 @@ from caliber.model.errors import (
     LockExpired,
     NotFound,
     PermissionDenied,
+    Unavailable,
 )
 from caliber.model.events import EventFamily, EventType
 from caliber.model.trajectory import TTLKind
@@ -276,8 +277,8 @@ def test_corrections_under_a_lost_lock_or_past_a_deadline(agent: Any) -> None:
     for call in calls:
         with pytest.raises(LockExpired):
             call(guard=LockToken("nobody holds it", 1))
-        with pytest.raises(InputError):
-            call(deadline_ms=-1)
+        with pytest.raises(Unavailable), caliber.deadline(0):
+            call()
     assert memory.get(kept.artifact_id) == kept
 
 

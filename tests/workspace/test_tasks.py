@@ -507,8 +507,9 @@ class Bounded(CountingEmbeddings):
 def test_the_deadline_of_a_call_is_that_of_its_vectors_too(backend: Backend) -> None:
     provider = Bounded()
     memory = backend.open(embedding_provider=provider, embedding__embed__task="commit")
-    task = memory.workspace.tasks.add("first", deadline_ms=60_000)
-    memory.workspace.tasks.update(task.task_id, title="second", deadline_ms=60_000)
+    with caliber.deadline(60_000):
+        task = memory.workspace.tasks.add("first")
+        memory.workspace.tasks.update(task.task_id, title="second")
     assert provider.bounded == [True, True]
 
 

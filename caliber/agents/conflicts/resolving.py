@@ -20,7 +20,6 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.registry import Agent, AgentId
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 from caliber.model.events import EventType
 from caliber.model.ids import Id, TrajectoryId
@@ -89,7 +88,6 @@ class AgentConflicts:
         agent_a: str | EntityRef | None = None,
         agent_b: str | EntityRef | None = None,
         task: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> RecordConflict:
         """Record that two records are at odds, such as the goals of two tasks, and return the conflict.
 
@@ -107,26 +105,25 @@ class AgentConflicts:
         if refs[0] == refs[1]:
             raise InvalidValue(field="item_b", reason="is item_a; a record alone is at odds with nothing")
         below = None if task is None else TrajectoryId(arguments.as_uuid(task, "task"))
-        with bounded(deadline_ms):
-            self._check_open()
-            named = [None if each is None else agent_named(self._engine, each) for each in (agent_a, agent_b)]
-            if below is not None:
-                require(self._engine, self._readers, TRAJECTORY, below)
+        self._check_open()
+        named = [None if each is None else agent_named(self._engine, each) for each in (agent_a, agent_b)]
+        if below is not None:
+            require(self._engine, self._readers, TRAJECTORY, below)
 
-            def work(uow: UnitOfWork) -> RecordConflict:
-                sides = []
-                for ref, agent in zip(refs, named, strict=True):
-                    relation, row = self._record(uow, ref)
-                    if row is None:
-                        raise self._readers.not_found(str(ref.entity_type), ref.id)
-                    known: Agent | None = None if agent is None else uow.find(AGENT, agent.ref.id.bytes)
-                    if agent is not None and known is None:
-                        raise not_registered(agent.ref)
-                    sides.append(Side(ref, self._agent_of(uow, relation, row) if known is None else known.agent_id))
-                by = self._principal.label
-                return recording.record(self._engine, uow, kind, (sides[0], sides[1]), why, by, task=below)
+        def work(uow: UnitOfWork) -> RecordConflict:
+            sides = []
+            for ref, agent in zip(refs, named, strict=True):
+                relation, row = self._record(uow, ref)
+                if row is None:
+                    raise self._readers.not_found(str(ref.entity_type), ref.id)
+                known: Agent | None = None if agent is None else uow.find(AGENT, agent.ref.id.bytes)
+                if agent is not None and known is None:
+                    raise not_registered(agent.ref)
+                sides.append(Side(ref, self._agent_of(uow, relation, row) if known is None else known.agent_id))
+            by = self._principal.label
+            return recording.record(self._engine, uow, kind, (sides[0], sides[1]), why, by, task=below)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _record(self, uow: UnitOfWork, ref: EntityRef) -> tuple[Relation, Any | None]:
         """Return the relation of a side, and its record; None for one that does not exist or is hidden."""
@@ -147,13 +144,12 @@ class AgentConflicts:
 
     # --- seeing ----------------------------------------------------------------------------------
 
-    def get(self, conflict: Id, *, deadline_ms: int | None = None) -> RecordConflict:
+    def get(self, conflict: Id) -> RecordConflict:
         """Return a conflict. Raises: InputError kinds; NotFound for one that does not exist or is hidden."""
         key = arguments.as_uuid(conflict, "conflict")
-        with bounded(deadline_ms):
-            self._check_open()
-            with self._engine.store.read() as session:
-                return self._found(_Reading(self._engine, session), key)
+        self._check_open()
+        with self._engine.store.read() as session:
+            return self._found(_Reading(self._engine, session), key)
 
     def list(
         self,
@@ -164,7 +160,6 @@ class AgentConflicts:
         task: Id | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[RecordConflict]:
         """Return open conflicts that the principal may see, the oldest first; with ``status`` those of one status.
 
@@ -178,49 +173,47 @@ class AgentConflicts:
         below = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
-        with bounded(deadline_ms):
-            self._check_open()
-            party = None if agent is None else agent_named(self._engine, agent).ref.id
+        self._check_open()
+        party = None if agent is None else agent_named(self._engine, agent).ref.id
 
-            with self._engine.store.read() as session:
-                rows = _Reading(self._engine, session)
-                if party is not None:
-                    found = [each for path in _OF_AGENTS for each in rows.select_path(CONFLICT, path, party.bytes)]
-                elif below is not None:
-                    found = rows.select_path(CONFLICT, "list_by_trajectory", below.bytes)
-                else:
-                    among = _OPEN if wanted is None else (wanted,)
-                    path = "list_by_status"
-                    found = [each for one in among for each in rows.select_path(CONFLICT, path, one.value, _MOST)]
-                once = {each.conflict_id: each for each in found}
-                out: builtins.list[RecordConflict] = []
-                for each in sorted(once.values(), key=_key):
-                    if len(out) == most:
-                        break
-                    if (
-                        (each.is_open if wanted is None else each.status is wanted)
-                        and kind in (None, each.conflict_type)
-                        and (below is None or each.trajectory_id == below)
-                        and (last is None or _key(each) > last.bytes)
-                        and self._shows(rows, each)
-                    ):
-                        out.append(each)
-                return out
+        with self._engine.store.read() as session:
+            rows = _Reading(self._engine, session)
+            if party is not None:
+                found = [each for path in _OF_AGENTS for each in rows.select_path(CONFLICT, path, party.bytes)]
+            elif below is not None:
+                found = rows.select_path(CONFLICT, "list_by_trajectory", below.bytes)
+            else:
+                among = _OPEN if wanted is None else (wanted,)
+                path = "list_by_status"
+                found = [each for one in among for each in rows.select_path(CONFLICT, path, one.value, _MOST)]
+            once = {each.conflict_id: each for each in found}
+            out: builtins.list[RecordConflict] = []
+            for each in sorted(once.values(), key=_key):
+                if len(out) == most:
+                    break
+                if (
+                    (each.is_open if wanted is None else each.status is wanted)
+                    and kind in (None, each.conflict_type)
+                    and (below is None or each.trajectory_id == below)
+                    and (last is None or _key(each) > last.bytes)
+                    and self._shows(rows, each)
+                ):
+                    out.append(each)
+            return out
 
-    def history(self, conflict: Id, *, deadline_ms: int | None = None) -> builtins.list[RecordConflict]:
+    def history(self, conflict: Id) -> builtins.list[RecordConflict]:
         """Return the conflicts that a pair has had, the oldest first, with the ``resolution`` of each.
 
         Raises: InputError kinds; NotFound for a conflict that does not exist or is hidden.
         """
         key = arguments.as_uuid(conflict, "conflict")
-        with bounded(deadline_ms):
-            self._check_open()
+        self._check_open()
 
-            with self._engine.store.read() as session:
-                rows = _Reading(self._engine, session)
-                now = self._found(rows, key)
-                found = rows.select_path(CONFLICT, "list_by_item_a", now.item_a.id.bytes)
-                return [each for each in found if each.item_b == now.item_b and self._shows(rows, each)]
+        with self._engine.store.read() as session:
+            rows = _Reading(self._engine, session)
+            now = self._found(rows, key)
+            found = rows.select_path(CONFLICT, "list_by_item_a", now.item_a.id.bytes)
+            return [each for each in found if each.item_b == now.item_b and self._shows(rows, each)]
 
     def _found(self, uow: Rows, key: uuid.UUID) -> RecordConflict:
         conflict: RecordConflict | None = uow.find(CONFLICT, key.bytes)
@@ -250,28 +243,27 @@ class AgentConflicts:
 
     # --- resolving -------------------------------------------------------------------------------
 
-    def start(self, conflict: Id, *, deadline_ms: int | None = None) -> RecordConflict:
+    def start(self, conflict: Id) -> RecordConflict:
         """Mark a detected conflict as being resolved, and return it; marking it again changes nothing.
 
         Raises: InputError kinds; NotFound; PermissionDenied as ``resolve``; InvalidStateTransition.
         """
         key = arguments.as_uuid(conflict, "conflict")
-        with bounded(deadline_ms):
-            self._check_open()
+        self._check_open()
 
-            def work(uow: UnitOfWork) -> RecordConflict:
-                found = self._decided(uow, key, "resolve")
-                states.CONFLICT.check(found.status, ConflictStatus.RESOLVING)
-                if found.status is ConflictStatus.RESOLVING:
-                    return found
-                now = from_us(uow.now_us)
-                changed = dataclasses.replace(found, status=ConflictStatus.RESOLVING, updated_at=now)
-                begun: RecordConflict = uow.update(CONFLICT, changed)
-                return begun
+        def work(uow: UnitOfWork) -> RecordConflict:
+            found = self._decided(uow, key, "resolve")
+            states.CONFLICT.check(found.status, ConflictStatus.RESOLVING)
+            if found.status is ConflictStatus.RESOLVING:
+                return found
+            now = from_us(uow.now_us)
+            changed = dataclasses.replace(found, status=ConflictStatus.RESOLVING, updated_at=now)
+            begun: RecordConflict = uow.update(CONFLICT, changed)
+            return begun
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def escalate(self, conflict: Id, *, deadline_ms: int | None = None) -> RecordConflict:
+    def escalate(self, conflict: Id) -> RecordConflict:
         """Leave a conflict to the nearest agent that both of its agents report to, or to a person; return it.
 
         The agent gets a message. Where it was escalated to an agent, the one above that gets it; a conflict whose
@@ -280,12 +272,11 @@ class AgentConflicts:
         Raises: InputError kinds; NotFound; PermissionDenied as ``resolve``; InvalidStateTransition for a resolved one.
         """
         key = arguments.as_uuid(conflict, "conflict")
-        with bounded(deadline_ms):
-            self._check_open()
-            by = self._principal.label
-            return self._engine.write(
-                lambda uow: recording.escalate(self._engine, uow, self._decided(uow, key, "escalate"), by)
-            )
+        self._check_open()
+        by = self._principal.label
+        return self._engine.write(
+            lambda uow: recording.escalate(self._engine, uow, self._decided(uow, key, "escalate"), by)
+        )
 
     def resolve(
         self,
@@ -296,7 +287,6 @@ class AgentConflicts:
         strategy: ConflictResolution | str | None = None,
         reason: str | None = None,
         user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> RecordConflict:
         """Resolve a conflict and return it.
 
@@ -320,9 +310,8 @@ class AgentConflicts:
         into = None if merged is None else arguments.as_reference(merged, "merged", names)
         if sum(each is not None for each in (kept, by, into)) > 1:
             raise InvalidValue(field="keep", reason="is given with merged or strategy; one of them decides")
-        with bounded(deadline_ms):
-            self._check_open()
-            return self._engine.write(lambda uow: self._resolved(uow, key, kept, into, by, why, user))
+        self._check_open()
+        return self._engine.write(lambda uow: self._resolved(uow, key, kept, into, by, why, user))
 
     def _resolved(
         self,

@@ -26,7 +26,6 @@ from caliber.model import arguments, states
 from caliber.model.access import Principal
 from caliber.model.agents.delegation import DelegatedTask, DelegationId, DelegationResult, DelegationStatus
 from caliber.model.agents.registry import Agent
-from caliber.model.deadline import bounded
 from caliber.model.errors import DelegationFailed, InvalidStateTransition, InvalidValue
 from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, Id, NoteId, TrajectoryId
@@ -61,7 +60,6 @@ class Delegations(Parties):
         constraints: Iterable[str] = (),
         deadline: datetime | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> DelegatedTask:
         """Give a task to an agent, or to the first agent of a type that accepts it, and return the delegation.
 
@@ -79,44 +77,43 @@ class Delegations(Parties):
         words = None if context is None else arguments.as_text(context, "context")
         rules, ends = self._texts(constraints, "constraints"), arguments.as_instant(deadline, "deadline")
         self._check_length("context", goal, words, *rules)
-        with bounded(deadline_ms):
-            self._check_open()
-            acting = self._acting(agent, "delegate as")
-            self._writes(below)
-            readers = self._readers.acting_for(below)
+        self._check_open()
+        acting = self._acting(agent, "delegate as")
+        self._writes(below)
+        readers = self._readers.acting_for(below)
 
-            def work(uow: UnitOfWork) -> DelegatedTask:
-                uow.lock(TRAJECTORY, below.bytes)
-                above: Trajectory = uow.get(TRAJECTORY, below.bytes)
-                me = registered(uow, self._engine.config, acting)
-                other = None if addressee.agent is None else require_assignable(uow, addressee.agent.ref)
-                self._check_given(uow, me, other, addressee.type, above)
-                if ends is not None and to_us(ends) <= uow.now_us:
-                    raise InvalidValue(field="deadline", reason="is past; a delegation must end later than now")
-                readable(uow, readers, *shared)
-                now = from_us(uow.now_us)
-                made = DelegatedTask(
-                    delegation_id=DelegationId(uuid7()),
-                    delegator_agent_id=me.agent_id,
-                    task_description=goal,
-                    parent_trajectory_id=TrajectoryId(below),
-                    status=DelegationStatus.PENDING,
-                    created_at=now,
-                    updated_at=now,
-                    delegatee_agent_id=None if other is None else other.agent_id,
-                    delegatee_agent_type=addressee.type,
-                    shared_artifacts=tuple(map(ArtifactId, shared[0])),
-                    shared_notes=tuple(map(NoteId, shared[1])),
-                    additional_context=words,
-                    constraints=rules,
-                    deadline=ends,
-                )
-                uow.insert(DELEGATION, made)
-                watch(self._engine, uow, made)
-                self._logged(uow, EventType.DELEGATION_CREATE, made)
-                return made
+        def work(uow: UnitOfWork) -> DelegatedTask:
+            uow.lock(TRAJECTORY, below.bytes)
+            above: Trajectory = uow.get(TRAJECTORY, below.bytes)
+            me = registered(uow, self._engine.config, acting)
+            other = None if addressee.agent is None else require_assignable(uow, addressee.agent.ref)
+            self._check_given(uow, me, other, addressee.type, above)
+            if ends is not None and to_us(ends) <= uow.now_us:
+                raise InvalidValue(field="deadline", reason="is past; a delegation must end later than now")
+            readable(uow, readers, *shared)
+            now = from_us(uow.now_us)
+            made = DelegatedTask(
+                delegation_id=DelegationId(uuid7()),
+                delegator_agent_id=me.agent_id,
+                task_description=goal,
+                parent_trajectory_id=TrajectoryId(below),
+                status=DelegationStatus.PENDING,
+                created_at=now,
+                updated_at=now,
+                delegatee_agent_id=None if other is None else other.agent_id,
+                delegatee_agent_type=addressee.type,
+                shared_artifacts=tuple(map(ArtifactId, shared[0])),
+                shared_notes=tuple(map(NoteId, shared[1])),
+                additional_context=words,
+                constraints=rules,
+                deadline=ends,
+            )
+            uow.insert(DELEGATION, made)
+            watch(self._engine, uow, made)
+            self._logged(uow, EventType.DELEGATION_CREATE, made)
+            return made
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _check_given(
         self, uow: UnitOfWork, me: Agent, other: Agent | None, agent_type: str | None, above: Trajectory
@@ -147,9 +144,7 @@ class Delegations(Parties):
             task = None if parent is None or parent in seen else uow.find(TRAJECTORY, parent.bytes)
             seen.add(parent)  # type: ignore[arg-type]
 
-    def cancel(
-        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    def cancel(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Take back a delegation: its task, and all tasks and delegations below, end as failed with the ``reason``.
 
         Only the agent that delegated may; the application and an admin may for it, and then need not name it.
@@ -157,24 +152,21 @@ class Delegations(Parties):
         Raises: InputError kinds; NotFound; PermissionDenied; InvalidStateTransition for one that ended.
         """
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
-        with bounded(deadline_ms):
-            self._check_open()
-            free = agent is None and self._principal.serves
-            acting = None if free else self._acting(agent, "cancel as")
+        self._check_open()
+        free = agent is None and self._principal.serves
+        acting = None if free else self._acting(agent, "cancel as")
 
-            def work(uow: UnitOfWork) -> DelegatedTask:
-                task, _ = self._locked(uow, key, self._may_name)
-                if acting is not None and acting.ref.id != task.delegator_agent_id:
-                    raise self._denied("cancel", key)
-                return self._endings.end(uow, task, why, self._principal.label)
+        def work(uow: UnitOfWork) -> DelegatedTask:
+            task, _ = self._locked(uow, key, self._may_name)
+            if acting is not None and acting.ref.id != task.delegator_agent_id:
+                raise self._denied("cancel", key)
+            return self._endings.end(uow, task, why, self._principal.label)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     # --- doing -----------------------------------------------------------------------------------
 
-    def accept(
-        self, delegation_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    def accept(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Accept a delegation: its task begins below the parent, and the shared records become readable.
 
         Of agents that accept at once one wins. Accepting again changes nothing.
@@ -184,84 +176,80 @@ class Delegations(Parties):
             for this task itself; ConstraintViolation for nesting beyond ``pcp.context_dag.max_depth``.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
-        with bounded(deadline_ms):
-            self._check_open()
-            self._readers.require_kind(TRAJECTORY)
-            acting = self._acting(agent, "accept as")
+        self._check_open()
+        self._readers.require_kind(TRAJECTORY)
+        acting = self._acting(agent, "accept as")
 
-            def work(uow: UnitOfWork) -> tuple[DelegatedTask, Claim | None]:
-                task, above = self._locked(uow, key, self._may_accept)
-                me = registered(uow, self._engine.config, acting)
-                if task.delegatee_agent_id == me.agent_id and task.is_open and task.accepted_at is not None:
-                    return task, None
-                if task.status is not DelegationStatus.PENDING:
-                    taken = task.is_open or task.accepted_at is not None
-                    reason = "another agent accepted it" if taken else f"it is {task.status.value}"
-                    raise DelegationFailed(reason=reason)
-                self._check_addressed(task.delegatee_agent_id, task.delegatee_agent_type, me, key)
-                self._check_time(task, uow.now_us)
-                if states.TRAJECTORY.is_terminal(above.status):
-                    raise DelegationFailed(reason=f"the parent task is {above.status.value}")
-                if me.agent_id == task.delegator_agent_id:
-                    raise DelegationFailed(reason="an agent cannot delegate to itself")
-                self._check_chain(uow, above, me)
-                below, claim = self._tasks.begin(
-                    uow,
-                    task.task_description,
-                    EntityRef(EntityType.AGENT, me.agent_id),
-                    me.agent_id,
-                    above.trajectory_id,
-                )
-                now = from_us(uow.now_us)
-                accepted: DelegatedTask = uow.update(
-                    DELEGATION,
-                    dataclasses.replace(
-                        task,
-                        status=DelegationStatus.ACCEPTED,
-                        delegatee_agent_id=me.agent_id,
-                        child_trajectory_id=below.trajectory_id,
-                        accepted_at=now,
-                        updated_at=now,
-                    ),
-                )
-                by = self._principal.label
-                share(self._engine, uow, accepted, me.agent_id, by)
-                if below.user_id is not None:  # others are seen by all
-                    show_task(self._engine, uow, accepted, by)
-                watch(self._engine, uow, accepted)
-                self._logged(uow, EventType.DELEGATION_ACCEPT, accepted)
-                return accepted, claim
+        def work(uow: UnitOfWork) -> tuple[DelegatedTask, Claim | None]:
+            task, above = self._locked(uow, key, self._may_accept)
+            me = registered(uow, self._engine.config, acting)
+            if task.delegatee_agent_id == me.agent_id and task.is_open and task.accepted_at is not None:
+                return task, None
+            if task.status is not DelegationStatus.PENDING:
+                taken = task.is_open or task.accepted_at is not None
+                reason = "another agent accepted it" if taken else f"it is {task.status.value}"
+                raise DelegationFailed(reason=reason)
+            self._check_addressed(task.delegatee_agent_id, task.delegatee_agent_type, me, key)
+            self._check_time(task, uow.now_us)
+            if states.TRAJECTORY.is_terminal(above.status):
+                raise DelegationFailed(reason=f"the parent task is {above.status.value}")
+            if me.agent_id == task.delegator_agent_id:
+                raise DelegationFailed(reason="an agent cannot delegate to itself")
+            self._check_chain(uow, above, me)
+            below, claim = self._tasks.begin(
+                uow,
+                task.task_description,
+                EntityRef(EntityType.AGENT, me.agent_id),
+                me.agent_id,
+                above.trajectory_id,
+            )
+            now = from_us(uow.now_us)
+            accepted: DelegatedTask = uow.update(
+                DELEGATION,
+                dataclasses.replace(
+                    task,
+                    status=DelegationStatus.ACCEPTED,
+                    delegatee_agent_id=me.agent_id,
+                    child_trajectory_id=below.trajectory_id,
+                    accepted_at=now,
+                    updated_at=now,
+                ),
+            )
+            by = self._principal.label
+            share(self._engine, uow, accepted, me.agent_id, by)
+            if below.user_id is not None:  # others are seen by all
+                show_task(self._engine, uow, accepted, by)
+            watch(self._engine, uow, accepted)
+            self._logged(uow, EventType.DELEGATION_ACCEPT, accepted)
+            return accepted, claim
 
-            accepted, claim = self._engine.write(work)
-            if claim is not None:
-                self._tasks.after_commit(claim)
-            return accepted
+        accepted, claim = self._engine.write(work)
+        if claim is not None:
+            self._tasks.after_commit(claim)
+        return accepted
 
-    def start(
-        self, delegation_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    def start(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Mark an accepted delegation as being worked on; marking it again changes nothing.
 
         Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition;
             DelegationFailed after its deadline.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "start as")
+        acting = self._acting_on(agent, "start as")
 
-            def work(uow: UnitOfWork) -> DelegatedTask:
-                task = self._worked_on(uow, key, acting, "start")
-                states.DELEGATION.check(task.status, DelegationStatus.IN_PROGRESS)
-                if task.status is DelegationStatus.IN_PROGRESS:
-                    return task
-                self._check_time(task, uow.now_us)
-                now = from_us(uow.now_us)
-                changed = dataclasses.replace(task, status=DelegationStatus.IN_PROGRESS, updated_at=now)
-                begun: DelegatedTask = uow.update(DELEGATION, changed)
-                self._logged(uow, EventType.DELEGATION_START, begun)
-                return begun
+        def work(uow: UnitOfWork) -> DelegatedTask:
+            task = self._worked_on(uow, key, acting, "start")
+            states.DELEGATION.check(task.status, DelegationStatus.IN_PROGRESS)
+            if task.status is DelegationStatus.IN_PROGRESS:
+                return task
+            self._check_time(task, uow.now_us)
+            now = from_us(uow.now_us)
+            changed = dataclasses.replace(task, status=DelegationStatus.IN_PROGRESS, updated_at=now)
+            begun: DelegatedTask = uow.update(DELEGATION, changed)
+            self._logged(uow, EventType.DELEGATION_START, begun)
+            return begun
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def complete(
         self,
@@ -272,7 +260,6 @@ class Delegations(Parties):
         notes: Iterable[Id] = (),
         status: OutcomeStatus | str = OutcomeStatus.SUCCESS,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> DelegatedTask:
         """Complete a delegation that is in progress, and its task with it; the result comes back to the delegator.
 
@@ -291,32 +278,29 @@ class Delegations(Parties):
         outcome = arguments.as_enum(status, OutcomeStatus, "status")
         if outcome not in DONE:
             raise InvalidValue(field="status", reason="must be success or partial; use fail for a failure")
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "complete as")
-            task, below, _ = self._engine.write(lambda uow: self._may_complete(uow, key, acting, produced))
-            result = DelegationResult(
-                outcome, words, tuple(map(ArtifactId, produced[0])), tuple(map(NoteId, produced[1]))
+        acting = self._acting_on(agent, "complete as")
+        task, below, _ = self._engine.write(lambda uow: self._may_complete(uow, key, acting, produced))
+        result = DelegationResult(outcome, words, tuple(map(ArtifactId, produced[0])), tuple(map(NoteId, produced[1])))
+
+        def work(uow: UnitOfWork) -> None:
+            nonlocal task
+            current, _, records = self._may_complete(uow, key, acting, produced)
+            now = from_us(uow.now_us)
+            task = uow.update(
+                DELEGATION,
+                dataclasses.replace(
+                    current, status=DelegationStatus.COMPLETED, result=result, completed_at=now, updated_at=now
+                ),
             )
+            by = self._principal.label
+            unshare(self._engine, uow, task, task.delegatee_agent_id, by)
+            for ref in records:
+                grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
+            self._logged(uow, EventType.DELEGATION_COMPLETE, task)
 
-            def work(uow: UnitOfWork) -> None:
-                nonlocal task
-                current, _, records = self._may_complete(uow, key, acting, produced)
-                now = from_us(uow.now_us)
-                task = uow.update(
-                    DELEGATION,
-                    dataclasses.replace(
-                        current, status=DelegationStatus.COMPLETED, result=result, completed_at=now, updated_at=now
-                    ),
-                )
-                by = self._principal.label
-                unshare(self._engine, uow, task, task.delegatee_agent_id, by)
-                for ref in records:
-                    grant_to(self._engine, uow, task, task.delegator_agent_id, ref, by)
-                self._logged(uow, EventType.DELEGATION_COMPLETE, task)
-
-            # One transaction ends both: a cancellation comes before or after.
-            self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None, along=work)
-            return task
+        # One transaction ends both: a cancellation comes before or after.
+        self._tasks.complete(below.trajectory_id, status=outcome, summary=words, guard=None, along=work)
+        return task
 
     def _may_complete(
         self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, produced: tuple[Iterable[uuid.UUID], ...]
@@ -347,9 +331,7 @@ class Delegations(Parties):
         """Return the readers of a window of a task, which may be hidden by now."""
         return self._readers.acting_for(task.trajectory_id)
 
-    def reject(
-        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Decline a pending delegation that names the agent, for a ``reason``.
 
         One that is addressed to a type waits for the others of the type: leave it.
@@ -357,39 +339,33 @@ class Delegations(Parties):
         Raises: InputError kinds; NotFound; PermissionDenied; InvalidStateTransition for one that was accepted or ended.
         """
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "reject as")
+        acting = self._acting_on(agent, "reject as")
 
-            def work(uow: UnitOfWork) -> DelegatedTask:
-                task = self._worked_on(uow, key, acting, "reject")
-                states.DELEGATION.check(task.status, DelegationStatus.REJECTED)
-                return self._endings.end(uow, task, why, self._principal.label)
+        def work(uow: UnitOfWork) -> DelegatedTask:
+            task = self._worked_on(uow, key, acting, "reject")
+            states.DELEGATION.check(task.status, DelegationStatus.REJECTED)
+            return self._endings.end(uow, task, why, self._principal.label)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def fail(
-        self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
         """Give up an accepted delegation for a ``reason``: its task, and all below it, end as failed.
 
         Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition.
         """
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "fail as")
+        acting = self._acting_on(agent, "fail as")
 
-            def work(uow: UnitOfWork) -> DelegatedTask:
-                task = self._worked_on(uow, key, acting, "fail")
-                states.DELEGATION.check(task.status, DelegationStatus.FAILED)
-                return self._endings.end(uow, task, why, self._principal.label)
+        def work(uow: UnitOfWork) -> DelegatedTask:
+            task = self._worked_on(uow, key, acting, "fail")
+            states.DELEGATION.check(task.status, DelegationStatus.FAILED)
+            return self._endings.end(uow, task, why, self._principal.label)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     # --- seeing ----------------------------------------------------------------------------------
 
-    def get(
-        self, delegation_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> DelegatedTask:
+    def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> DelegatedTask:
         """Return a delegation.
 
         ``user`` is whom the call is for, as in ``list``.
@@ -397,24 +373,20 @@ class Delegations(Parties):
         Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
-        with bounded(deadline_ms):
-            task: DelegatedTask = self._seen(key, user)
-            return task
+        task: DelegatedTask = self._seen(key, user)
+        return task
 
-    def pending(
-        self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
-    ) -> list[DelegatedTask]:
+    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[DelegatedTask]:
         """Return the delegations that wait for an agent, by its name or its type, the oldest first.
 
         Raises: InputError kinds; PermissionDenied for another agent than the principal.
         """
         most = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "list as")
-            found = [each for each in self._read("list_by_delegatee", acting.bytes) if each.accepted_at is None]
-            found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
-            waiting = [each for each in found if each.status is DelegationStatus.PENDING]
-            return sorted(waiting, key=_key)[:most]
+        acting = self._acting_on(agent, "list as")
+        found = [each for each in self._read("list_by_delegatee", acting.bytes) if each.accepted_at is None]
+        found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
+        waiting = [each for each in found if each.status is DelegationStatus.PENDING]
+        return sorted(waiting, key=_key)[:most]
 
     def list(
         self,
@@ -425,7 +397,6 @@ class Delegations(Parties):
         user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[DelegatedTask]:
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
 
@@ -439,26 +410,25 @@ class Delegations(Parties):
         parent = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
-        with bounded(deadline_ms):
-            self._check_open()
-            party = None if agent is None else self._party(agent)
-            if parent is not None:
-                found = self._read("list_by_parent", parent.bytes)
-            elif party is not None:
-                found = self._read("list_by_delegator", party.bytes) + self._read("list_by_delegatee", party.bytes)
-            else:
-                found = [
-                    each
-                    for one in ([wanted] if wanted is not None else DelegationStatus)
-                    for each in self._read("list_by_status", one.value)
-                ]
-            fitting = (
+        self._check_open()
+        party = None if agent is None else self._party(agent)
+        if parent is not None:
+            found = self._read("list_by_parent", parent.bytes)
+        elif party is not None:
+            found = self._read("list_by_delegator", party.bytes) + self._read("list_by_delegatee", party.bytes)
+        else:
+            found = [
                 each
-                for each in found
-                if wanted in (None, each.status)
-                and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
-            )
-            return self._page(fitting, last, most, _key, self._shown(user))
+                for one in ([wanted] if wanted is not None else DelegationStatus)
+                for each in self._read("list_by_status", one.value)
+            ]
+        fitting = (
+            each
+            for each in found
+            if wanted in (None, each.status)
+            and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
+        )
+        return self._page(fitting, last, most, _key, self._shown(user))
 
     # --- checks ----------------------------------------------------------------------------------
 

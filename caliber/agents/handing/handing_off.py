@@ -30,7 +30,6 @@ from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.delegation import Handoff, HandoffId, HandoffSnapshot, HandoffStatus
 from caliber.model.agents.registry import Agent
-from caliber.model.deadline import bounded
 from caliber.model.errors import HandoffFailed, InvalidValue, NotFound
 from caliber.model.events import EventType
 from caliber.model.ids import Id, ScopeId, TrajectoryId
@@ -75,7 +74,6 @@ class Handoffs(Parties):
         open_questions: Iterable[str] = (),
         scope: Id | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> Handoff:
         """Offer a task to an agent, or to the first agent of a type that accepts it, and return the handoff.
 
@@ -134,11 +132,10 @@ class Handoffs(Parties):
 
             return engine.write(work)
 
-        with bounded(deadline_ms):
-            self._check_open()
-            acting = self._acting(agent, "hand over as")
-            self._writes(key)
-            return self._tasks.retry(attempt)
+        self._check_open()
+        acting = self._acting(agent, "hand over as")
+        self._writes(key)
+        return self._tasks.retry(attempt)
 
     def _check_works_on(self, task: Trajectory, me: Agent) -> None:
         """Raise HandoffFailed unless an agent works on a task, or none does and the application acts for it."""
@@ -166,9 +163,7 @@ class Handoffs(Parties):
 
     # --- taking ----------------------------------------------------------------------------------
 
-    def accept(
-        self, handoff_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    def accept(self, handoff_id: Id, *, agent: str | EntityRef | None = None) -> Handoff:
         """Take over a task: the agent becomes the agent of the task, and its next window holds the notes.
 
         They are a turn of the task, with reason, next steps, blockers and open questions. Of agents that accept at once
@@ -179,43 +174,42 @@ class Handoffs(Parties):
             HandoffFailed where another agent was first, it was rejected, the task ended, or has another agent by now.
         """
         key, engine = arguments.as_uuid(handoff_id, "handoff_id"), self._engine
-        with bounded(deadline_ms):
-            self._check_open()
-            acting = self._acting(agent, "accept as")
-            blocks, embedder = engine.find_part(TurnSummarizer), engine.part(Embeddings).embedder
-            offered: Handoff | None = self._found(key)
-            if offered is None or not self._may_accept(offered):
-                raise self._not_found(key)
-            turn = turn_ops.own_words(engine.estimator, engine.config, briefing(offered))
-            text = embedded_text(None, briefing(offered))
-            vectors = None if embedder is None else embedder.prepare("turn", [text])
+        self._check_open()
+        acting = self._acting(agent, "accept as")
+        blocks, embedder = engine.find_part(TurnSummarizer), engine.part(Embeddings).embedder
+        offered: Handoff | None = self._found(key)
+        if offered is None or not self._may_accept(offered):
+            raise self._not_found(key)
+        turn = turn_ops.own_words(engine.estimator, engine.config, briefing(offered))
+        text = embedded_text(None, briefing(offered))
+        vectors = None if embedder is None else embedder.prepare("turn", [text])
 
-            def work(uow: UnitOfWork) -> Pipelined[tuple[Handoff, list[Callable[[], None]]]]:
-                handoff, task = self._locked(uow, key, self._may_accept)
-                me = registered(uow, engine.config, acting)
-                if handoff.to_agent_id == me.agent_id and handoff.status is HandoffStatus.ACCEPTED:
-                    return handoff, []
-                if handoff.status is not HandoffStatus.INITIATED:
-                    taken = handoff.accepted_at is not None
-                    reason = "another agent accepted it" if taken else f"it is {handoff.status.value}"
-                    raise HandoffFailed(reason=reason)
-                self._check_addressed(handoff.to_agent_id, handoff.to_agent_type, me, key)
-                if briefing(handoff) != briefing(offered):  # a name was forgotten in between
-                    raise StaleInputs(entity_type=HANDOFF.name, id=key, reason="its notes were changed meanwhile")
-                self._check_still_owned(task, handoff, me)
-                accepted = self._take(uow, handoff, task, me)
-                stored = yield from turn_ops.append_turns(uow, accepted.scope_id, [turn], handoff.from_agent_id)
-                if vectors is not None:
-                    attach(uow, "turn", stored[0].turn_id, text, vectors[0])
-                if blocks is not None:
-                    blocks.appended(uow, stored)
-                self._logged(uow, EventType.HANDOFF_ACCEPT, accepted)
-                return accepted, self._tasks.appended(uow, task.trajectory_id, ScopeId(accepted.scope_id))
+        def work(uow: UnitOfWork) -> Pipelined[tuple[Handoff, list[Callable[[], None]]]]:
+            handoff, task = self._locked(uow, key, self._may_accept)
+            me = registered(uow, engine.config, acting)
+            if handoff.to_agent_id == me.agent_id and handoff.status is HandoffStatus.ACCEPTED:
+                return handoff, []
+            if handoff.status is not HandoffStatus.INITIATED:
+                taken = handoff.accepted_at is not None
+                reason = "another agent accepted it" if taken else f"it is {handoff.status.value}"
+                raise HandoffFailed(reason=reason)
+            self._check_addressed(handoff.to_agent_id, handoff.to_agent_type, me, key)
+            if briefing(handoff) != briefing(offered):  # a name was forgotten in between
+                raise StaleInputs(entity_type=HANDOFF.name, id=key, reason="its notes were changed meanwhile")
+            self._check_still_owned(task, handoff, me)
+            accepted = self._take(uow, handoff, task, me)
+            stored = yield from turn_ops.append_turns(uow, accepted.scope_id, [turn], handoff.from_agent_id)
+            if vectors is not None:
+                attach(uow, "turn", stored[0].turn_id, text, vectors[0])
+            if blocks is not None:
+                blocks.appended(uow, stored)
+            self._logged(uow, EventType.HANDOFF_ACCEPT, accepted)
+            return accepted, self._tasks.appended(uow, task.trajectory_id, ScopeId(accepted.scope_id))
 
-            handoff, after_commit = self._tasks.retry(lambda: engine.write(pipelined(work)))
-            if after_commit:
-                self._tasks.after_append(after_commit)
-            return without_snapshot(handoff)
+        handoff, after_commit = self._tasks.retry(lambda: engine.write(pipelined(work)))
+        if after_commit:
+            self._tasks.after_append(after_commit)
+        return without_snapshot(handoff)
 
     @staticmethod
     def _check_still_owned(task: Trajectory, handoff: Handoff, me: Agent) -> None:
@@ -274,44 +268,38 @@ class Handoffs(Parties):
                 if moved.child_trajectory_id is not None:
                     show_task(self._engine, uow, moved, by)
 
-    def complete(
-        self, handoff_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    def complete(self, handoff_id: Id, *, agent: str | EntityRef | None = None) -> Handoff:
         """End an accepted handoff: the receiver has all that it needs.
 
         Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition.
         """
         key = arguments.as_uuid(handoff_id, "handoff_id")
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "complete as")
+        acting = self._acting_on(agent, "complete as")
 
-            def work(uow: UnitOfWork) -> Handoff:
-                handoff, _ = self._locked(uow, key, self._may_name)
-                if handoff.to_agent_id != acting:
-                    raise self._denied("complete", key)
-                return self._ended(uow, handoff, HandoffStatus.COMPLETED, EventType.HANDOFF_COMPLETE)
+        def work(uow: UnitOfWork) -> Handoff:
+            handoff, _ = self._locked(uow, key, self._may_name)
+            if handoff.to_agent_id != acting:
+                raise self._denied("complete", key)
+            return self._ended(uow, handoff, HandoffStatus.COMPLETED, EventType.HANDOFF_COMPLETE)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def reject(
-        self, handoff_id: Id, *, reason: str, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> Handoff:
+    def reject(self, handoff_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Handoff:
         """Decline a handoff that names the agent, or take back one that it initiated; the task stays with its agent.
 
         Raises: InputError kinds; NotFound; PermissionDenied for another agent; InvalidStateTransition for one that was
             accepted or ended.
         """
         key, why = arguments.as_uuid(handoff_id, "handoff_id"), arguments.as_text(reason, "reason")
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "reject as")
+        acting = self._acting_on(agent, "reject as")
 
-            def work(uow: UnitOfWork) -> Handoff:
-                handoff, _ = self._locked(uow, key, self._may_name)
-                if acting not in (handoff.to_agent_id, handoff.from_agent_id):
-                    raise self._denied("reject", key)
-                return self._ended(uow, handoff, HandoffStatus.REJECTED, EventType.HANDOFF_REJECT, why)
+        def work(uow: UnitOfWork) -> Handoff:
+            handoff, _ = self._locked(uow, key, self._may_name)
+            if acting not in (handoff.to_agent_id, handoff.from_agent_id):
+                raise self._denied("reject", key)
+            return self._ended(uow, handoff, HandoffStatus.REJECTED, EventType.HANDOFF_REJECT, why)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _ended(
         self, uow: UnitOfWork, handoff: Handoff, status: HandoffStatus, kind: EventType, reason: str | None = None
@@ -327,7 +315,7 @@ class Handoffs(Parties):
 
     # --- seeing ----------------------------------------------------------------------------------
 
-    def get(self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Handoff:
+    def get(self, handoff_id: Id, *, user: str | EntityRef | None = None) -> Handoff:
         """Return a handoff.
 
         ``user`` is whom the call is for, as in ``list``.
@@ -335,12 +323,9 @@ class Handoffs(Parties):
         Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
         """
         key = arguments.as_uuid(handoff_id, "handoff_id")
-        with bounded(deadline_ms):
-            return without_snapshot(self._seen(key, user))
+        return without_snapshot(self._seen(key, user))
 
-    def snapshot(
-        self, handoff_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> HandoffSnapshot:
+    def snapshot(self, handoff_id: Id, *, user: str | EntityRef | None = None) -> HandoffSnapshot:
         """Return the window that the task had when the handoff began, as far as the principal may read its records.
 
         The agent that it names reads it as the agent of the task would; one of the type that it is for once it has
@@ -349,13 +334,12 @@ class Handoffs(Parties):
         Raises: as ``get``; PermissionDenied for an agent of the type, before it has accepted; StorageError if damaged.
         """
         key = arguments.as_uuid(handoff_id, "handoff_id")
-        with bounded(deadline_ms):
-            handoff: Handoff = self._seen(key, user)
-            if user is not None and self._principal.serves:
-                readers = self._readers.seeing_for(user)
-            else:
-                readers = self._readers_of(handoff)
-            return unpacked(handoff, readers, self._engine.snapshot(), self._engine.count_text)
+        handoff: Handoff = self._seen(key, user)
+        if user is not None and self._principal.serves:
+            readers = self._readers.seeing_for(user)
+        else:
+            readers = self._readers_of(handoff)
+        return unpacked(handoff, readers, self._engine.snapshot(), self._engine.count_text)
 
     def _readers_of(self, handoff: Handoff) -> Readers:
         """Return the readers of a handoff's snapshot. Raises: PermissionDenied for an agent that may accept it yet."""
@@ -373,20 +357,17 @@ class Handoffs(Parties):
         except NotFound:  # its agent no longer
             return readers
 
-    def pending(
-        self, *, agent: str | EntityRef | None = None, limit: int = 100, deadline_ms: int | None = None
-    ) -> list[Handoff]:
+    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Handoff]:
         """Return the handoffs that wait for an agent, by its name or its type, the oldest first.
 
         Raises: InputError kinds; PermissionDenied for another agent than the principal.
         """
         most = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            acting = self._acting_on(agent, "list as")
-            found = [each for each in self._brief("by_agent", acting.bytes) if each.to_agent_id == acting]
-            found += [] if (own := self._type_of(acting)) is None else self._brief("pending_of_type", own)
-            waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
-            return sorted(waiting, key=_key)[:most]
+        acting = self._acting_on(agent, "list as")
+        found = [each for each in self._brief("by_agent", acting.bytes) if each.to_agent_id == acting]
+        found += [] if (own := self._type_of(acting)) is None else self._brief("pending_of_type", own)
+        waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
+        return sorted(waiting, key=_key)[:most]
 
     def list(
         self,
@@ -397,7 +378,6 @@ class Handoffs(Parties):
         user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
-        deadline_ms: int | None = None,
     ) -> list[Handoff]:
         """Return handoffs that the principal may see, the oldest first, at most ``limit``.
 
@@ -411,25 +391,24 @@ class Handoffs(Parties):
         of = None if task is None else arguments.as_uuid(task, "task")
         most = arguments.as_whole(limit, "limit", 1)
         last = None if after is None else arguments.as_uuid(after, "after")
-        with bounded(deadline_ms):
-            self._check_open()
-            party = None if agent is None else self._party(agent)
-            if of is not None:
-                found = self._brief("by_trajectory", of.bytes)
-            elif party is not None:
-                found = self._brief("by_agent", party.bytes)
-            else:
-                found = [
-                    each
-                    for one in ([wanted] if wanted is not None else HandoffStatus)
-                    for each in self._brief("by_status", one.value)
-                ]
-            fitting = (
+        self._check_open()
+        party = None if agent is None else self._party(agent)
+        if of is not None:
+            found = self._brief("by_trajectory", of.bytes)
+        elif party is not None:
+            found = self._brief("by_agent", party.bytes)
+        else:
+            found = [
                 each
-                for each in found
-                if wanted in (None, each.status) and (party is None or party in (each.from_agent_id, each.to_agent_id))
-            )
-            return self._page(fitting, last, most, _key, self._shown(user))
+                for one in ([wanted] if wanted is not None else HandoffStatus)
+                for each in self._brief("by_status", one.value)
+            ]
+        fitting = (
+            each
+            for each in found
+            if wanted in (None, each.status) and (party is None or party in (each.from_agent_id, each.to_agent_id))
+        )
+        return self._page(fitting, last, most, _key, self._shown(user))
 
     def _brief(self, statement: str, key: Any) -> builtins.list[Handoff]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""

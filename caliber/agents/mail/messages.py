@@ -28,7 +28,7 @@ from caliber.model.agents import (
     MessageType,
     mailbox_of_reply,
 )
-from caliber.model.deadline import bounded, earliest
+from caliber.model.deadline import check, earliest
 from caliber.model.errors import InvalidStateTransition, MessageDeliveryFailed, NotFound
 from caliber.model.events import EventType
 from caliber.model.ids import Id
@@ -68,7 +68,6 @@ class Messages(Receiving):
         reply_to: Id | None = None,
         idempotency_key: str | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> AgentMessage:
         """Send a message to an agent, or to the first agent of a type that claims it; return it once it is durable.
 
@@ -83,9 +82,8 @@ class Messages(Receiving):
             user.
         """
         rest = (message_type, topic, priority, expires_in_ms, delay_ms, trajectory_id, scope_id, artifact_ids, reply_to)
-        with bounded(deadline_ms):
-            out = checked(self._engine, self._principal, payload, (to, to_type, False), rest, idempotency_key)
-            return self._send(agent, out)[0]
+        out = checked(self._engine, self._principal, payload, (to, to_type, False), rest, idempotency_key)
+        return self._send(agent, out)[0]
 
     def send_many(
         self,
@@ -101,7 +99,6 @@ class Messages(Receiving):
         trajectory_id: Id | None = None,
         scope_id: Id | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> builtins.list[AgentMessage]:
         """Send a message a payload to one receiver, in their order, with one commit: all of them, or none.
 
@@ -111,19 +108,18 @@ class Messages(Receiving):
         """
         given = arguments.as_items(payloads, "payloads", "a sequence of payloads")
         rest = (message_type, topic, priority, expires_in_ms, delay_ms, trajectory_id, scope_id, (), None)
-        with bounded(deadline_ms):
-            bodies = [checked_payload(self._engine, each) for each in given]
-            first = checked(self._engine, self._principal, None, (to, to_type, False), rest, None)
-            outs = [dataclasses.replace(first, payload=body) for body in bodies]
-            acting = self._acting(agent)
+        bodies = [checked_payload(self._engine, each) for each in given]
+        first = checked(self._engine, self._principal, None, (to, to_type, False), rest, None)
+        outs = [dataclasses.replace(first, payload=body) for body in bodies]
+        acting = self._acting(agent)
 
-            def work(uow: UnitOfWork) -> builtins.list[AgentMessage]:
-                sender = registered(uow, self._engine.config, acting)
-                messages = delivery.send_many(uow, self._engine.config, sender, outs)
-                self._announce(uow, acting, messages)
-                return messages
+        def work(uow: UnitOfWork) -> builtins.list[AgentMessage]:
+            sender = registered(uow, self._engine.config, acting)
+            messages = delivery.send_many(uow, self._engine.config, sender, outs)
+            self._announce(uow, acting, messages)
+            return messages
 
-            return self._engine.write(work) if outs else []
+        return self._engine.write(work) if outs else []
 
     def broadcast(
         self,
@@ -138,7 +134,6 @@ class Messages(Receiving):
         artifact_ids: Sequence[Id] = (),
         idempotency_key: str | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> list[AgentMessage]:
         """Send a message to every other active agent; return one for each agent that it was sent to.
 
@@ -148,9 +143,8 @@ class Messages(Receiving):
         Raises: as ``send``, but not MailboxFull.
         """
         rest = (message_type, topic, priority, expires_in_ms, 0, trajectory_id, scope_id, artifact_ids, None)
-        with bounded(deadline_ms):
-            out = checked(self._engine, self._principal, payload, (None, None, True), rest, idempotency_key)
-            return self._send(agent, out)
+        out = checked(self._engine, self._principal, payload, (None, None, True), rest, idempotency_key)
+        return self._send(agent, out)
 
     def _send(self, agent: str | EntityRef | None, out: delivery.Outgoing) -> list[AgentMessage]:
         acting = self._acting(agent)
@@ -222,6 +216,7 @@ class Messages(Receiving):
                 if found is not None:
                     return found
                 if left <= 0:
+                    check("the reply was waited for")
                     raise self._no_reply(sent)
                 woken.wait(min(left, self._knobs.lease_ms / 1_000))
 
@@ -264,7 +259,6 @@ class Messages(Receiving):
         *,
         message_type: MessageType | str = MessageType.ANSWER,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> AgentMessage:
         """Acknowledge a claimed message and send a reply to its sender, both or neither; return the reply.
 
@@ -274,44 +268,35 @@ class Messages(Receiving):
         """
         held, kind = as_message(message), message_type_of(message_type)
         body = checked_payload(self._engine, payload)
-        with bounded(deadline_ms):
-            acting = self._acting(agent)
+        acting = self._acting(agent)
 
-            def work(uow: UnitOfWork) -> AgentMessage:
-                sender = registered(uow, self._engine.config, acting)
-                answered, made, new = delivery.reply(uow, self._engine.config, sender, held, body, kind)
-                if new:
-                    self._announce(uow, acting, [made])
-                    if answered.topic is not None:  # the next one of the topic may be due now
-                        self._wakeups.notify(uow, [answered.mailbox])
-                return as_seen_by(made, sender.agent_id)
+        def work(uow: UnitOfWork) -> AgentMessage:
+            sender = registered(uow, self._engine.config, acting)
+            answered, made, new = delivery.reply(uow, self._engine.config, sender, held, body, kind)
+            if new:
+                self._announce(uow, acting, [made])
+                if answered.topic is not None:  # the next one of the topic may be due now
+                    self._wakeups.notify(uow, [answered.mailbox])
+            return as_seen_by(made, sender.agent_id)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     # --- looking -----------------------------------------------------------------------------------
 
-    def get(
-        self, message_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> AgentMessage:
+    def get(self, message_id: Id, *, agent: str | EntityRef | None = None) -> AgentMessage:
         """Return a message that the agent sent or receives. Raises: InputError kinds; NotFound; PermissionDenied."""
         key = arguments.as_uuid(message_id, "message_id")
-        with bounded(deadline_ms):
-            boxes = self._seen(agent)
-            plans = self._engine.store.plans[AGENT_MESSAGE.name]
-            with self._engine.store.read() as session:
-                rows = session.run(plans.get, (key.bytes,))
-            found: AgentMessage | None = plans.codec.decode(rows[0]) if rows else None
+        boxes = self._seen(agent)
+        plans = self._engine.store.plans[AGENT_MESSAGE.name]
+        with self._engine.store.read() as session:
+            rows = session.run(plans.get, (key.bytes,))
+        found: AgentMessage | None = plans.codec.decode(rows[0]) if rows else None
         if found is None or not (boxes is None or _is_of(found, boxes)):
             raise NotFound(entity_type=AGENT_MESSAGE.name, id=key)
         return as_seen_by(found, None if boxes is None else boxes[0])
 
     def list(
-        self,
-        *,
-        state: MessageState | str | None = None,
-        limit: int = 100,
-        agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, *, state: MessageState | str | None = None, limit: int = 100, agent: str | EntityRef | None = None
     ) -> list[AgentMessage]:
         """Return messages that the agent sent or receives, the newest first; an admin that names none gets all.
 
@@ -321,21 +306,18 @@ class Messages(Receiving):
         """
         wanted = "" if state is None else arguments.as_enum(state, MessageState, "state").value
         most = arguments.as_whole(limit, "limit", 1)
-        with bounded(deadline_ms):
-            boxes = self._seen(agent)
-            statements, plans = self._engine.store.statements, self._engine.store.plans[AGENT_MESSAGE.name]
-            values = (wanted, self._engine.clock.now_us(), most)
-            with self._engine.store.read() as session:
-                if boxes is None:
-                    rows = session.run(statements["message.list"], values)
-                else:
-                    rows = session.run(statements["message.list_of"], (*values, *(each.bytes for each in boxes)))
+        boxes = self._seen(agent)
+        statements, plans = self._engine.store.statements, self._engine.store.plans[AGENT_MESSAGE.name]
+        values = (wanted, self._engine.clock.now_us(), most)
+        with self._engine.store.read() as session:
+            if boxes is None:
+                rows = session.run(statements["message.list"], values)
+            else:
+                rows = session.run(statements["message.list_of"], (*values, *(each.bytes for each in boxes)))
         reader = None if boxes is None else boxes[0]
         return [as_seen_by(plans.codec.decode(row), reader) for row in rows]
 
-    def redeliver(
-        self, message_id: Id, *, agent: str | EntityRef | None = None, deadline_ms: int | None = None
-    ) -> AgentMessage:
+    def redeliver(self, message_id: Id, *, agent: str | EntityRef | None = None) -> AgentMessage:
         """Let a dead letter, or a message whose receiver is lost, be delivered again at once; return it.
 
         Its attempts begin anew, and its claim is lost. Only an administrator ends a claim before its lease is over.
@@ -344,28 +326,27 @@ class Messages(Receiving):
             expired, or whose lease runs.
         """
         key = arguments.as_uuid(message_id, "message_id")
-        with bounded(deadline_ms):
-            boxes = self._seen(agent)
+        boxes = self._seen(agent)
 
-            def work(uow: UnitOfWork) -> AgentMessage:
-                found: AgentMessage | None = uow.find(AGENT_MESSAGE, key.bytes)
-                if found is None or not (boxes is None or _is_of(found, boxes)):
-                    raise NotFound(entity_type=AGENT_MESSAGE.name, id=key)
-                now = from_us(uow.now_us)
-                state = found.state(now)
-                held = state is MessageState.DELIVERED and found.available_at > now and not self._principal.is_admin
-                if held or state not in (MessageState.DEAD, MessageState.DELIVERED):
-                    raise InvalidStateTransition(
-                        f"message {key} is held by its receiver: wait for the end of its lease" if held else None,
-                        entity_type=AGENT_MESSAGE.name,
-                        from_state=state.value,
-                        to_state=MessageState.PENDING.value,
-                    )
-                self._wakeups.notify(uow, [found.mailbox])
-                stored: AgentMessage = uow.update(AGENT_MESSAGE, _anew(found))
-                return stored
+        def work(uow: UnitOfWork) -> AgentMessage:
+            found: AgentMessage | None = uow.find(AGENT_MESSAGE, key.bytes)
+            if found is None or not (boxes is None or _is_of(found, boxes)):
+                raise NotFound(entity_type=AGENT_MESSAGE.name, id=key)
+            now = from_us(uow.now_us)
+            state = found.state(now)
+            held = state is MessageState.DELIVERED and found.available_at > now and not self._principal.is_admin
+            if held or state not in (MessageState.DEAD, MessageState.DELIVERED):
+                raise InvalidStateTransition(
+                    f"message {key} is held by its receiver: wait for the end of its lease" if held else None,
+                    entity_type=AGENT_MESSAGE.name,
+                    from_state=state.value,
+                    to_state=MessageState.PENDING.value,
+                )
+            self._wakeups.notify(uow, [found.mailbox])
+            stored: AgentMessage = uow.update(AGENT_MESSAGE, _anew(found))
+            return stored
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def _seen(self, agent: str | EntityRef | None) -> tuple[uuid.UUID, uuid.UUID] | None:
         """Return the mailboxes whose messages the call may see; None for an admin that names no agent, who sees all."""

@@ -16,7 +16,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import AgentMessage, mailbox_of_type
 from caliber.model.agents.registry import Agent
-from caliber.model.deadline import bounded
+from caliber.model.deadline import check, remaining_s
 from caliber.model.references import EntityRef
 from caliber.model.time import MS_US
 from caliber.storage.waiting import Event
@@ -32,12 +32,7 @@ class Receiving:
         self._knobs = engine.config.agents.messages
 
     def claim(
-        self,
-        limit: int = 1,
-        *,
-        lease_ms: int | None = None,
-        agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, limit: int = 1, *, lease_ms: int | None = None, agent: str | EntityRef | None = None
     ) -> list[AgentMessage]:
         """Claim the messages that are due, most urgent first, for ``lease_ms``; return at most ``limit``, or none.
 
@@ -47,19 +42,18 @@ class Receiving:
         Raises: InputError kinds; NotRegistered; PermissionDenied.
         """
         most, lease_us = arguments.as_whole(limit, "limit", 1), self._lease_us(lease_ms)
-        with bounded(deadline_ms):
-            acting = self._acting(agent)
-            receiver = self._receiver(acting)
-            ranks = self._ranks(receiver)
-            if ranks == (None, None):
-                return []
+        acting = self._acting(agent)
+        receiver = self._receiver(acting)
+        ranks = self._ranks(receiver)
+        if ranks == (None, None):
+            return []
 
-            def work(uow: UnitOfWork) -> list[AgentMessage]:
-                found = registered(uow, self._engine.config, acting)
-                seen = ranks if found.agent_type == receiver.agent_type else None
-                return delivery.claim(uow, self._engine.config, found, most, lease_us, seen)
+        def work(uow: UnitOfWork) -> list[AgentMessage]:
+            found = registered(uow, self._engine.config, acting)
+            seen = ranks if found.agent_type == receiver.agent_type else None
+            return delivery.claim(uow, self._engine.config, found, most, lease_us, seen)
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     def listen(
         self,
@@ -104,8 +98,8 @@ class Receiving:
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0:
             return False
-        due = self._due_s(agent)
-        woken.wait(due if left is None else min(due, left))
+        check("messages were waited for")
+        woken.wait(min(each for each in (self._due_s(agent), left, remaining_s()) if each is not None))
         return True
 
     def _waiting(self, agent: str | EntityRef | None, wake: Callable[[], None]) -> Any:
@@ -120,19 +114,13 @@ class Receiving:
             next_us = session.run(self._engine.store.statements["message.next"], (own.bytes, of_type.bytes, now))[0][0]
         return (most if next_us is None else min(next_us - now, most)) / 1_000_000
 
-    def ack(
-        self,
-        messages: AgentMessage | Sequence[AgentMessage],
-        *,
-        agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
-    ) -> int:
+    def ack(self, messages: AgentMessage | Sequence[AgentMessage], *, agent: str | EntityRef | None = None) -> int:
         """Acknowledge claimed messages: they are never delivered again. Return how many were not acknowledged yet.
 
         Raises: InputError kinds; MessageDeliveryFailed for a message whose lease is over and that was claimed again;
             PermissionDenied for one that another agent has claimed.
         """
-        return self._held(messages, agent, deadline_ms, delivery.ack)
+        return self._held(messages, agent, delivery.ack)
 
     def extend(
         self,
@@ -140,16 +128,13 @@ class Receiving:
         *,
         lease_ms: int | None = None,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> int:
         """Let the leases of claimed messages begin again, for longer work. Return their number.
 
         Raises: as ``ack``.
         """
         lease_us = self._lease_us(lease_ms)
-        return self._held(
-            messages, agent, deadline_ms, lambda uow, own, held: delivery.extend(uow, own, held, lease_us)
-        )
+        return self._held(messages, agent, lambda uow, own, held: delivery.extend(uow, own, held, lease_us))
 
     def release(
         self,
@@ -157,7 +142,6 @@ class Receiving:
         *,
         delay_ms: int = 0,
         agent: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
     ) -> int:
         """Give claimed messages back, to be delivered again after ``delay_ms``. Return their number.
 
@@ -170,27 +154,25 @@ class Receiving:
             self._wakeups.notify(uow, [each.mailbox for each in released])
             return released
 
-        return self._held(messages, agent, deadline_ms, work)
+        return self._held(messages, agent, work)
 
     def _held(
         self,
         messages: AgentMessage | Sequence[AgentMessage],
         agent: str | EntityRef | None,
-        deadline_ms: int | None,
         work: Callable[[UnitOfWork, uuid.UUID, Sequence[AgentMessage]], list[delivery.Changed]],
     ) -> int:
         given: Any = [messages] if isinstance(messages, AgentMessage) else messages
         held = [as_message(each) for each in arguments.as_items(given, "messages", "claimed messages")]
-        with bounded(deadline_ms):
-            acting = self._acting(agent)
+        acting = self._acting(agent)
 
-            def in_transaction(uow: UnitOfWork) -> int:
-                changed = work(uow, acting.ref.id, held)
-                # Of a sender and topic the next one may be due now.
-                self._wakeups.notify(uow, [each.mailbox for each in changed if each.in_order])
-                return len(changed)
+        def in_transaction(uow: UnitOfWork) -> int:
+            changed = work(uow, acting.ref.id, held)
+            # Of a sender and topic the next one may be due now.
+            self._wakeups.notify(uow, [each.mailbox for each in changed if each.in_order])
+            return len(changed)
 
-            return self._engine.write(in_transaction) if held else 0
+        return self._engine.write(in_transaction) if held else 0
 
     # --- the agent ---------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from caliber.model.agents.registry import (
     GroupPattern,
     MemberId,
 )
-from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
@@ -45,140 +44,120 @@ class GroupService:
         self._engine = engine
         self._principal = principal
 
-    def create(
-        self,
-        name: str,
-        pattern: GroupPattern | str,
-        *,
-        description: str | None = None,
-        deadline_ms: int | None = None,
-    ) -> AgentGroup:
+    def create(self, name: str, pattern: GroupPattern | str, *, description: str | None = None) -> AgentGroup:
         """Create a group, or return the one of this name and pattern."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            wanted = arguments.as_enum(pattern, GroupPattern, "pattern")
-            plain, text = _plain(name), arguments.as_name(description, "description")
-            self._require_service("create", "a group of agents")
+        self._engine.check_open()
+        wanted = arguments.as_enum(pattern, GroupPattern, "pattern")
+        plain, text = _plain(name), arguments.as_name(description, "description")
+        self._require_service("create", "a group of agents")
 
-            def work(uow: UnitOfWork) -> AgentGroup:
-                now = from_us(uow.now_us)
-                made = AgentGroup(GroupId(uuid7()), plain, wanted, 0, now, now, description=text)
-                if uow.insert_new(AGENT_GROUP, made):
-                    return made
-                known = self._known(uow, plain)
-                if known.pattern is not wanted:
-                    raise InvalidValue(field="pattern", reason=f"is {known.pattern} in the group of this name")
-                return known
-
-            return self._engine.write(work)
-
-    def add(
-        self, name: str, agent: str | EntityRef, *, role: str | None = None, deadline_ms: int | None = None
-    ) -> GroupMember:
-        """Let an agent join a group, behind the other members; a member again gets the ``role``."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            plain, part = _plain(name), arguments.as_name(role, "role")
-            joining = agent_named(self._engine, agent)
-            self._require_service("change", "a group of agents")
-
-            def work(uow: UnitOfWork) -> GroupMember:
-                group = self._known(uow, plain)
-                if uow.find(AGENT, joining.ref.id.bytes) is None:
-                    raise not_registered(joining.ref)
-                members = _members(uow, group)
-                for each in members:
-                    if each.agent_id == joining.ref.id:
-                        changed: GroupMember = uow.update(GROUP_MEMBER, dataclasses.replace(each, role=part))
-                        return changed
-                place = 1 + max((each.position for each in members), default=-1)
-                now = from_us(uow.now_us)
-                agent_id = AgentId(joining.ref.id)
-                made = GroupMember(MemberId(uuid7()), group.group_id, agent_id, place, now, part)
-                uow.insert(GROUP_MEMBER, made)
+        def work(uow: UnitOfWork) -> AgentGroup:
+            now = from_us(uow.now_us)
+            made = AgentGroup(GroupId(uuid7()), plain, wanted, 0, now, now, description=text)
+            if uow.insert_new(AGENT_GROUP, made):
                 return made
+            known = self._known(uow, plain)
+            if known.pattern is not wanted:
+                raise InvalidValue(field="pattern", reason=f"is {known.pattern} in the group of this name")
+            return known
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def remove(self, name: str, agent: str | EntityRef, *, deadline_ms: int | None = None) -> bool:
+    def add(self, name: str, agent: str | EntityRef, *, role: str | None = None) -> GroupMember:
+        """Let an agent join a group, behind the other members; a member again gets the ``role``."""
+        self._engine.check_open()
+        plain, part = _plain(name), arguments.as_name(role, "role")
+        joining = agent_named(self._engine, agent)
+        self._require_service("change", "a group of agents")
+
+        def work(uow: UnitOfWork) -> GroupMember:
+            group = self._known(uow, plain)
+            if uow.find(AGENT, joining.ref.id.bytes) is None:
+                raise not_registered(joining.ref)
+            members = _members(uow, group)
+            for each in members:
+                if each.agent_id == joining.ref.id:
+                    changed: GroupMember = uow.update(GROUP_MEMBER, dataclasses.replace(each, role=part))
+                    return changed
+            place = 1 + max((each.position for each in members), default=-1)
+            now = from_us(uow.now_us)
+            agent_id = AgentId(joining.ref.id)
+            made = GroupMember(MemberId(uuid7()), group.group_id, agent_id, place, now, part)
+            uow.insert(GROUP_MEMBER, made)
+            return made
+
+        return self._engine.write(work)
+
+    def remove(self, name: str, agent: str | EntityRef) -> bool:
         """Let an agent leave a group; return whether it was a member."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            plain, leaving = _plain(name), agent_named(self._engine, agent)
-            self._require_service("change", "a group of agents")
+        self._engine.check_open()
+        plain, leaving = _plain(name), agent_named(self._engine, agent)
+        self._require_service("change", "a group of agents")
 
-            def work(uow: UnitOfWork) -> bool:
-                for each in _members(uow, self._known(uow, plain)):
-                    if each.agent_id == leaving.ref.id:
-                        uow.delete(GROUP_MEMBER, each)
-                        return True
-                return False
+        def work(uow: UnitOfWork) -> bool:
+            for each in _members(uow, self._known(uow, plain)):
+                if each.agent_id == leaving.ref.id:
+                    uow.delete(GROUP_MEMBER, each)
+                    return True
+            return False
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def members(self, name: str, *, deadline_ms: int | None = None) -> builtins.list[GroupMember]:
+    def members(self, name: str) -> builtins.list[GroupMember]:
         """Return the members of a group, in the order in which they joined."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            plain = _plain(name)
-            self._require_no_user("read")
-            return self._engine.write(lambda uow: _members(uow, self._known(uow, plain)))
+        self._engine.check_open()
+        plain = _plain(name)
+        self._require_no_user("read")
+        return self._engine.write(lambda uow: _members(uow, self._known(uow, plain)))
 
     def next_speaker(
-        self,
-        name: str,
-        *,
-        choice: str | EntityRef | None = None,
-        votes: Mapping[str, str] | None = None,
-        deadline_ms: int | None = None,
+        self, name: str, *, choice: str | EntityRef | None = None, votes: Mapping[str, str] | None = None
     ) -> Agent | None:
         """Return the agent whose turn comes next, and take the turn: the next call returns the one after it."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            plain = _plain(name)
-            self._require_no_user("lead")
-            chosen = None if choice is None else agent_named(self._engine, choice, "choice").ref.id
-            ballots = {
-                agent_named(self._engine, voter, "votes").ref.id: agent_named(self._engine, voted, "votes").ref.id
-                for voter, voted in arguments.as_mapping(votes, "votes").items()
-            }
+        self._engine.check_open()
+        plain = _plain(name)
+        self._require_no_user("lead")
+        chosen = None if choice is None else agent_named(self._engine, choice, "choice").ref.id
+        ballots = {
+            agent_named(self._engine, voter, "votes").ref.id: agent_named(self._engine, voted, "votes").ref.id
+            for voter, voted in arguments.as_mapping(votes, "votes").items()
+        }
 
-            def work(uow: UnitOfWork) -> Agent | None:
-                group = self._known(uow, plain)
-                members = _members(uow, group)
-                ids = {each.agent_id for each in members}
-                for field, given in (("choice", {chosen} - {None}), ("votes", {*ballots, *ballots.values()})):
-                    if not given <= ids:
-                        raise InvalidValue(field=field, reason="names an agent that is no member of the group")
-                able = [(each, agent) for each in members if (agent := _able(uow, each)) is not None]
-                speaker = _next(group, members, able, chosen, Counter(ballots.values()))
-                if speaker is not None:
-                    uow.update(
-                        AGENT_GROUP,
-                        dataclasses.replace(
-                            group,
-                            spoken=group.spoken + 1,
-                            last_speaker_id=speaker.agent_id,
-                            updated_at=from_us(uow.now_us),
-                        ),
-                    )
-                return speaker
+        def work(uow: UnitOfWork) -> Agent | None:
+            group = self._known(uow, plain)
+            members = _members(uow, group)
+            ids = {each.agent_id for each in members}
+            for field, given in (("choice", {chosen} - {None}), ("votes", {*ballots, *ballots.values()})):
+                if not given <= ids:
+                    raise InvalidValue(field=field, reason="names an agent that is no member of the group")
+            able = [(each, agent) for each in members if (agent := _able(uow, each)) is not None]
+            speaker = _next(group, members, able, chosen, Counter(ballots.values()))
+            if speaker is not None:
+                uow.update(
+                    AGENT_GROUP,
+                    dataclasses.replace(
+                        group,
+                        spoken=group.spoken + 1,
+                        last_speaker_id=speaker.agent_id,
+                        updated_at=from_us(uow.now_us),
+                    ),
+                )
+            return speaker
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
-    def restart(self, name: str, *, deadline_ms: int | None = None) -> AgentGroup:
+    def restart(self, name: str) -> AgentGroup:
         """Start the order of a group again: the next turn is that of its first member."""
-        with bounded(deadline_ms):
-            self._engine.check_open()
-            plain = _plain(name)
-            self._require_service("change", "a group of agents")
+        self._engine.check_open()
+        plain = _plain(name)
+        self._require_service("change", "a group of agents")
 
-            def work(uow: UnitOfWork) -> AgentGroup:
-                fresh = dataclasses.replace(self._known(uow, plain), spoken=0, last_speaker_id=None)
-                group: AgentGroup = uow.update(AGENT_GROUP, dataclasses.replace(fresh, updated_at=from_us(uow.now_us)))
-                return group
+        def work(uow: UnitOfWork) -> AgentGroup:
+            fresh = dataclasses.replace(self._known(uow, plain), spoken=0, last_speaker_id=None)
+            group: AgentGroup = uow.update(AGENT_GROUP, dataclasses.replace(fresh, updated_at=from_us(uow.now_us)))
+            return group
 
-            return self._engine.write(work)
+        return self._engine.write(work)
 
     # --- rules -----------------------------------------------------------------------------------
 
