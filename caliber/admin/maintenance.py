@@ -18,6 +18,8 @@ from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 PAGE: Final = 500
+_JOB_HISTORY_US: Final = 7 * 86_400 * 1_000_000
+"""Time that ended jobs are kept."""
 """The most ended records that one transaction deletes."""
 
 
@@ -48,7 +50,7 @@ def maintain(engine: Engine) -> dict[str, int]:
             if engine.store.plans[relation.name].lapsed is not None:
                 out[relation.plural] = len(lapsed)
         out |= {"windows": 0, "events": 0, "changes": 0}
-        out["jobs"] = uow.execute("job.prune", now - engine.config.jobs.history_ms * 1_000)
+        out["jobs"] = uow.execute("job.prune", now - _JOB_HISTORY_US)
         windows = before(retention.windows_ms)
         out["windows"] = uow.execute("window.prune", now, _LONG_AGO if windows is None else windows)
         events = before(retention.events_ms)

@@ -53,7 +53,7 @@ class AgentMemoryView:
         config = self._engine.config
         scoring = config.access.views.scoring
         count = config.search.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        by_role = RoleScoring(self._role, _TYPE, self._types, scoring, config.search.neutral_importance, count)
+        by_role = RoleScoring(self._role, _TYPE, self._types, config.search.neutral_importance, count)
         return self._searching.search_many(
             [arguments.as_text(query, "query", allow_empty=True)],
             kinds=(NOTE.name,),

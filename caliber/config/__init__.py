@@ -3,7 +3,6 @@
 from caliber.config.access.rights import AccessConfig, VisibilityConfig
 from caliber.config.context import (
     AssemblyConfig,
-    DebugConfig,
     PersistenceConfig,
     SectionPriorities,
     TokensConfig,
@@ -12,7 +11,6 @@ from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule
 from caliber.config.knobs import FrozenMap
 from caliber.config.lifecycle import (
     CloseConfig,
-    NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
     SummariesConfig,
@@ -69,7 +67,6 @@ __all__ = [
     "CloseConfig",
     "ConfigWarning",
     "ContextDagConfig",
-    "DebugConfig",
     "DosageConfig",
     "EmbeddingConfig",
     "FieldConfig",
@@ -82,7 +79,6 @@ __all__ = [
     "InjectionRule",
     "MemoryConfig",
     "MemoryRetentionConfig",
-    "NotesConfig",
     "PCPConfig",
     "PersistenceConfig",
     "PolicyAction",

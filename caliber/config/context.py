@@ -203,15 +203,3 @@ class AssemblyConfig(Section):
         shares: Any = self.section_shares
         floor, cap = shares.get(section, (0.0, 1.0))
         return float(floor), float(cap)
-
-
-class DebugConfig(Section):
-    """Limits of the SQL views for people."""
-
-    trace_limit: Int = knob("Events that trace returns.", "C-121", source_value=100, ge=1)
-    view_limit: Int = knob(
-        "Newest windows, and artifacts, that the SQL views of them show (caliber db views).",
-        "C-121",
-        source_value=100,
-        ge=1,
-    )

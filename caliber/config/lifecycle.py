@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from caliber.config.cron import check_time_zone
-from caliber.config.knobs import Duration, Flag, Int, Name, Real, Section, knob
+from caliber.config.knobs import Duration, Flag, Int, Name, Section, knob
 from caliber.model.access import AgentRole, Principal, PrincipalKind
 
 TimeZone = Annotated[Name, AfterValidator(check_time_zone)]
@@ -67,7 +67,6 @@ class JobsConfig(Section):
         "The wait after a first failed attempt; each further one doubles it.", "ours", unit="ms", gt=0
     )
     backoff_max_ms: Duration = knob("The longest wait between two attempts.", "ours", unit="ms", gt=0)
-    history_ms: Duration = knob("Time that ended jobs are kept.", "ours", unit="ms", ge=0)
     workers: Int = knob("Jobs of a store that run in the background at once.", "ours", ge=1, le=64)
 
 
@@ -80,26 +79,11 @@ class TrajectoryConfig(Section):
     store_goal_text: Flag = knob("Keep the text of a goal, not only its hash.", "K-027")
 
 
-class NotesConfig(Section):
-    """Knowledge kept beyond its trajectory."""
-
-    initial_confidence: Real = knob(
-        "Confidence of a note made by consolidation.", "C-121", source_value=1.0, ge=0, le=1
-    )
-
-
 class LearningConfig(Section):
     """Facts about people, learnt from messages by ``remember``."""
 
     method: Literal["model", "rules"] = knob(
         "Way to find facts: model, the language model that summarization_provider names, or rules.", "ours"
-    )
-    max_facts: Int = knob(
-        "Most facts learnt from the messages of one call, and most known facts of one person that a language"
-        " model gets to see.",
-        "ours",
-        ge=1,
-        le=10_000,
     )
 
 

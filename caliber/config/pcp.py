@@ -73,7 +73,6 @@ class AntiSprawlConfig(Section):
     vocabulary_enforcement: Flag = knob("Tags of artifacts must be in vocabulary.", "C-255, C-257", source_value=False)
     vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281")
     duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", source_value=True)
-    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", source_value=5, ge=1)
     duplicate_similarity: Real = knob(
         "Similarity from which two are duplicates.", "C-121", source_value=0.95, ge=0, le=1
     )

@@ -48,12 +48,9 @@ class HttpConfig(Section):
     """Requests to a provider that is a service."""
 
     timeout_ms: Duration = knob("Longest time of a whole request.", "M-009", unit="ms", source_value=30_000, gt=0)
-    connect_timeout_ms: Duration = knob("Longest wait for a connection.", "ours", unit="ms", gt=0)
     requests_per_minute: Int = knob("Requests sent in a minute; 0 for any number.", "M-016", ge=0)
     tokens_per_minute: Int = knob("Tokens sent in a minute, as estimated; 0 for any number.", "M-016", ge=0)
     max_connections: Int = knob("Connections, hence requests, at a time.", "ours", ge=1, le=1_000)
-    keepalive_ms: Duration = knob("Time that an idle connection stays open.", "ours", unit="ms", gt=0)
-    max_response_bytes: Int = knob("Largest answer that is accepted.", "ours", unit="bytes", ge=1_024)
     proxy: Literal["none", "environment"] = knob(
         "Proxy settings to follow: none, or HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY of the environment.", "ours"
     )
@@ -72,8 +69,6 @@ class ChatConfig(Section):
         ge=64,
     )
     max_output_tokens: Int = knob("Longest answer the model may give.", "ours", unit="tokens", ge=16)
-    max_items: Int = knob("Most artifacts, notes or decisions taken from one answer.", "ours", ge=1, le=10_000)
-    max_item_chars: Int = knob("Longest text of one of them.", "ours", unit="characters", ge=1)
     retry_invalid: Flag = knob("Ask again after an answer that cannot be used.", "ours")
     prompts: Name = knob("Instructions to the model: builtin, or a folder with a file for each call.", "ours")
     temperature: Annotated[Real, Field(ge=0)] | Literal["unsent"] = knob(
@@ -141,9 +136,6 @@ class VectorConfig(Section):
     hnsw_ef_search: Int = knob(
         "HNSW: candidates that a search keeps; never fewer than its limit.", "ours", ge=1, le=1_000
     )
-    hnsw_max_scan_tuples: Int = knob(
-        "HNSW: vectors that a filtered search examines before it compares all that meet the filter.", "ours", ge=1
-    )
     ivfflat_lists: Int = knob(
         "IVFFlat: number of lists; built once there are ten vectors for each.",
         "C-121",
@@ -151,7 +143,6 @@ class VectorConfig(Section):
         ge=1,
         le=32_768,
     )
-    ivfflat_probes: Int = knob("IVFFlat: lists that a search examines first.", "ours", ge=1, le=32_768)
 
 
 class EmbeddingConfig(Section):
@@ -190,7 +181,6 @@ class EmbeddingConfig(Section):
         unit="tokens",
         ge=1,
     )
-    cache_entries: Int = knob("Vectors of recent texts kept in memory.", "ours", ge=0)
 
     def entry_of(self, kind: str) -> str:
         """Return the entry of ``embed`` that decides when a kind is embedded: its own, or ``default``."""

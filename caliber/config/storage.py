@@ -69,26 +69,11 @@ class StorageConfig(Section):
         "design",
     )
     busy_timeout_ms: Duration = knob("Longest wait for another process's write lock.", "ours", unit="ms", ge=0)
-    fork_wait_ms: Duration = knob(
-        "Longest wait of a fork for calls of SQLite to end; a child forked after that must not open the store.",
-        "ours",
-        unit="ms",
-        ge=0,
-    )
     readers: Int = knob("Connections that read while one writes.", "ours", ge=1, le=256)
     wal_autocheckpoint_pages: Int = knob(
         "Pages in the WAL before a checkpoint writes them into the file.", "ours", unit="pages", ge=1
     )
-    mmap_bytes: Int = knob(
-        "Part of the file read through memory mapping; 0 for none. If another program cuts a mapped file"
-        " short, the process ends instead of raising an error.",
-        "ours",
-        unit="bytes",
-        ge=0,
-    )
     cache_kib: Int = knob("Page cache of each connection.", "ours", unit="KiB", ge=64, le=2**31 - 1)
-    statement_cache: Int = knob("Prepared statements each connection keeps.", "ours", ge=16, le=65_536)
-    group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)
     group_wait_us: Int = knob(
         "Wait of a shared commit for more writers; 0 for none.",
         "ours",
@@ -146,7 +131,6 @@ class PostgresConfig(Section):
         ge=0,
         le=65_536,
     )
-    group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)
     group_wait_us: Int = knob(
         "Wait of a shared commit for more writers; 0 for none.",
         "ours",

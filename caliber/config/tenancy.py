@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Section, knob
+from caliber.config.knobs import Duration, Flag, FrozenMap, Name, Section, knob
 from caliber.config.secret import SecretRef
 from caliber.config.storage import MEMORY, AnyStorage, PostgresConfig, StorageConfig, path_text, resolved, schema_text
 from caliber.model.tenants import place_name
@@ -85,7 +85,6 @@ class SqliteDirectory(Section):
     path: Annotated[Name, AfterValidator(_file)] = knob(
         "File of the directory, relative to this file, or env:NAME for a variable that holds it.", "O-1"
     )
-    busy_timeout_ms: Duration = knob("Longest wait for another process's write lock.", "ours", unit="ms", ge=0)
 
     def resolve_path(self) -> str:
         """Return the path to open now. Raises: MissingRequired when the named variable is unset."""
@@ -98,11 +97,6 @@ class PostgresDirectory(Section):
     adapter: Literal["postgres"] = knob("Database of the directory.", "O-1")
     dsn: SecretRef = knob("DSN of the database, as env:NAME of a variable that holds it.", "K-072")
     schema_name: Annotated[Name, AfterValidator(schema_text)] = knob("Schema of the directory.", "O-1")
-    connect_timeout_ms: Duration = knob(
-        "Longest time to connect; rounded up to whole seconds.", "ours", unit="ms", ge=2_000
-    )
-    statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "ours", unit="ms", ge=0)
-    lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "ours", unit="ms", ge=0)
 
 
 def _adapter_of(value: Any) -> str:
@@ -133,7 +127,6 @@ class TenancyConfig(Section):
         "Compare every row while writers wait (false: compare before, and then only the rows that changed since).",
         "ours",
     )
-    batch_rows: Int = knob("Rows that a move keeps in memory at once.", "ours", unit="rows", ge=1, le=1 << 20)
     directory: AnyDirectory = knob("The directory: the data source of each tenant.", "O-1")
     sources: Annotated[FrozenMap[AnySource], Field(min_length=1)] = knob("The data sources, by name.", "O-1")
 

@@ -16,13 +16,12 @@ import pydantic
 from pydantic import Field, PrivateAttr
 
 from caliber.config import faults
-from caliber.config.access.rights import AccessConfig, AgentsConfig, WorkspaceConfig
+from caliber.config.access.rights import AccessConfig, AgentsConfig
 from caliber.config.bases import KNOB as BASE
 from caliber.config.bases import complete
 from caliber.config.context import (
     TOKEN_BUDGET_MAX,
     AssemblyConfig,
-    DebugConfig,
     PersistenceConfig,
     SectionPriorities,
     TokensConfig,
@@ -33,7 +32,6 @@ from caliber.config.lifecycle import (
     CloseConfig,
     JobsConfig,
     LearningConfig,
-    NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
     SummariesConfig,
@@ -141,15 +139,12 @@ class CaliberConfig(Section):
     trajectory: TrajectoryConfig = knob("Tasks.", "C-237")
     close: CloseConfig = knob("Closing a scope.", "C-215")
     summaries: SummariesConfig = knob("Summaries of blocks of turns.", "design")
-    notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
     learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
-    workspace: WorkspaceConfig = knob("Values, tasks and calendar that agents share.", "P-062")
     pcp: PCPConfig = knob("Persistent Context Protocol: checkpoints, limits and checks.", "C-119")
     principal: PrincipalConfig = knob("The principal of a handle that is opened without one.", "design")
     agents: AgentsConfig = knob("Agents that share the store.", "C-418")
     access: AccessConfig = knob("Access to records, and views of roles.", "M-131")
     trust: TrustConfig = knob("Trust labels of content that is written without one.", "design")
-    debug: DebugConfig = knob("Limits of the SQL views for people.", "C-121")
     aio: AioConfig = knob("The asynchronous face.", "O-4")
     jobs: JobsConfig = knob("Jobs: work in the background.", "C-229")
     policy_engine: PolicyEngineConfig = knob("Execution of policies.", "C-229")

@@ -10,7 +10,7 @@ import functools
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,9 @@ _NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4
 """Factor by which more events are read where the principal may not see some of them."""
 _COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
+
+TRACE_LIMIT: Final = 100
+"""Events that a trace returns without a limit."""
 
 
 class Reader:
@@ -345,7 +348,7 @@ class Reader:
         """Return a trajectory's events, newest first, those of a moment ago included."""
         engine = self._engine
         engine.check_open()
-        count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
+        count = TRACE_LIMIT if limit is None else arguments.as_whole(limit, "limit", 1)
         tasks = self._readers.within(engine.snapshot())[TASKS]
         if tasks.find(trajectory_id.bytes) < 0 or not self._readers.sees_task(trajectory_id.bytes):
             raise self._readers.not_found(TASKS, trajectory_id)

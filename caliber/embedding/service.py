@@ -24,6 +24,8 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+CACHE_ENTRIES: Final = 10_000
+"""Vectors of recent texts kept in memory."""
 _SETTLED_BATCHES: Final = 8
 """Batches of records for whose vectors a caller may wait: an import goes on behind."""
 
@@ -127,7 +129,7 @@ def _target(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, 
         space,
         long_text=long_text_rule(engine.config, provider, engine.count_text),
         batch_size=settings.batch_size,
-        cache_entries=settings.cache_entries,
+        cache_entries=CACHE_ENTRIES,
         backing=StoreVectorCache(engine.store, engine.memory, engine.clock.now_us) if durable else None,
         truncated=truncated,
         local=isinstance(provider, LocalEmbedding),

@@ -142,7 +142,6 @@ class NoteMaker:
         trust: TrustLabel,
         changed: dict[uuid.UUID, PreparedNote],
     ) -> PreparedNote:
-        config = self._engine.config
         readers = self._readers_of(trajectory)
         known = self._mergeable(snapshot, made, trust, readers)
         if known is not None:
@@ -157,7 +156,7 @@ class NoteMaker:
             entity_type=made.entity_type,
             note_type=made.note_type,
             content=made.content,
-            confidence=min(made.confidence, config.notes.initial_confidence),
+            confidence=made.confidence,
             token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=made.content),
             visible_to=readers,
             created_by=author_of(self._principal),

@@ -69,6 +69,8 @@ _CONTEXT_BYTES: Final = 16_000
 """The bytes of the user's earlier turns that are looked through with each batch."""
 _LOCKS: Final = 64
 """Locks that users share: threads that learn about one user do so one after the other."""
+MAX_FACTS: Final = 100
+"""Most facts learnt from one call, and most known facts of one person that a language model gets to see."""
 TOO_MANY: Final = "more facts than one call may teach"
 
 
@@ -204,7 +206,7 @@ class Learner:
         provider = self._engine.summarization
         if self._config.method == "rules" or not isinstance(provider, LearningProvider):
             return None
-        return Asking(provider, self._config.max_facts)
+        return Asking(provider, MAX_FACTS)
 
     def _turns(self, keys: Iterable[uuid.UUID]) -> list[Turn]:
         """Return the turns that still stand, and still teach."""
@@ -235,7 +237,7 @@ class Learner:
         for turn, found in self._by_rule(turns) if asking is None else asking.read(user, turns):
             if isinstance(found, Refused):
                 refusals.append(_Refusal(found, turn))
-            elif len(statements) < self._config.max_facts:
+            elif len(statements) < MAX_FACTS:
                 stated_at = min(turn.occurred_at or turn.created_at, now)
                 if found.day is not None:  # "I moved to Berlin in 2019"
                     stated_at = min(stated_at, datetime.combine(found.day, time(), stated_at.tzinfo))
@@ -244,7 +246,7 @@ class Learner:
             else:
                 refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
         refusals.sort(key=lambda each: each.refused.reason != NOT_READ)  # of these none may be left out
-        return statements, refusals[: self._config.max_facts]
+        return statements, refusals[:MAX_FACTS]
 
     def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
         reader = apart(_reader)

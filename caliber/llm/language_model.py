@@ -45,6 +45,9 @@ T = TypeVar("T")
 _TEXT: Final = {"type": "string"}
 _SHARE: Final = {"type": "number"}
 _WHOLE: Final = {"type": "integer"}
+MAX_ITEMS: Final = 100
+"""Most artifacts, notes or decisions taken from one answer."""
+MAX_ITEM_CHARS: Final = 4_000
 _REASON_CHARS: Final = 1_000
 _PART_OF_INPUT: Final = 4
 """Share of the input that a summary of a part may take: four such parts become one, so summarizing in steps ends."""
@@ -226,7 +229,7 @@ class LanguageModelProvider:
         ]
         limit = self._settings.max_input_tokens
         asked = [document for document in documents if self._count_tokens(_json(document)) <= limit]
-        for group in self._packed(asked, self._settings.max_items):
+        for group in self._packed(asked, MAX_ITEMS):
             numbers: list[int] = [document["cluster"] for document in group]
 
             def read(answer: Answer, numbers: list[int] = numbers) -> list[ConsolidationDecision]:
@@ -264,7 +267,7 @@ class LanguageModelProvider:
             for number, question in enumerate(questions)
         ]
         decisions: list[FactDecision] = []
-        for group in self._packed(documents, self._settings.max_items):
+        for group in self._packed(documents, MAX_ITEMS):
 
             def read(answer: Answer, group: list[dict[str, Any]] = group) -> list[FactDecision]:
                 items = self._items(answer, "actions")
@@ -358,10 +361,10 @@ class LanguageModelProvider:
     # --- reading answers -------------------------------------------------------------------------
 
     def _items(self, answer: Answer, field: str) -> list[Answer]:
-        return answer.only([field]).field(field).items(self._settings.max_items)
+        return answer.only([field]).field(field).items(MAX_ITEMS)
 
     def _text(self, answer: Answer, field: str) -> str:
-        return answer.only([field]).field(field).text(self._settings.max_item_chars).strip()
+        return answer.only([field]).field(field).text(MAX_ITEM_CHARS).strip()
 
     def _decisions(
         self, answer: Answer, numbers: Sequence[int], clusters: Sequence[Sequence[ConsolidationMember]]
@@ -380,7 +383,7 @@ class LanguageModelProvider:
             turn.refuse("is the number of no turn")
         return ExtractedArtifact(
             item.field("artifact_type").choice(ArtifactType),
-            item.field("content").text(self._settings.max_item_chars).strip(),
+            item.field("content").text(MAX_ITEM_CHARS).strip(),
             item.field("confidence").fraction(),
             turn.value,
         )
@@ -393,8 +396,8 @@ class LanguageModelProvider:
         return ExtractedFact(
             item.field("person").text(MAX_ENTITY_CHARS).strip(),
             item.field("attribute").choice(PersonAttribute),
-            item.field("value").text(self._settings.max_item_chars).strip(),
-            item.field("statement").text(self._settings.max_item_chars).strip(),
+            item.field("value").text(MAX_ITEM_CHARS).strip(),
+            item.field("statement").text(MAX_ITEM_CHARS).strip(),
             turn.value,
         )
 
@@ -404,7 +407,7 @@ class LanguageModelProvider:
             item.field("entity").text(MAX_ENTITY_CHARS).strip(),
             item.field("entity_type").text(MAX_ENTITY_CHARS).strip(),
             item.field("note_type").choice(NoteType),
-            item.field("content").text(self._settings.max_item_chars).strip(),
+            item.field("content").text(MAX_ITEM_CHARS).strip(),
             item.field("confidence").fraction(),
         )
 
@@ -415,7 +418,7 @@ class LanguageModelProvider:
             survivor = item.field("survivor").whole(0, len(cluster) - 1)
             return ConsolidationDecision(action, keys, survivor=keys[survivor])
         if action is ConsolidationAction.MERGE:
-            content = item.field("content").text(self._settings.max_item_chars).strip()
+            content = item.field("content").text(MAX_ITEM_CHARS).strip()
             return ConsolidationDecision(action, keys, content=content)
         return ConsolidationDecision(action, keys)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Final
 
 from caliber.access.visibility import Readers
 from caliber.config.pcp import AntiSprawlConfig
@@ -24,6 +25,9 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.validity import visible_rows
 from caliber.search.service import Searching
 from caliber.trajectory.artifacts import NewArtifact
+
+DUPLICATE_LIMIT: Final = 5
+"""Near duplicates that one lint reports."""
 
 
 class Linter:
@@ -70,7 +74,7 @@ class Linter:
             return
         allowed = visible_rows(owners, self._engine.clock.now_us(), readers.over(owners))
         allowed[number] = False
-        rows, scores = index.best(vectors[0], owners, allowed, knobs.duplicate_limit, knobs.duplicate_similarity)
+        rows, scores = index.best(vectors[0], owners, allowed, DUPLICATE_LIMIT, knobs.duplicate_similarity)
         if not len(rows):
             return
         kind = kind_named(owners.relation.name)

@@ -49,7 +49,7 @@ class Counted:
 class View:
     """One view over one relation; ``only`` keeps rows whose column has the value, ``descending`` orders them.
 
-    A ``limited`` one shows only the first ``debug.view_limit`` rows.
+    A ``limited`` one shows only the newest rows.
     """
 
     name: str
@@ -127,7 +127,7 @@ VIEWS: Final[tuple[View, ...]] = (
     View(
         "caliber_debug_context",
         "context_window",
-        "The newest windows, up to debug.view_limit. Their sections are packed: `caliber explain` shows them.",
+        "The newest windows. Their sections are packed: `caliber explain` shows them.",
         (
             ViewColumn("window_id", "window_id"),
             ViewColumn("assembled_at", "assembled_at"),
@@ -141,7 +141,7 @@ VIEWS: Final[tuple[View, ...]] = (
     View(
         "caliber_debug_recent_artifacts",
         "artifact",
-        "The newest artifacts, up to debug.view_limit, with the size of their content.",
+        "The newest artifacts, with the size of their content.",
         (
             ViewColumn("artifact_id", "artifact_id"),
             ViewColumn("trajectory_id", "trajectory_id"),

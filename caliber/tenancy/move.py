@@ -44,6 +44,8 @@ from caliber.storage.maintain.moving import (
 from caliber.storage.migrate.migrations import check_needed
 from caliber.tenancy.directory import Directory
 
+BATCH_ROWS: Final = 2_048
+"""Rows that a move keeps in memory at once."""
 ROUNDS_MOST: Final = 8
 """How often a copy is brought up to date before writers are blocked for the rest."""
 FEW: Final = 2_000
@@ -127,7 +129,7 @@ class Move:
         self._directory = directory
         self._hooks = hooks
         self._token = uuid.uuid4().hex
-        self._rows = directory.config.batch_rows
+        self._rows = BATCH_ROWS
         hooks.progress("begin", 0, None)
         self._tenant = self._begin(directory.get(name), directory.new_place(name, source))
         assert self._tenant.target is not None

@@ -32,6 +32,8 @@ from caliber.workspace.records import SharedRecords
 from caliber.workspace.reminders import enqueue_reminder, next_reminder, repetition_of
 
 REMINDER_MINUTES_MAX: Final = 366 * 24 * 60
+OCCURRENCES_MAX: Final = 10_000
+"""Most occurrences of events, or reminders, that one call lists."""
 _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _CHECKED: Final = ("starts_at", "ends_at", "time_zone", "rrule", "reminder_minutes")
@@ -184,7 +186,7 @@ class Calendar:
     ) -> list[Occurrence]:
         """Return the occurrences from ``since`` on, before ``until``, by start; also those under way at ``since``.
 
-        At most ``limit``, by default ``workspace.occurrences_max``, however often an event is repeated.
+        At most ``limit``, by default 10,000, however often an event is repeated.
 
         Raises: InputError kinds; PermissionDenied for another user; ExtraNotInstalled for a repeated event.
         """
@@ -212,10 +214,9 @@ class Calendar:
             raise RequiredFieldMissing(field="since" if first is None else "until")
         if last < first:
             raise InvalidValue(field="until", reason="lies before since")
-        limit_max = self._engine.config.workspace.occurrences_max
-        most = limit_max if limit is None else arguments.as_whole(limit, "limit", 1)
-        if most > limit_max:
-            raise InvalidValue(field="limit", reason=f"must be at most workspace.occurrences_max = {limit_max}")
+        most = OCCURRENCES_MAX if limit is None else arguments.as_whole(limit, "limit", 1)
+        if most > OCCURRENCES_MAX:
+            raise InvalidValue(field="limit", reason=f"must be at most {OCCURRENCES_MAX}")
         return first, last, most
 
 

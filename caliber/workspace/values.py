@@ -29,6 +29,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.watching import Watch
 
 KEY_BYTES: Final = 1_024
+VALUE_CHARS: Final = 1 << 20
+"""Longest value under a key, as JSON."""
 """The longest key: databases index no text that is much longer."""
 _KIND: Final = WORKSPACE_VALUE.name
 
@@ -66,7 +68,7 @@ class Values:
         """
         self._require_agent("write")
         wanted = _as_key(key, "key")
-        plain = as_json(value, "value", self._engine.config.workspace.value_chars)
+        plain = as_json(value, "value", VALUE_CHARS)
         expected = None if version is None else arguments.as_whole(version, "version")
 
         def work(uow: UnitOfWork, lost: builtins.list[WorkspaceValue]) -> WorkspaceValue:

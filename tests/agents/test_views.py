@@ -15,8 +15,9 @@ from support.weeks import SetClock
 
 import caliber
 from caliber.model import AgentRole, NoteType, Principal
-from caliber.model.errors import ConfigError, InvalidValue, PermissionDenied, RequiredFieldMissing
-from caliber.search.ranking.roles import weighted_parts
+from caliber.model.errors import InvalidValue, PermissionDenied, RequiredFieldMissing
+from caliber.search.ranking import roles
+from caliber.search.ranking.roles import WEIGHTS, weighted_parts
 
 pytestmark = pytest.mark.databases("all")
 MODES = pytest.mark.parametrize("mode", ["resident", "backend"])
@@ -129,7 +130,7 @@ def test_the_latest_used_notes_come_first(backend: Backend, mode: str) -> None:
 @MODES
 def test_hits_are_ordered_by_the_score_of_the_role(backend: Backend, mode: str) -> None:
     clock = SetClock()
-    knobs = {f"{SCORING}enabled": True, f"{SCORING}candidates": 10, "search__mode": mode}
+    knobs = {f"{SCORING}enabled": True, "search__mode": mode}
     memory = backend.open(embedding_provider=None, policies=[], jobs__poll_ms=0, clock=clock, **knobs)
     used = note(memory, "lantern that is used", "bug", importance=2.0).note_id
     note(memory, "lantern lantern lantern", importance=8.0)
@@ -164,8 +165,11 @@ def test_hits_are_ordered_by_the_score_of_the_role(backend: Backend, mode: str) 
     assert memory.search("lantern", kinds=["note"]).hits[0].content == "lantern lantern lantern"
 
 
-def test_only_the_best_hits_are_ordered_anew(open_store: Callable[..., caliber.Caliber]) -> None:
-    memory = open_store(**{f"{SCORING}enabled": True, f"{SCORING}candidates": 1})
+def test_only_the_best_hits_are_ordered_anew(
+    open_store: Callable[..., caliber.Caliber], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roles, "CANDIDATES", 1)
+    memory = open_store(**{f"{SCORING}enabled": True})
     note(memory, "lantern lantern", "bug", importance=1.0)
     note(memory, "lantern among words that count for little here", "bug", importance=10.0)
     memory.flush()
@@ -174,9 +178,9 @@ def test_only_the_best_hits_are_ordered_anew(open_store: Callable[..., caliber.C
     assert contents(view.search("lantern", limit=2))[0].startswith("lantern among")
 
 
-def test_weights_of_a_role_add_up_to_one(backend: Backend) -> None:
-    with pytest.raises(ConfigError, match=r"access\.views\.scoring\.weights\.reviewer"):
-        backend.open(**{f"{SCORING}weights__reviewer__base": 0.6})
+@pytest.mark.parametrize("role", AgentRole)
+def test_weights_of_a_role_add_up_to_one(role: AgentRole) -> None:
+    assert sum(WEIGHTS[role]) == pytest.approx(1.0)
 
 
 @given(
@@ -189,14 +193,11 @@ def test_weights_of_a_role_add_up_to_one(backend: Backend) -> None:
 def test_scores_lie_in_the_unit_interval_and_rise_with_each_part(
     importance: float, uses: int, days: float, role: AgentRole, interesting: bool
 ) -> None:
-    settings = caliber.profiles.reference(":memory:").access.views.scoring
     now = 1_700_000_000_000_000
 
     def score(uses: int, days: float, interesting: bool) -> float:
         last = np.array([now - int(days * 86_400_000_000)])
-        parts = weighted_parts(
-            settings, role, np.array([importance]), np.array([uses]), last, np.array([interesting]), now
-        )
+        parts = weighted_parts(role, np.array([importance]), np.array([uses]), last, np.array([interesting]), now)
         return float(sum(parts.values())[0])
 
     at = score(uses, days, interesting)

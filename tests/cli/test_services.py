@@ -89,7 +89,7 @@ def test_sections_that_are_not_set_are_described_whole() -> None:
         "# [embedding_provider]": ("provider_type", "endpoint", "api_key"),
         "# [embedding_provider.http]": ("timeout_ms", "requests_per_minute", "proxy", "trusted"),
         "# [vector]": ("dimensions", "distance_metric"),
-        "# [summarization_provider.http]": ("max_response_bytes",),
+        "# [summarization_provider.http]": ("tokens_per_minute",),
         "# [summarization_provider.chat]": ("prompts", "temperature", "retry_invalid"),
     }.items():
         part = text.split(f"{header}\n")[1].split("\n\n")[0]

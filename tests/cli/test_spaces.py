@@ -96,7 +96,7 @@ def test_strays_and_rebuilding_are_told(here: Path) -> None:
 
 def test_an_outage_says_how_far_it_came_and_what_to_do(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A service that nobody answers for: the port is closed.
-    quick = {"timeout_ms": 500, "connect_timeout_ms": 200}
+    quick = {"timeout_ms": 500}
     known = dict(services.EMBEDDING["ollama"])
     remote = {**known, "endpoint": "http://127.0.0.1:9", "dimensions": 48, "http": {**known["http"], **quick}}
     configure(remote, **{"llm_retry_config.max_retries": 0})

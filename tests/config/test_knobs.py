@@ -59,11 +59,11 @@ def check(case: Case, request: pytest.FixtureRequest, folder: Path) -> None:
 
 
 def test_a_knob_that_does_nothing_is_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    deaf = Case("debug.trace_limit", lambda *_: 1, (1, 1), (2, 1))
+    deaf = Case("search.default_limit", lambda *_: 1, (1, 1), (2, 1))
     with pytest.raises(AssertionError, match="two values look the same"):
         check(deaf, request, tmp_path)
     (tmp_path / "again").mkdir()
-    with pytest.raises(AssertionError, match=r"debug\.trace_limit = 2"):
+    with pytest.raises(AssertionError, match=r"search\.default_limit = 2"):
         check(replace(deaf, other=(2, 2)), request, tmp_path / "again")
 
 

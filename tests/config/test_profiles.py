@@ -63,12 +63,8 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "assembly.separator": "\n\n",
     "pcp.dosage.critical_priority": 90,
     "pcp.dosage.compress_ratio": 0.5,
-    "pcp.anti_sprawl.duplicate_limit": 5,
     "pcp.anti_sprawl.duplicate_similarity": 0.95,
-    "debug.trace_limit": 100,
-    "debug.view_limit": 100,
     "tokens.bytes_per_token": 3.5,
-    "notes.initial_confidence": 1.0,
     "policy_engine.time_zone": "UTC",
     "vector.ivfflat_lists": 100,
     "vector.hnsw_m": 16,
@@ -113,10 +109,6 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "access.views.interests.optimizer": ["decision", "pattern", "skill"],
     "access.views.interests.reviewer": ["bug", "test", "decision"],
     "access.views.interests.executor": ["implementation", "pattern", "bug"],
-    "access.views.scoring.full_uses": 10,
-    "access.views.scoring.half_life_ms": 2_592_000_000,
-    "access.views.scoring.interesting": 0.8,
-    "access.views.scoring.other": 0.3,
 }
 
 

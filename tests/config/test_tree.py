@@ -39,8 +39,7 @@ TENANCY = {
     "new_tenants": "files",
     "fence_ms": "10s",
     "verify_in_fence": True,
-    "batch_rows": 2_048,
-    "directory": {"adapter": "sqlite", "path": "tenants.db", "busy_timeout_ms": "5s"},
+    "directory": {"adapter": "sqlite", "path": "tenants.db"},
     "sources": {"files": {**profiles.reference("a.db").to_mapping()["storage"], "path": "{tenant}.db"}},
 }
 SAMPLE = profiles.reference(
@@ -250,9 +249,6 @@ WRONG: dict[str, list[Any]] = {
     "assembly.separator": ["x" * 65, 1, None],
     "tokens.bytes_per_token": [0, -1.0, math.nan, math.inf, "3.5", None],
     "tokens.estimator": ["tiktoken", None],
-    "notes.initial_confidence": RATIO,
-    "debug.trace_limit": POSITIVE,
-    "debug.view_limit": POSITIVE,
     "pcp.context_dag.enabled": [1, "true", None],  # C-250
     "pcp.context_dag.max_depth": POSITIVE,
     "pcp.context_dag.prune_strategy": ["Lru", "oldest", None],  # C-506
@@ -524,7 +520,7 @@ def test_contradictions_are_reported_beside_unrelated_faults(
     data = sample()
     for path, value in changes.items():
         put(data, path, value)
-    del data["debug"]
+    del data["aio"]
     found = faults(data)
     assert {type(error) for error in found} == {MissingRequired, IncompatibleOptions}
     assert any(error.context.get("option_a") == option_a for error in found)

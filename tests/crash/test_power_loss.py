@@ -43,10 +43,8 @@ class Run:
         self.cuts: list[Cut] = []
         self._disk = disk
         folder.mkdir(parents=True, exist_ok=True)
-        # Pages are never mapped into memory: the VFS would not see what is written there.
         settings = settings_for(
-            str(folder / "store.db"), storage__durability=durability, storage__mmap_bytes=0,
-            storage__wal_autocheckpoint_pages=25,
+            str(folder / "store.db"), storage__durability=durability, storage__wal_autocheckpoint_pages=25,
         )  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(connection, "VFS", NAME)

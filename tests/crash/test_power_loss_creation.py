@@ -43,7 +43,7 @@ class Created:
 def _create_store(path: Path) -> None:
     # Pages are never mapped into memory: the VFS would not see what is written there.
     with contextlib.suppress(Conflict):  # it is whole
-        caliber.create(settings_for(str(path), storage__mmap_bytes=0))
+        caliber.create(settings_for(str(path)))
 
 
 def _use_store(path: Path) -> None:

@@ -83,7 +83,6 @@ def test_an_adapter_binds_to_the_store() -> None:
                          "schema_name": "agent", "durability": "commit", "pool_timeout_ms": 5s,
                          "connect_timeout_ms": 5s,
                          "statement_timeout_ms": 30s, "lock_timeout_ms": 10s, "prepared_max": 1024,
-                         "group_max_batch": 64,
                          "group_wait_us": 0, "serialization_retries": 3 }
             }
             """

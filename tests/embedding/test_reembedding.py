@@ -255,8 +255,7 @@ def test_each_search_is_answered_from_one_space(tmp_path: Path) -> None:
     def open_with(provider: Any, previous: Any = None) -> caliber.Caliber:
         vector = {
             "dimensions": provider.dimensions, "index_type": "exact", "distance_metric": "cosine", "hnsw_m": 16,
-            "hnsw_ef_construction": 64, "hnsw_ef_search": 100, "hnsw_max_scan_tuples": 20_000, "ivfflat_lists": 100,
-            "ivfflat_probes": 10,
+            "hnsw_ef_construction": 64, "hnsw_ef_search": 100, "ivfflat_lists": 100,
         }  # fmt: skip
         made = config(str(path), **{**plain, "vector": vector})
         if not path.exists():

@@ -11,6 +11,7 @@ from support.llm.services import KEY, KEY_NAME, language_model
 from support.providers import ScriptedLearner
 
 import caliber
+from caliber.learning import learner
 from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.model.errors import NotFound
 from caliber.model.jobs import JobState
@@ -186,8 +187,9 @@ def test_facts_about_another_user_belong_to_whose_message_states_them(
     assert held(memory) == {"lives in Rome"}  # a bob whom maria knows
 
 
-def test_a_thousand_facts_are_bounded(backend: Any, provider: ScriptedLearner) -> None:
-    memory = backend.open(summarization_provider=provider, learning__max_facts=3)
+def test_a_thousand_facts_are_bounded(backend: Any, provider: ScriptedLearner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "MAX_FACTS", 3)
+    memory = backend.open(summarization_provider=provider)
     provider.facts = lambda turns: [fact(f"word{at}", f"likes word{at}", LIKES)(turns) for at in range(1_000)]
     learned = remember(memory, " ".join(f"word{at}" for at in range(1_000)))
     assert (len(learned.added), len(learned.ignored)) == (3, 3)

@@ -26,6 +26,7 @@ from support.waits import until
 
 import caliber
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_records, embed_texts
+from caliber.llm.remote import http
 from caliber.llm.retry import Retry, retrying
 from caliber.model.deadline import within
 from caliber.model.errors import (
@@ -361,13 +362,16 @@ def test_the_callers_deadline_ends_it_sooner(server: ModelServer, fault: Any) ->
         (raw(b"{}"), "no field data"),
         (raw(b'{"data": {}}'), "data should be a list"),
         (raw(b"{}", content_encoding="gzip"), "compressed"),
-        (raw(b" " * 9_000), "more than http.max_response_bytes = 8192 bytes"),
-        (raw(b"", content_length="999999999999"), "more than http.max_response_bytes"),
+        (raw(b" " * 9_000), "more than 8192 bytes"),
+        (raw(b"", content_length="999999999999"), "more than 8192 bytes"),
     ],
 )
-def test_nonsense_is_a_typed_error_that_does_not_quote_it(server: ModelServer, fault: Any, says: str) -> None:
+def test_nonsense_is_a_typed_error_that_does_not_quote_it(
+    server: ModelServer, fault: Any, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 8_192)
     server.always = fault
-    provider = embeddings(server, http={"max_response_bytes": 8_192})
+    provider = embeddings(server)
     with pytest.raises(InvalidResponse, match=says) as caught:
         retrying(provider, retry()).embed("a")
     assert not caught.value.retryable
@@ -375,7 +379,11 @@ def test_nonsense_is_a_typed_error_that_does_not_quote_it(server: ModelServer, f
     assert "hello" not in str(caught.value)
 
 
-def test_an_answer_of_any_length_is_not_read_beyond_the_limit(server: ModelServer) -> None:
+def test_an_answer_of_any_length_is_not_read_beyond_the_limit(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_RESPONSE_BYTES", 1 << 20)
+
     def endless(handler: Any, _: Any) -> bool:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
         try:
@@ -388,7 +396,7 @@ def test_an_answer_of_any_length_is_not_read_beyond_the_limit(server: ModelServe
 
     server.script.append(endless)
     with pytest.raises(InvalidResponse, match="more than"):
-        embeddings(server, http={"max_response_bytes": 1 << 20}).embed("a")
+        embeddings(server).embed("a")
 
 
 def test_nobody_at_the_address_is_an_outage(server: ModelServer) -> None:

@@ -14,6 +14,7 @@ from caliber.model import EntityRef, Principal
 from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.guard.lint import LintIssueType, LintResult
 from caliber.model.guard.validation import Severity
+from caliber.pcp import lint as linting
 from caliber.pcp.formats import fault_of, tags_of
 
 RULES = {
@@ -21,7 +22,6 @@ RULES = {
     "vocabulary_enforcement": True,
     "vocabulary": ["billing", "Search"],
     "duplicate_detection": True,
-    "duplicate_limit": 2,
     "duplicate_similarity": 0.95,
     "max_artifact_size": 1_000,
 }
@@ -29,7 +29,8 @@ DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n import os\n-a = 1\n+a = 2\n"
 
 
 @pytest.fixture
-def agent(backend: Any, start: Any) -> Any:
+def agent(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(linting, "DUPLICATE_LIMIT", 2)
     return start(backend.open(pcp__anti_sprawl=RULES))
 
 

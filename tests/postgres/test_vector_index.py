@@ -217,8 +217,7 @@ def test_filters_never_return_too_few(world: World, monkeypatch: pytest.MonkeyPa
         for few in (4_096, 100):  # each record that meets the filter is compared; every page is read
             monkeypatch.setattr(module, "FEW", few)
             for scanned in (1, 20_000):
-                changed = world.store.vector_index.settings.model_copy(update={"hnsw_max_scan_tuples": scanned})
-                monkeypatch.setattr(world.store.vector_index, "settings", changed)
+                monkeypatch.setattr(module, "HNSW_MAX_SCAN_TUPLES", scanned)
                 found = world.found("cosine", query, entity=["odd", "rare"])
                 best = world.best("cosine", query, np.isin(ENTITIES, ["odd", "rare"]))
                 assert len(found) == 10
@@ -257,10 +256,11 @@ def test_a_query_beyond_half_precision_is_compared_with_every_vector(world: Worl
     assert world.found("half", query) == world.best("half", query)
 
 
-def test_ivfflat_is_built_when_there_is_enough_to_cluster(world: World) -> None:
+def test_ivfflat_is_built_when_there_is_enough_to_cluster(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # K-154
     space = world.spaces["inner_product"]
-    settings = {"vector__index_type": "ivf_flat", "vector__ivfflat_probes": 16}
+    monkeypatch.setattr(module, "IVFFLAT_PROBES", 16)
+    settings = {"vector__index_type": "ivf_flat"}
     many = world.backend.store(**settings, vector__ivfflat_lists=500)
     assert not many.vector_index.build(space)  # and what was there of another kind is gone
     assert many.vector_index.of(space.space_id) is None

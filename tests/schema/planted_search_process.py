@@ -174,9 +174,9 @@ def moved(folder: Path, path: str, knobs: dict[str, Any]) -> None:
     other = config(place, **knobs).to_mapping()["storage"]
     if "schema_name" in other:
         other["schema_name"] += "_{tenant}"
-    directory = {"adapter": "sqlite", "path": str(folder / "tenants.db"), "busy_timeout_ms": "5s"}
+    directory = {"adapter": "sqlite", "path": str(folder / "tenants.db")}
     tenancy = {
-        "new_tenants": "files", "fence_ms": "20s", "verify_in_fence": True, "batch_rows": 256,
+        "new_tenants": "files", "fence_ms": "20s", "verify_in_fence": True,
         "directory": directory, "sources": {"files": files, "other": other},
     }  # fmt: skip
     settings = config(str(folder / "unused.db"), tenancy=tenancy)

@@ -29,6 +29,7 @@ from caliber.model import FixedClock
 from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.storage.write import group
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 MAIN = threading.main_thread()
@@ -56,8 +57,11 @@ def assert_free(store: Any) -> None:
 # --- order ---------------------------------------------------------------------------------------------
 
 
-def test_whoever_is_done_returns_while_the_next_commit_is_under_way(backend: Any) -> None:
-    store = backend.store(storage__durability="group", storage__group_max_batch=4)
+def test_whoever_is_done_returns_while_the_next_commit_is_under_way(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "GROUP_MAX_BATCH", 4)
+    store = backend.store(storage__durability="group")
     inside, go = threading.Event(), threading.Event()
 
     def slow(uow: UnitOfWork) -> str:
@@ -76,8 +80,9 @@ def test_whoever_is_done_returns_while_the_next_commit_is_under_way(backend: Any
     assert crowd.ends[4] == "slow"
 
 
-def test_first_come_first_served(backend: Any) -> None:
-    store = backend.store(storage__durability="group", storage__group_max_batch=2)
+def test_first_come_first_served(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "GROUP_MAX_BATCH", 2)
+    store = backend.store(storage__durability="group")
     served: list[int] = []
     gate, crowd = Gate(store), Crowd(store)
     crowd.line_up([lambda uow, at=at: served.append(at) for at in range(7)])  # type: ignore[misc]

@@ -20,6 +20,7 @@ from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
+from caliber.storage.write import group
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 DURABILITIES = ("commit", "group")
@@ -89,8 +90,9 @@ def _group_member(store: Store, taken: Any, at: int) -> Any:
     return store.write(work)
 
 
-def test_group_is_no_larger_than_its_limit(backend: Any) -> None:
-    store = backend.store(storage__durability="group", storage__group_max_batch=3)
+def test_group_is_no_larger_than_its_limit(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "GROUP_MAX_BATCH", 3)
+    store = backend.store(storage__durability="group")
     before = store.facts()["commits"]
     gate = Gate(store)
     done = threading.Thread(

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CONNECT_TIMEOUT_MS: Final = 5_000
+STATEMENT_TIMEOUT_MS: Final = 30_000
+LOCK_TIMEOUT_MS: Final = 5_000
+
 
 @functools.lru_cache(maxsize=16)
 def _plans_of(schema: str) -> dict[str, RelationPlans]:
@@ -40,12 +44,12 @@ class PostgresRecords:
         self._schema = settings.schema_name
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self.limits = settings.statement_timeout_ms, settings.lock_timeout_ms
+        self.limits = STATEMENT_TIMEOUT_MS, LOCK_TIMEOUT_MS
         self.plans = _plans_of(self._schema)
         self._shared = Shared(
             store=f"the directory of tenants in PostgreSQL schema {self._schema}",
             dsn=settings.dsn.resolve(),
-            connect_timeout_ms=settings.connect_timeout_ms,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
             prefix=f"caliber_{os.getpid()}_{time.monotonic_ns()}_".encode(),
             prepares=False,  # asked rarely, and perhaps through a pool that cannot
             qualifier=f"{quote(self._schema)}.",

@@ -186,7 +186,6 @@ class PostgresStore:
             limits=self._limits,
             retries=settings.serialization_retries,
             durability=settings.durability,
-            group_max_batch=settings.group_max_batch,
             group_wait_us=settings.group_wait_us,
             keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
             catch_up=self.catch_up,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 APPLICATION_ID: Final = 0x43414C44
+BUSY_TIMEOUT_MS: Final = 5_000
+"""Longest wait for another process's write lock."""
 """``CALD``: a directory is not a tenant's store."""
 _PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in DIRECTORY}
 
@@ -43,7 +45,7 @@ class SqliteRecords:
                 reason="missing",
                 retryable=False,
             )
-        options = OpenOptions(path, settings.busy_timeout_ms, 0, 1_024, 1_000, 32, settings.busy_timeout_ms)
+        options = OpenOptions(path, BUSY_TIMEOUT_MS, 1_024, 1_000, 32, BUSY_TIMEOUT_MS)
         self._connection = SqliteConnection(options, Counter(), memory_name="", create=create)
         try:
             if create:

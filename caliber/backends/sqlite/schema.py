@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from caliber.backends.sqlite.connecting.connection import (
     APPLICATION_ID,
@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
+STATEMENT_CACHE: Final = 256
+"""Prepared statements that a connection keeps."""
+FORK_WAIT_MS: Final = 10_000
+"""Longest wait of a fork for calls of SQLite to end; a child forked after that must not open the store."""
+
 
 def settings_of(config: CaliberConfig) -> StorageConfig:
     """Return the section of this database."""
@@ -74,11 +79,10 @@ def options_for(storage: StorageConfig) -> OpenOptions:
         # Absolute: connections are made later too, when the program may have changed its directory.
         path=path if storage.in_memory else os.path.abspath(path),  # noqa: PTH100  (links stay as they are)
         busy_timeout_ms=storage.busy_timeout_ms,
-        mmap_bytes=storage.mmap_bytes,
         cache_kib=storage.cache_kib,
         wal_autocheckpoint_pages=storage.wal_autocheckpoint_pages,
-        statement_cache=storage.statement_cache,
-        fork_wait_ms=storage.fork_wait_ms,
+        statement_cache=STATEMENT_CACHE,
+        fork_wait_ms=FORK_WAIT_MS,
     )
 
 

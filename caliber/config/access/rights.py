@@ -144,12 +144,3 @@ class AccessConfig(Section):
         default=FrozenMap(),
     )
     views: ViewsConfig = knob("Contents and order of the views of roles.", "M-118")
-
-
-class WorkspaceConfig(Section):
-    """Values under keys, tasks and the calendar, which agents share."""
-
-    value_chars: Int = knob("Longest value under a key, as JSON.", "ours", unit="characters", ge=2, le=16_777_216)
-    occurrences_max: Int = knob(
-        "Most occurrences of events, or reminders, that one call of the calendar lists.", "P-046", ge=1, le=100_000
-    )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from caliber.config.nested import merged, override, value_at
 from caliber.config.profiles.agents import AGENT_PROFILES, Change
-from caliber.config.profiles.tenants import BATCH_ROWS, FENCE_MS, MAIN, directory_values, source_values
+from caliber.config.profiles.tenants import FENCE_MS, MAIN, directory_values, source_values
 from caliber.config.profiles.values import reference_values
 
 NAMES: Final = ("reference", *AGENT_PROFILES)
@@ -55,7 +55,6 @@ def tenancy_values(stated: Mapping[str, Any], storage: Any) -> dict[str, Any]:
         "new_tenants": next(iter(sources), MAIN) if isinstance(sources, Mapping) else MAIN,
         "fence_ms": FENCE_MS,
         "verify_in_fence": True,
-        "batch_rows": BATCH_ROWS,
         "directory": directory_values(table, _adapter(directory, table)) if isinstance(directory, Mapping) else {},
     }
     if isinstance(sources, Mapping):

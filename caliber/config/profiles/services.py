@@ -22,12 +22,9 @@ def http(**changes: Any) -> dict[str, Any]:
     """Return a section ``http``."""
     return {
         "timeout_ms": 30 * SECOND,
-        "connect_timeout_ms": 5 * SECOND,
         "requests_per_minute": 300,
         "tokens_per_minute": 200_000,
         "max_connections": 4,
-        "keepalive_ms": 30 * SECOND,
-        "max_response_bytes": 32 * _MIB,
         "proxy": "none",
         "trusted": "usual",
         **changes,
@@ -39,8 +36,6 @@ def chat(**changes: Any) -> dict[str, Any]:
     return {
         "max_input_tokens": 16_000,
         "max_output_tokens": 4_000,
-        "max_items": 100,
-        "max_item_chars": 4_000,
         "retry_invalid": True,
         "prompts": "builtin",
         "temperature": 0.0,

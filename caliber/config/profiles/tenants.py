@@ -10,7 +10,6 @@ from caliber.config.profiles.values import SECOND, postgres_values, sqlite_value
 
 MAIN: Final = "main"
 FENCE_MS: Final = 10 * SECOND
-BATCH_ROWS: Final = 2_048
 _DIRECTORY_FILE: Final = "tenants.db"
 _TENANT_FILE: Final = "tenants/{tenant}.db"
 _DIRECTORY_SCHEMA: Final = "caliber_tenants"
@@ -32,14 +31,13 @@ def directory_values(storage: Mapping[str, Any], adapter: str) -> dict[str, Any]
     alike = storage.get("adapter") == adapter
     if adapter == "postgres":
         values = dict(storage) if alike else {**postgres_values(""), "dsn": None}
-        names = ("adapter", "dsn", "connect_timeout_ms", "statement_timeout_ms", "lock_timeout_ms")
+        names = ("adapter", "dsn")
         named = {name: values.get(name) for name in names}
         return {**_without_none(named), "schema_name": _DIRECTORY_SCHEMA}
     values = dict(storage) if alike else sqlite_values("")
     return {
         "adapter": "sqlite",
         "path": _beside(values.get("path"), _DIRECTORY_FILE),
-        "busy_timeout_ms": values.get("busy_timeout_ms"),
     }
 
 

@@ -87,7 +87,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "reembed_pause_ms": 20,
             "long_text": "chunk_mean",
             "long_text_tokens": 512,
-            "cache_entries": 10_000,
         },
         "search": search_settings(CONVERSATION, vectors=embed),
         "tokens": {"estimator": "bytes", "bytes_per_token": 3.5, "vocabulary": "o200k_base"},
@@ -148,9 +147,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "trajectory": {"children_on_complete": "reject", "store_goal_text": True},
         "close": {"on_llm_failure": "close_without_summary", "summary_max_tokens": 200},
         "summaries": {"turns": "behind", "block_turns": BLOCK_TURNS, "max_tokens": 120},
-        "notes": {"initial_confidence": 1.0},
-        "learning": {"method": "model", "max_facts": 100},
-        "workspace": {"value_chars": 1_048_576, "occurrences_max": 10_000},
+        "learning": {"method": "model"},
         "pcp": {
             "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},
             "recovery_points": {"frequency": "per_scope", "compression_enabled": True},
@@ -167,7 +164,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "vocabulary_enforcement": False,
                 "vocabulary": [],
                 "duplicate_detection": True,
-                "duplicate_limit": 5,
                 "duplicate_similarity": 0.95,
                 "max_artifact_size": 100_000,
             },
@@ -213,17 +209,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 },
                 "scoring": {
                     "enabled": False,
-                    "candidates": 50,
-                    "full_uses": 10,
-                    "half_life_ms": 30 * DAY,
-                    "interesting": 0.8,
-                    "other": 0.3,
-                    "weights": {
-                        "orchestrator": {"base": 0.3, "access": 0.2, "recency": 0.4, "relevance": 0.1},
-                        "optimizer": {"base": 0.4, "access": 0.3, "recency": 0.1, "relevance": 0.2},
-                        "reviewer": {"base": 0.5, "access": 0.1, "recency": 0.2, "relevance": 0.2},
-                        "executor": {"base": 0.2, "access": 0.4, "recency": 0.3, "relevance": 0.1},
-                    },
                 },
             },
         },
@@ -237,7 +222,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "artifacts": "tool",
             "notes": "tool",
         },
-        "debug": {"trace_limit": 100, "view_limit": 100},
         "aio": {"workers": 4, "queue": 1_024},
         "jobs": {
             "poll_ms": 15 * SECOND,
@@ -245,7 +229,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "attempts_max": 3,
             "backoff_ms": 1 * SECOND,
             "backoff_max_ms": 10 * MINUTE,
-            "history_ms": 7 * DAY,
             "workers": 4,
         },
         "policy_engine": {"on_error": "continue", "time_zone": "UTC"},
@@ -267,9 +250,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "hnsw_m": 16,
             "hnsw_ef_construction": 64,
             "hnsw_ef_search": 100,
-            "hnsw_max_scan_tuples": 20_000,
             "ivfflat_lists": 100,
-            "ivfflat_probes": 10,
         }
     return data
 
@@ -281,13 +262,9 @@ def sqlite_values(path: str) -> dict[str, Any]:
         "path": path,
         "durability": "commit",
         "busy_timeout_ms": 5 * SECOND,
-        "fork_wait_ms": 10 * SECOND,
         "readers": 4,
         "wal_autocheckpoint_pages": 1_000,
-        "mmap_bytes": 0,
         "cache_kib": 16_384,
-        "statement_cache": 256,
-        "group_max_batch": 256,
         "group_wait_us": 0,
         "serialization_retries": 5,
     }
@@ -306,7 +283,6 @@ def postgres_values(dsn: str) -> dict[str, Any]:
         "statement_timeout_ms": 30 * SECOND,
         "lock_timeout_ms": 5 * SECOND,
         "prepared_max": 1_024,
-        "group_max_batch": 256,
         "group_wait_us": 0,
         "serialization_retries": 5,
     }

@@ -189,20 +189,6 @@ def _rights(rights: Any, memories: Any) -> Iterator[ConfigError]:
                     yield wrong(f"access.rights.{readable(name)}.{part}", kind, reason)
 
 
-def _check_weights_of(role: AgentRole) -> None:
-    section = f"access.views.scoring.weights.{role.value}"
-
-    @check(*(f"{section}.{part}" for part in ("base", "access", "recency", "relevance")))
-    def _(*weights: float) -> Iterator[ConfigError]:
-        total = sum(weights)
-        if abs(total - 1.0) > WEIGHT_TOLERANCE:
-            yield InvalidConfigValue(field=section, value=total, reason="the four weights must add up to 1")
-
-
-for _agent_role in AgentRole:
-    _check_weights_of(_agent_role)
-
-
 @check("search.weights.vector", "embedding_provider", "vector")
 def _vector_weight(weight: float, provider: object, vector: object) -> Iterator[ConfigError]:
     if weight > 0 and provider is None and vector is None:

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from caliber.llm.remote.wire import Failure, Reply, Wire
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+CONNECT_TIMEOUT_S: Final = 5.0
+KEEPALIVE_S: Final = 30.0
+"""Time that an idle connection stays open."""
+MAX_RESPONSE_BYTES: Final = 32 << 20
 _UNCOMPRESSED: Final = "identity"
 _CODE: Final = re.compile(r"[a-z]{1,24}(_[a-z]{1,24}){0,5}\Z")  # words only: no key looks like that
 _KEY: Final = re.compile(r"[\x21-\x7e]+\Z")
@@ -73,17 +77,11 @@ class HttpSettings(Protocol):
     @property
     def timeout_ms(self) -> int: ...
     @property
-    def connect_timeout_ms(self) -> int: ...
-    @property
     def requests_per_minute(self) -> int: ...
     @property
     def tokens_per_minute(self) -> int: ...
     @property
     def max_connections(self) -> int: ...
-    @property
-    def keepalive_ms(self) -> int: ...
-    @property
-    def max_response_bytes(self) -> int: ...
     @property
     def proxy(self) -> str: ...
     @property
@@ -213,7 +211,7 @@ class HttpClient:
                 context=context,
                 proxy=proxy,
                 max_connections=settings.max_connections,
-                keepalive_s=settings.keepalive_ms / 1_000,
+                keepalive_s=KEEPALIVE_S,
             )
         except ValueError as error:
             unusable = str(error).partition("\n")[0] if "not supported" in str(error) else "is no address"
@@ -228,12 +226,11 @@ class HttpClient:
     def _sent(self, wire: Wire, url: str, body: bytes, hurried: bool) -> Reply:
         from caliber.llm.remote.wire import Failure
 
-        settings = self._settings
         self._check_key()
-        request = wire.request(url, self._headers(), body, settings.connect_timeout_ms / 1_000)
+        request = wire.request(url, self._headers(), body, CONNECT_TIMEOUT_S)
         failure: Failure | None = None
         try:
-            reply = wire.send(request, settings.max_response_bytes)
+            reply = wire.send(request, MAX_RESPONSE_BYTES)
         except Failure as error:
             failure = error
         else:
@@ -265,7 +262,7 @@ class HttpClient:
         if self._closed.is_set():
             return self._was_closed()
         if failure.kind == "timeout" and failure.detail == "ConnectTimeout" and remaining_s() != 0:
-            message = f"not reached within {self._settings.connect_timeout_ms} ms"
+            message = f"not reached within {CONNECT_TIMEOUT_S:g} s"
         elif failure.kind == "timeout" and hurried:
             return deadline_passed(f"{name} was asked")
         elif failure.kind == "timeout":
@@ -291,8 +288,7 @@ class HttpClient:
         if not 200 <= reply.status < 300:
             self._refused(reply)
         if reply.body is None:
-            limit = self._settings.max_response_bytes
-            raise InvalidResponse(provider=name, reason=f"more than http.max_response_bytes = {limit} bytes")
+            raise InvalidResponse(provider=name, reason=f"more than {MAX_RESPONSE_BYTES} bytes")
         kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             raise InvalidResponse(provider=name, reason="it is not JSON by its content type: is the endpoint right?")

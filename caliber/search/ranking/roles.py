@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.config.access.views import RoleScoringConfig
 from caliber.model.access import AgentRole
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
@@ -15,6 +15,34 @@ from caliber.search.filtering.filters import Found
 from caliber.search.ranking import fusion
 from caliber.search.ranking.legs import Floats, Ints
 from caliber.search.usage import Uses
+
+CANDIDATES: Final = 50
+"""Best hits that a view orders again; never fewer than the limit of the call."""
+FULL_USES: Final = 10
+"""Uses that count as frequent use, with 1."""
+HALF_LIFE_MS: Final = 30 * 86_400_000
+"""Half-life of recency, counted from the last use of a record."""
+INTERESTING: Final = 0.8
+"""Relevance of a type that the role is interested in."""
+OTHER: Final = 0.3
+"""Relevance of another type, or none."""
+
+
+class RoleWeights(NamedTuple):
+    """The share of each part in the score of a record for a role; the four add up to 1."""
+
+    base: float
+    access: float
+    recency: float
+    relevance: float
+
+
+WEIGHTS: Final[Mapping[AgentRole, RoleWeights]] = {
+    AgentRole.ORCHESTRATOR: RoleWeights(base=0.3, access=0.2, recency=0.4, relevance=0.1),
+    AgentRole.OPTIMIZER: RoleWeights(base=0.4, access=0.3, recency=0.1, relevance=0.2),
+    AgentRole.REVIEWER: RoleWeights(base=0.5, access=0.1, recency=0.2, relevance=0.2),
+    AgentRole.EXECUTOR: RoleWeights(base=0.2, access=0.4, recency=0.3, relevance=0.1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +52,6 @@ class RoleScoring:
     role: AgentRole
     column: str
     types: tuple[str, ...]
-    settings: RoleScoringConfig
     neutral_importance: float
     limit: int
     """The most hits that are returned."""
@@ -32,14 +59,14 @@ class RoleScoring:
     @property
     def candidates(self) -> int:
         """The most hits that are scored."""
-        return max(self.limit, self.settings.candidates)
+        return max(self.limit, CANDIDATES)
 
     def _parts(self, owners: RelationSnapshot, rows: Ints, uses: Uses, at_us: int) -> dict[str, Floats]:
         counts, times = used(owners, rows, uses)
         importance = fusion.importance_scores(owners, self.neutral_importance, rows)
         codes = [owners.enum_code(self.column, each) for each in self.types]
         interests = np.isin(owners.column(self.column)[rows], codes)
-        return weighted_parts(self.settings, self.role, importance, counts, times, interests, at_us)
+        return weighted_parts(self.role, importance, counts, times, interests, at_us)
 
     def ordered(self, found: Sequence[Found], uses: Uses, at_us: int) -> list[Found]:
         """Return the best hits of one kind by the role's score; ties in their order before."""
@@ -57,7 +84,6 @@ class RoleScoring:
 
 
 def weighted_parts(
-    settings: RoleScoringConfig,
     role: AgentRole,
     importance: Floats,
     counts: Ints,
@@ -70,12 +96,12 @@ def weighted_parts(
     ``importance`` lies in [0, 1]; ``counts`` and ``times`` are how often and when last each was used, ``interests``
     whether the role is interested in its type. Shapes: ``[n]``
     """
-    weights = settings.weights.for_role(role)
+    weights = WEIGHTS[role]
     return {
         "base": weights.base * importance,
-        "access": weights.access * np.minimum(counts / settings.full_uses, 1.0),
-        "recency": weights.recency * fusion.recency_scores(times, at_us, settings.half_life_ms),
-        "relevance": weights.relevance * np.where(interests, settings.interesting, settings.other),
+        "access": weights.access * np.minimum(counts / FULL_USES, 1.0),
+        "recency": weights.recency * fusion.recency_scores(times, at_us, HALF_LIFE_MS),
+        "relevance": weights.relevance * np.where(interests, INTERESTING, OTHER),
     }
 
 

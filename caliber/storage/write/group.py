@@ -30,6 +30,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
+GROUP_MAX_BATCH: Final = 256
+"""Most writes that share one commit."""
 _LEAST_BATCH: Final = 2
 _COMPANION_S: Final = 1.25 * GRACE_S
 """Extra wait after its deadline of a request in a shared transaction, for the end of that transaction: the leader, if
@@ -122,9 +124,9 @@ class GroupWriter:
     _may_fall_silent = False
     """True when the runner of a transaction may never answer: a disk does, a network may not."""
 
-    def __init__(self, *, grouped: bool, max_batch: int, wait_us: int) -> None:
+    def __init__(self, *, grouped: bool, wait_us: int) -> None:
         self._grouped = grouped
-        self._group_max_batch = max_batch
+        self._group_max_batch = GROUP_MAX_BATCH
         self._group_wait_s = wait_us / 1e6
         self._mutex = threading.Lock()
         self._leader: Request | None = None

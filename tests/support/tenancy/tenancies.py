@@ -45,21 +45,17 @@ def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any)
     files = profiles.reference(str(folder / "{tenant}.db")).to_mapping()["storage"]
     login = {"login_role": f"r{unique}_{{tenant}}", "login_secret": f"env:{SECRET}"}
     places = {
-        "sqlite": {"adapter": "sqlite", "path": str(folder / "tenants.db"), "busy_timeout_ms": "5s"},
+        "sqlite": {"adapter": "sqlite", "path": str(folder / "tenants.db")},
         "postgres": {
             "adapter": "postgres",
             "dsn": f"env:{FIRST}",
             "schema_name": f"d{unique}",
-            "connect_timeout_ms": "5s",
-            "statement_timeout_ms": "30s",
-            "lock_timeout_ms": "5s",
         },
     }
     tenancy: dict[str, Any] = {
         "new_tenants": "files",
         "fence_ms": "20s",
         "verify_in_fence": True,
-        "batch_rows": 256,
         "directory": places[directory],
         "sources": {
             "files": files,

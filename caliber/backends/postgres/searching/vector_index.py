@@ -57,6 +57,10 @@ FEW: Final = 4_096
 """Records that meet a filter up to which their vectors are all compared."""
 MOST: Final = 16_384
 """Vectors asked of an index at once, where records have many."""
+IVFFLAT_PROBES: Final = 10
+"""Lists that a search examines first."""
+HNSW_MAX_SCAN_TUPLES: Final = 20_000
+"""Vectors that a filtered search examines before it compares all that meet the filter."""
 _EF_MAX: Final = 1_000
 _PROBES_MAX: Final = 32_768
 _ROWS_A_LIST: Final = 10
@@ -258,10 +262,10 @@ class PostgresVectorIndex:
         assert isinstance(session, PgConnection)
         settings = self._vector
         if method == _IVFFLAT:
-            first, most = settings.ivfflat_probes, _PROBES_MAX
+            first, most = IVFFLAT_PROBES, _PROBES_MAX
         else:
             first = max(settings.hnsw_ef_search, min(_EF_MAX, 2 * asked))
-            most = settings.hnsw_max_scan_tuples
+            most = HNSW_MAX_SCAN_TUPLES
         session.later(self.plans.begin[method], (str(first), str(most)))
         plan = nearest_plan(self._kinds[near.kind], Space.of(space), self.dialect)
         try:

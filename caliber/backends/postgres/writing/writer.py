@@ -145,7 +145,6 @@ class PostgresWriter(GroupWriter):
         limits: Limits,
         retries: int,
         durability: Durability,
-        group_max_batch: int,
         group_wait_us: int,
         keep_content: bool,
         catch_up: Callable[[], None],
@@ -153,7 +152,7 @@ class PostgresWriter(GroupWriter):
         full_text: FullTextWriter,
         notifier: CommitNotifier | None,
     ) -> None:
-        super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
+        super().__init__(grouped=durability is Durability.GROUP, wait_us=group_wait_us)
         self._pool = pool
         self._plans = plans
         self._catalog = catalog

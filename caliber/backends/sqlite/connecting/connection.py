@@ -44,7 +44,6 @@ class OpenOptions:
 
     path: str
     busy_timeout_ms: int
-    mmap_bytes: int
     cache_kib: int
     wal_autocheckpoint_pages: int
     statement_cache: int
@@ -126,7 +125,7 @@ class SqliteConnection(Calls):
                 "trusted_schema = OFF",
                 "temp_store = MEMORY",
                 f"synchronous = {SYNCHRONOUS}",
-                f"mmap_size = {options.mmap_bytes}",
+                "mmap_size = 0",  # another program that cuts a mapped file short would end the process
                 f"cache_size = -{options.cache_kib}",
                 f"wal_autocheckpoint = {options.wal_autocheckpoint_pages}",
             )

@@ -8,7 +8,7 @@ So a fork waits until no thread is inside SQLite. In the child the parent's conn
 even closed, since closing a file releases all locks of the process on it. SQLite sees the files under other identities
 there, finds no knowledge about them, and starts afresh, as in any other process. Nothing changes in the parent.
 
-A fork waits for the end of a call, not of a transaction, and no longer than ``storage.fork_wait_ms``; a child that was
+A fork waits for the end of a call, not of a transaction, and no longer than ``fork_wait_ms``; a child that was
 forked nevertheless refuses to open SQLite. Source: docs/decisions/0199.
 """
 
@@ -33,7 +33,7 @@ from caliber.storage.waiting import Event
 
 _UNQUIET: Final = (
     "this process was forked while another thread was at work in SQLite, and waiting for it took too long: open the"
-    " store in a process that is spawned, or raise storage.fork_wait_ms"
+    " store in a process that is spawned"
 )
 
 

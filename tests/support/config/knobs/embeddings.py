@@ -224,7 +224,6 @@ CASES: tuple[Case, ...] = (
     vector_case(
         "embedding.long_text_tokens", pieces, (8, (3, 3)), (500, (1, 1)), embedding__long_text="chunks", **NOTES
     ),
-    vector_case("embedding.cache_entries", questions_asked, (0, 2), (10, 1)),
     # --- the space
     Case(
         "vector.dimensions",

@@ -197,8 +197,7 @@ def tenancy(place: Place) -> dict[str, Any]:
         "new_tenants": "here",
         "fence_ms": "20s",
         "verify_in_fence": True,
-        "batch_rows": 256,
-        "directory": {"adapter": "sqlite", "path": str(place.folder / "tenants.db"), "busy_timeout_ms": "5s"},
+        "directory": {"adapter": "sqlite", "path": str(place.folder / "tenants.db")},
         "sources": {name: {**file, "path": str(folder / "{tenant}.db")} for name, folder in folders.items()},
     }
 
@@ -233,7 +232,6 @@ def file_cases(prefix: str) -> Sequence[Case]:
             (file_named(prefix, "b"), [f"b{two[1]}.db", *two[0]]),
         ),
         case("durability", commits(3), ("commit", 3), ("group", 1)),
-        case("group_max_batch", commits(4), (2, 2), (4, 1), **grouped),
         case("group_wait_us", commits_of_two, (0, 2), (300_000, 1), **grouped),
         case(
             "busy_timeout_ms",
@@ -245,12 +243,9 @@ def file_cases(prefix: str) -> Sequence[Case]:
             (1, "Unavailable"),
             ("20s", "done"),
         ),
-        case("fork_wait_ms", forked_beside_a_call, (1, "Unavailable"), ("20s", "done")),
         case("readers", readers_left, (1, False), (2, True)),
         case("wal_autocheckpoint_pages", pragma("wal_autocheckpoint"), (10, 10), (20, 20)),
-        case("mmap_bytes", pragma("mmap_size"), (0, 0), (1 << 20, 1 << 20)),
         case("cache_kib", pragma("cache_size"), (64, -64), (128, -128)),
-        case("statement_cache", statements_kept, (16, 16), (32, 32)),
         case(
             "serialization_retries",
             closings,
@@ -334,18 +329,11 @@ def tenancy_cases() -> Sequence[Case]:
         case("new_tenants", tenants_in(*places), ("here", [places[0]]), ("there", [places[1]])),
         case("fence_ms", move_past_a_writer, (1, "Unavailable"), ("20s", "done")),
         case("verify_in_fence", counted_while_writers_wait, (False, False), (True, True)),
-        case("batch_rows", notes_told, (2, [2, 4, 5]), (100, [5])),
         case(
             "directory.path",
             tenants_in(*directories),
             (lambda place: str(place.folder / "a.db"), ["a.db"]),
             (lambda place: str(place.folder / "b.db"), ["b.db"]),
-        ),
-        case(
-            "directory.busy_timeout_ms",
-            locked_out(directory_of, patience_of_directory, another_tenant),
-            (1, "Unavailable"),
-            ("20s", "done"),
         ),
     )
 

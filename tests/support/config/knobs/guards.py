@@ -108,7 +108,6 @@ LINT = {
     "vocabulary_enforcement": False,
     "vocabulary": [],
     "duplicate_detection": False,
-    "duplicate_limit": 5,
     "duplicate_similarity": 0.99,
     "max_artifact_size": 100,
 }
@@ -183,9 +182,6 @@ CASES = (
         {"policies": [], "summarization_provider": None, **{f"pcp.anti_sprawl.{name}": LINT[name] for name in LINT}},
     ),
     lint_case("duplicate_detection", (False, []), (True, ["duplicate 4"]), max_artifact_size=1_000),
-    lint_case(
-        "duplicate_limit", (1, ["duplicate 2"]), (2, ["duplicate 3"]), duplicate_detection=True, max_artifact_size=1_000
-    ),
     lint_case(
         "duplicate_similarity",
         (0.99, ["duplicate 4"]),

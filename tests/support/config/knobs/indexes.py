@@ -115,7 +115,5 @@ CASES: tuple[Case, ...] = (
         (64, ["ef_construction=64", "m=16"]),
     ),
     case("hnsw_ef_search", in_force("hnsw.ef_search"), (50, ["50"]), (100, ["100"])),
-    case("hnsw_max_scan_tuples", in_force("hnsw.max_scan_tuples"), (1_000, ["1000"]), (2_000, ["2000"])),
     case("ivfflat_lists", options, (2, ["lists=2"]), (4, ["lists=4"]), index_type="ivf_flat"),
-    case("ivfflat_probes", in_force("ivfflat.probes"), (1, ["1"]), (2, ["2"]), **IVFFLAT),
 )

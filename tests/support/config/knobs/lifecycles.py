@@ -593,14 +593,6 @@ CASES: tuple[Case, ...] = (
     case("trajectory.store_goal_text", goal, (True, "find out"), (False, None)),
     case("learning.method", learnt, ("model", ["lives in town"]), ("rules", ["lives in Berlin", "lives in Rome"])),
     case(
-        "learning.max_facts",
-        learnt,
-        (1, ["lives in Berlin"]),
-        (2, ["lives in Berlin", "lives in Rome"]),
-        learning__method="rules",
-    ),
-    case("notes.initial_confidence", confidence, (0.3, 0.3), (1.0, 0.6)),
-    case(
         "close.on_llm_failure",
         closed("summarize"),
         ("fail", ("RequestFailed", 0)),
@@ -686,7 +678,6 @@ CASES: tuple[Case, ...] = (
         jobs__poll_ms=0,
         jobs__backoff_ms="1m",
     ),
-    case("jobs.history_ms", jobs_kept, ("1h", 0), ("3h", 1), policies=[policy("turn", NOTIFY)], jobs__poll_ms=0),
     case("jobs.workers", run_at_once, (1, 1), (2, 2), jobs__poll_ms=5),
     case(
         "jobs.lease_ms",
@@ -727,10 +718,6 @@ CASES: tuple[Case, ...] = (
     # --- calls
     case("lock_timeout", lapsed, ("7s", "lapsed"), ("9s", "held")),
     case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
-    case("debug.trace_limit", traced, (2, 2), (4, 4)),
-    case("debug.view_limit", viewed, (2, 2), (4, 4)),
-    case("workspace.value_chars", value_stored, (4, "refused"), (5, "stored")),
-    case("workspace.occurrences_max", occurrences, (2, 2), (3, 3)),
     case("aio.workers", at_once, (1, (1, 1)), (2, (2, 1)), aio__queue=1),
     case("aio.queue", at_once, (1, (1, 1)), (3, (1, 3)), aio__workers=1),
 )

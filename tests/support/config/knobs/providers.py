@@ -289,7 +289,6 @@ def http_cases(section: str) -> Sequence[Case]:
 
     return (
         case("timeout_ms", never_answered, (10, "RequestFailed"), ("60s", "Unavailable")),
-        case("connect_timeout_ms", never_connected, (10, "RequestFailed"), ("60s", "Unavailable"), silent(section)),
         case("requests_per_minute", two_in_a_minute, (1, ["answered", "RateLimited"]), (0, ["answered", "answered"])),
         case(
             "tokens_per_minute",
@@ -298,8 +297,6 @@ def http_cases(section: str) -> Sequence[Case]:
             (0, ["answered", "answered"]),
         ),
         case("max_connections", one_beside_another, (1, "Unavailable"), (2, "answered")),
-        case("keepalive_ms", connections_made, (1, 2), ("60s", 1)),
-        case("max_response_bytes", long_answer, (1_024, "InvalidResponse"), (1 << 20, "answered")),
         case("proxy", through_a_proxy, ("none", (1, 0)), ("environment", (0, 1))),
         case("trusted", simply, ("usual", "RequestFailed"), (str(CERTIFICATE), "answered"), encrypted(section)),
     )
@@ -356,8 +353,6 @@ def chat_cases() -> Sequence[Case]:
     return (
         case("max_input_tokens", requests, (64, 8), (1_000, 1)),
         case("max_output_tokens", limit, (100, [100]), (200, [200])),
-        case("max_items", artifacts("a", "b", "c"), (2, -1), (3, 3)),
-        case("max_item_chars", artifacts("abc"), (2, -1), (3, 1)),
         case("retry_invalid", asked_again, (False, 1), (True, 3)),
         case("prompts", instructions, ("builtin", builtin), (own_prompts, f"Mine. {builtin}")),
         case("temperature", document("temperature"), ("unsent", [None]), (0.5, [0.5])),

@@ -25,7 +25,6 @@ from support.config.knobs.files import (
     SOURCE,
     STORE,
     closings,
-    commits,
     commits_of_two,
     insert,
     store_of,
@@ -71,8 +70,7 @@ def server(folder: Path) -> Iterator[Server]:
         "new_tenants": "here",
         "fence_ms": "20s",
         "verify_in_fence": True,
-        "batch_rows": 256,
-        "directory": {"adapter": "sqlite", "path": str(folder / "tenants.db"), "busy_timeout_ms": "5s"},
+        "directory": {"adapter": "sqlite", "path": str(folder / "tenants.db")},
         "sources": {"here": {**source, "schema_name": f"{prefix}_{{tenant}}", "pool_max": 4}},
     }
     caliber.create(config("unused", tenancy=tenancy), tenant="one")
@@ -285,9 +283,6 @@ def directory_in(place: Place) -> dict[str, Any]:
         "adapter": "postgres",
         "dsn": f"env:{DSN}",
         "schema_name": f"{fresh(place)}d",
-        "connect_timeout_ms": "5s",
-        "statement_timeout_ms": "30s",
-        "lock_timeout_ms": "5s",
     }
 
 
@@ -302,7 +297,7 @@ def where_cases() -> Sequence[Case]:
 
     def of_source(place: Place) -> Knobs:
         source = {**known(place).tenancy["sources"]["here"], "schema_name": f"{fresh(place)}{{tenant}}"}
-        directory = {"adapter": "sqlite", "path": str(place.folder / "tenants.db"), "busy_timeout_ms": "5s"}
+        directory = {"adapter": "sqlite", "path": str(place.folder / "tenants.db")}
         return {**NO_VECTORS, "tenancy": {**known(place).tenancy, "directory": directory, "sources": {"here": source}}}
 
     def in_directory(place: Place) -> Knobs:
@@ -364,9 +359,6 @@ def where_cases() -> Sequence[Case]:
             (called("one"), "one"),
             (called("other"), "other"),
         ),
-        directory("connect_timeout_ms", seconds, ("2s", "2"), ("3500ms", "4")),
-        directory("statement_timeout_ms", long_statement, (20, "Unavailable"), ("20s", "done")),
-        directory("lock_timeout_ms", locked, (20, "Unavailable"), ("20s", "done")),
     )
 
 
@@ -446,7 +438,6 @@ def shared_cases() -> Sequence[Case]:
     summarize = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
     cases = (
         at(STORE, "durability", lines_up, ("commit", "writes"), ("group", "waits")),
-        at(STORE, "group_max_batch", commits(4), (2, 2), (4, 1), durability="group"),
         at(STORE, "group_wait_us", commits_of_two, (0, 2), (300_000, 1), durability="group"),
         at(STORE, "serialization_retries", closings, (0, 1), (2, 3)),
     )

@@ -59,16 +59,6 @@ ON: Final = {**NO_VECTORS, f"{SCORING}.enabled": True}
 BOTH: Final = {f"{VIEWS}.interests.{role.value}": ["bug", "pattern"] for role in AgentRole}
 
 
-def weight(role: AgentRole, name: str) -> Case:
-    """A part counts for a tenth or for nine, and another for the rest."""
-    rest = "base" if name == "relevance" else "relevance"
-    above = f"{SCORING}.weights.{role.value}"
-    zero = {f"{above}.{each}": 0.0 for each in ("base", "access", "recency", "relevance")}
-    also = {**ON, **BOTH, f"{SCORING}.full_uses": 1, f"{SCORING}.interesting": 1.0}
-    beside = tuple({**zero, f"{above}.{name}": one, f"{above}.{rest}": 1.0 - one} for one in (0.1, 0.9))
-    return Case(f"{above}.{name}", part(name, role), (0.1, 0.1), (0.9, 0.9), also, beside=(beside[0], beside[1]))
-
-
 def reads_note(config: CaliberConfig, place: Place) -> int:
     """Return how many notes of others an executor finds."""
     memory = place.open(config)
@@ -104,16 +94,4 @@ CASES: tuple[Case, ...] = (
         (True, "a lantern among many other words"),
         {**NO_VECTORS, **BOTH},
     ),
-    Case(
-        f"{SCORING}.candidates",
-        first,
-        (1, "lantern lantern"),
-        (3, "a lantern among many other words"),
-        {**ON, **BOTH, "search.default_limit": 1},
-    ),
-    Case(f"{SCORING}.full_uses", part("access"), (1, 0.4), (4, 0.1), ON),
-    Case(f"{SCORING}.half_life_ms", part("recency", after_s=30 * DAY_S), ("30d", 0.15), ("15d", 0.1), ON),
-    Case(f"{SCORING}.interesting", part("relevance"), (0.8, 0.08), (0.5, 0.05), ON),
-    Case(f"{SCORING}.other", part("relevance", of="untyped"), (0.3, 0.03), (0.2, 0.02), ON),
-    *(weight(role, name) for role in AgentRole for name in ("base", "access", "recency", "relevance")),
 )
