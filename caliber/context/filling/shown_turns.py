@@ -203,8 +203,8 @@ class ShownTurns:
         left = turns.places[self._rest]
         left = left[state.decided[left] != INCLUDED]
         groups = turns.groups[np.isin(turns.places, left)]
-        first, opening_day = math.inf, 0
-        older = [place for place in self._dated() if state.section[place] == plan.user.index]
+        first, opening_day, days = math.inf, 0, any(state.day_lines)
+        older = [place for place in self._dated() if state.section[place] == plan.user.index] if days else ()
         day = state.day[older[-1]] if older else 0
         for at in range(len(left) - 1, -1, -1):
             unit = left[at : at + 1] if groups[at] == ALONE else left[groups == groups[at]]
@@ -212,12 +212,16 @@ class ShownTurns:
             opening = 0 if state.used_in[plan.earlier.index] else plan.overheads[plan.earlier.index]
             old = [place for place in new if state.section[place] == plan.user.index]
             message = self._message if opening and old else 0
-            length = sum(state.cost[place] + plan.separator_length for place in new) - plan.message_length * len(old)
-            dated = next((place for place in old if state.day_lines[place] and state.number[place] < first), None)
+            length = int(state.costs[new].sum()) + plan.separator_length * len(new) - plan.message_length * len(old)
+            carry = [place for place in old if state.day_lines[place] and state.number[place] < first] if days else ()
+            dated = carry[0] if carry else None
             another_day = opening_day if dated is None else state.opens_day(dated, day)
             message += another_day - opening_day
-            if length + (opening if old else 0) + message > state.room:
-                return
+            lacking = length + (opening if old else 0) + message - state.room
+            if lacking > 0:  # unless recalled copies, which leave, free as much
+                copies = np.isin(ordinals, ordinals[new]) & (state.sources == PASSAGE) & (state.decided == INCLUDED)
+                if lacking > np.maximum(state.costs[copies] - state.hole, 0).sum():
+                    return
             state.total -= message
             opening_day = another_day
             first = first if dated is None else state.number[dated]
