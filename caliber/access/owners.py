@@ -104,12 +104,20 @@ def names_of_reader(
     return frozenset().union(*ids), frozenset(names), tuple(ids[0]) if ids else (NOBODY.bytes,)
 
 
-def names_of_user(identities: RelationSnapshot, user: EntityRef | None) -> frozenset[str]:
-    """Return the names by which records may call a user, and the id; none without a user."""
+def names_of_user(
+    identities: RelationSnapshot, user: EntityRef | None, principal: Principal | None = None
+) -> frozenset[str]:
+    """Return the names by which records may call a user, and the id; none without a user.
+
+    A user who reads is called by that name too, before any record made it a stored one.
+    """
     if user is None:
         return frozenset()
     known = _having(identities, "entity_id", user.id.bytes)
-    return frozenset((str(user.id), *(each.name for each in known if not each.namespace and each.entity == user)))
+    names = {str(user.id), *(each.name for each in known if not each.namespace and each.entity == user)}
+    if principal is not None and principal.is_user and entity_named(identities, EntityType.USER, principal.id) == user:
+        names.add(EntityRef.plain_name(principal.id))
+    return frozenset(names)
 
 
 def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:

@@ -11,7 +11,7 @@ from caliber.model.context import ContextPersistence
 
 PRIORITIZED: Final = ("system", "persona", "user", "artifacts", "notes", "history")
 """The sections that have a priority of their own."""
-SECTION_NAMES: Final = (*PRIORITIZED, "about_user", "earlier", "recall", "current")
+SECTION_NAMES: Final = (*PRIORITIZED, "about_user", "earlier", "told", "recall", "current")
 TOKEN_BUDGET_MAX: Final = 2_000_000
 PRIORITY_MAX: Final = 2**31 - 1
 

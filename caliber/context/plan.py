@@ -78,24 +78,18 @@ _TITLES: Final = {
     SectionType.RECALL: "From earlier",
     SectionType.USER: "Conversation",
     SectionType.EARLIER: "Earlier in this conversation",
+    SectionType.TOLD: "In the user's words",
     SectionType.CURRENT: "Now",
 }
 """Sections from constant text to text that changes with every turn; notes and artifacts follow the query."""
 _PLACES: Final = list(_TITLES)
 
 
-def _standing() -> dict[SectionType, int]:
-    """Return the first source of each section of records, in the order of sections."""
-    first: dict[SectionType, int] = {}
-    for source, relation in sorted(RECORDS.items()):
-        if source != SPOKEN:
-            first.setdefault(relation.in_windows.section, source)
-    return {kind: first[kind] for kind in _PLACES if kind in first}
-
-
-_STANDING: Final = _standing()
+_FIRST: Final = {record.in_windows.section: at for at, record in sorted(RECORDS.items(), reverse=True) if at != SPOKEN}
+_STANDING: Final = {kind: _FIRST[kind] for kind in _PLACES if kind in _FIRST}
+"""The first source of each section of records, in the order of sections."""
 _PEOPLE: Final = next(each for each, record in RECORDS.items() if record.erase is not None and record.erase.people)
-_CHOSEN: Final = {SectionType.ABOUT_USER: _PEOPLE, SectionType.EARLIER: PASSAGE}
+_CHOSEN: Final = {SectionType.ABOUT_USER: _PEOPLE, SectionType.EARLIER: PASSAGE, SectionType.TOLD: PASSAGE}
 """Sections that a configuration has where it gives them a share, with their sources."""
 _SOURCE_OF: Final = {
     name: memory.relation.window.number for name, memory in BUILT_IN.items() if memory.relation.window is not None
@@ -176,6 +170,8 @@ class AssemblyPlan:
     """The section of turns that left the conversation, in room that nothing else needs; not with rules."""
     about: SectionPlan | None = None
     """The section of what is known of the user, and the source of it; not with rules."""
+    told: SectionPlan | None = None
+    """The section of messages of the user that no query asks for; not with rules."""
     rule_sections: tuple[SectionPlan, ...] = ()
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
@@ -345,8 +341,8 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     following = [item for item in (*standing, *brought) if item.source != SUMMARY]
     current = named(SectionType.CURRENT.value, SectionType.CURRENT, SPOKEN)
     chosen = {kind: source for kind, source in _CHOSEN.items() if standing and kind in config.assembly.section_shares}
-    about, earlier = ([named(kind.value, kind, chosen[kind])] if kind in chosen else [] for kind in _CHOSEN)
-    return [*fixed, *custom, *about, *lead, conversation, *earlier, *following, current]
+    about, earlier, told = ([named(kind.value, kind, chosen[kind])] if kind in chosen else [] for kind in _CHOSEN)
+    return [*fixed, *custom, *about, *lead, conversation, *earlier, *told, *following, current]
 
 
 def speaks(rule: RulePlan) -> bool:
@@ -469,6 +465,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         current=sections[-1],
         about=next((section for section in sections if section.type is SectionType.ABOUT_USER), None),
         earlier=next((section for section in sections if section.type is SectionType.EARLIER), None),
+        told=next((section for section in sections if section.type is SectionType.TOLD), None),
         rule_sections=tuple(
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
         ),

@@ -222,7 +222,7 @@ class Reader:
         records = self._engine.memory.snapshot.relations
         task = records[TASKS].find(trajectory_id.bytes)
         user = None if task < 0 else user_of(self._engine.memory.entity(records[TASKS], task))
-        return names_of_user(records[IDENTITY.name], user)
+        return names_of_user(records[IDENTITY.name], user, self._principal)
 
     def _asked(self, readers: Readers, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
         """Return the parameters shared by every search for records of a window."""

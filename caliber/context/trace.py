@@ -136,7 +136,7 @@ class Decided:
             if source in (SUMMARY, BLOCK):
                 return "the turns that it sums up are in the window, or next in line for its room"
             if source == PASSAGE:
-                return "the conversation shows this turn"
+                return "another section shows this turn"
             return "the conversation shows a turn that says the same"
         if code is DecisionCode.EXCLUDED_DUPLICATE:
             twin = int(self.ranked[TWIN][place])

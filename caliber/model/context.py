@@ -22,6 +22,7 @@ class SectionType(StrEnum):
     ARTIFACTS = "artifacts"
     USER = "user"
     EARLIER = "earlier"
+    TOLD = "told"
     RECALL = "recall"
     CURRENT = "current"
     CUSTOM = "custom"

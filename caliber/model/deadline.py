@@ -1,7 +1,6 @@
-"""Deadline of the current call, kept in a context variable that every wait on its behalf reads.
+"""Deadline of the current call, kept in a context variable: code that is about to wait reads ``remaining_s``.
 
-Programs set it with ``caliber.deadline``, the package with ``within``; no signature has one. Code that is about to wait
-reads ``remaining_s``. Background threads start without a deadline.
+Programs set it with ``caliber.deadline``, the package with ``within``; background threads start without one.
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ _SENTENCE_ENDS: Final = ".?!\n"
 _PAST = re.compile(r"\b(?:did|was|were|\w{3,}ed)\b", re.IGNORECASE)
 _ASKING = re.compile(r"\b(?:what|which|who|whom|whose|when|where|how|why)\b", re.IGNORECASE)
 _SAID = re.compile(r"\b(?:i|we|you|he|she|they|it|my|our|your|his|her|their)\b", re.IGNORECASE)
+_OF_OTHERS = re.compile(
+    r"(?!.*\b(?:i|me|my|mine|myself|we|us|ours?)\b)(?=.*\b(?:what|which|who|whom|whose|when|where|how|why)\b)"
+    r"[^.?!\n]*\?\s*",
+    re.IGNORECASE,
+)
+"""One question, in words of questions, without a word for the user."""
 _INSIDE = re.compile(r"(?<=[\w,;'’] )\w{2,}")
 """Words inside a sentence, where a capital makes a name."""
 _STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
@@ -61,6 +67,8 @@ class Query:
     stop_word_phrase: tuple[str, ...] = ()
     of_days_only: bool = False
     """Whether it asks for what was on its days: then records of other days are found only where none is of these."""
+    of_others: bool = False
+    """Whether it is one question that asks for nothing of the user: "Which river flows through Vientiane?\""""
     day_terms: tuple[str, ...] = ()
     """The terms of "two weeks ago", which are searched where the days tell no records apart."""
 
@@ -170,6 +178,7 @@ class QueryReader:
                 for term in analysis.terms
             ),
             of_days_only=now is not None and when is not None and _asks_of_days(text, when, now.today),
+            of_others=_OF_OTHERS.fullmatch(text) is not None,
             asks_time=self._lexicon.asks_time.search(text) is not None,
             cut=cut,
             fillers=frozenset(terms).difference(evidence),

@@ -175,8 +175,8 @@ class Searcher:
             out.append(self._relevance_of(pool, item, self._scored([item], query, asked, whole=True), asked))
         return out, degraded
 
-    def found(self, pools: Sequence[Pool], request: Request, limit: int) -> tuple[list[Relevance], str | None]:
-        """Return the ``limit`` best records of all pools together, by pool, and a note on a missing leg.
+    def found(self, pools: Sequence[Pool], request: Request, limit: int) -> tuple[list[Relevance], Query, str | None]:
+        """Return the ``limit`` best records of all pools together, by pool, the query, and a note on a missing leg.
 
         Unlike ``relevance``, scores compare across pools: they are those of one search of all their kinds.
         """
@@ -192,10 +192,11 @@ class Searcher:
         degraded = self._missing(request, self._link_graph(request, searched))[1]
         scored = self._scored(searched, query, asked, whole=True, beyond=False)
         rows = fusion.best_rows(searched, scored.joined, limit)
-        return [
+        relevances = [
             _relevance(item, joined, scored.floored.strength, rows_of_kind)
             for item, joined, rows_of_kind in zip(searched, scored.joined, rows, strict=True)
-        ], degraded
+        ]
+        return relevances, query, degraded
 
     def _understood(self, searched: Sequence[Searched], request: Request) -> Query:
         """Return the parsed query of a request."""

@@ -51,14 +51,24 @@ def steady(file_backend: Any) -> dict[str, Callable[[], Any]]:
         for _ in range(3):
             call()
     memory.flush()
-    return calls
+
+    def settle() -> None:
+        """Write all that was left behind, and take it over."""
+        memory.flush()
+        memory.current_scope(task.trajectory_id)
+
+    return {**calls, "settle": settle}
 
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_call_runs_no_more_functions_than_before(name: str, steady: dict[str, Callable[[], Any]]) -> None:
     # design section 9; issue "The house I"
-    # The least of several: in the others memory takes over what was written behind in between.
+    # The least of several: in others memory takes over what was written behind in between; beside load it may in each
+    # of a row, but not in those that wait for it.
     found = [counted(steady[name]) for _ in range(7)]
+    for _ in range(3):
+        steady["settle"]()
+        found.append(counted(steady[name]))
     most, entered = LIMITS[name]
     calls, counts = min(found, key=lambda item: item[0])
     assert calls <= most, f"{name} runs {calls} functions; the most of them: {counts.most_common(10)}"

@@ -118,7 +118,10 @@ def test_texts_of_a_subclass_are_kept_as_they_read(text: Any, backend: Any) -> N
         assert "bob" in window.text
         assert "hello there" in window.text
         assert window.to_messages()
-    assert "b'" not in memory.close_scope(scope).summary
+    memory.append_turn(scope, role="user", content=text("We decided on 3 May that the dog is called Pixel."))
+    summary = memory.close_scope(scope).summary
+    assert "3 May" in summary
+    assert "b'" not in summary
 
 
 @pytest.mark.parametrize("value", [np.str_("bob"), Lying("bob")])

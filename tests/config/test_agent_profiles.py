@@ -137,7 +137,7 @@ def test_two_profiles_make_different_windows_of_one_store(tmp_path: Path) -> Non
         for name, window in windows.items()
     }
     # Made for talk, or for what was made: the same store, other shares of the window.
-    assert used_by["chat-companion"]["artifacts"] < used_by["coding-agent"]["artifacts"]
+    assert used_by["chat-companion"].get("artifacts", 0) < used_by["coding-agent"]["artifacts"]
     # The sources fill strictly: the conversation up to its cap, no turn apart as the last message or behind the rest.
     assert {"earlier", "current"} <= used_by["chat-companion"].keys()
     assert not {"earlier", "recall", "current"} & used_by["sources"].keys()

@@ -47,7 +47,8 @@ class Twin:
         self.codes = [DecisionCode(int(code)) for code in decided.filled.codes]
         self.inside = [at for at, code in enumerate(self.codes) if code in (1, 6)]
         self.open = {self.of(SECTION, at) for at in self.inside}
-        self.passages = {self.of(PASSAGE_ID, at) for at in self.inside if self.of(SOURCE, at) == PASSAGE}
+        lines = [at for at in self.inside if self.of(SOURCE, at) == PASSAGE]
+        self.passages = {(self.of(SECTION, at), self.of(PASSAGE_ID, at)) for at in lines}
         self.numbers = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
 
     def of(self, column: int, place: int) -> int:
@@ -107,7 +108,7 @@ class Twin:
         section = plan.sections[self.of(SECTION, place)]
         if self.of(SOURCE, place) == PASSAGE:
             cost = min(cost, plan.excerpt_length(self.decided.max_tokens))
-            if self.of(PASSAGE_ID, place) in self.passages:
+            if (section.index, self.of(PASSAGE_ID, place)) in self.passages:
                 return cost + 1 + 4 * (self.holes([*self.inside, place]) - self.holes(self.inside))
             cost += self.of(LEAD, place)
         if section.index in self.open:
@@ -185,9 +186,9 @@ class Twin:
             if self.of(SOURCE, place) != PASSAGE:
                 assert self.of(TURN_NUMBER, place) - 1 in self.numbers
                 return "the conversation shows a turn that says the same"
-            shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
+            shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) in (SPOKEN, PASSAGE)}
             assert self.of(ORDINAL, place) in shown
-            return "the conversation shows this turn"
+            return "another section shows this turn"
         if code is DecisionCode.EXCLUDED_DUPLICATE:
             twin = self.of(TWIN, place)
             better = [at for at in range(len(self.codes)) if self.of(ORDINAL, at) == twin and at != place]

@@ -182,6 +182,22 @@ def test_a_recalled_turn_stays_whole_or_goes(start: Any, backend: Any) -> None:
                 assert each.content.count("[") == 1  # one day: one passage
 
 
+def test_turns_behind_the_conversation_leave_before_it_does(window_of: Any) -> None:
+    shares = {"user": [0.02, 0.1], "earlier": [0.0, 0.75]}
+    agent, _ = window_of(turns=24, notes=0, assembly__section_shares=shares, assembly__recent_exchanges=0)
+    window = agent.memory.assemble_context(agent.trajectory_id, query="", max_tokens=420)
+    behind = next(each for each in window.sections if each.section_type == "earlier")
+    assert len(behind.sources) > 2
+    for limit in range(60, window.used_tokens, 31):
+        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
+        check(smaller, limit, agent.memory.config.assembly.message_overhead_tokens)
+        turns = [ref.id for each in smaller.sections for ref in each.sources if ref.source_type == "turn"]
+        assert len(turns) == len(set(turns)) > 0
+        contents = [each.content for each in smaller.sections if each.section_type == "earlier"]
+        left = [line for content in contents for line in content.splitlines()]
+        assert left == [line for line in left if line in window.text.splitlines()]
+
+
 def test_a_result_of_a_tool_leaves_with_its_call(window_of: Any) -> None:
     agent, _ = window_of(turns=0, notes=0)
     for number in range(12):

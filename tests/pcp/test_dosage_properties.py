@@ -41,6 +41,8 @@ CONFIGURATIONS: list[dict[str, Any]] = [
     {"assembly__order": "stable_first"},
     {"assembly__order": "priority", "assembly__truncate_min_tokens": 4},
     {"assembly__order": "stable_first", "tokens__estimator": "calibrated", "assembly__truncate_min_tokens": 4},
+    # Older turns leave the conversation, and stand behind it as long as there is room.
+    {"assembly__section_shares": {"user": [0.02, 0.1], "earlier": [0.0, 0.75]}, "assembly__recent_exchanges": 0},
     {"system_instructions": "Help with pumps. Be brief.", "assembly__truncate_min_tokens": 4},
 ]
 
@@ -168,7 +170,7 @@ def check(memory: Any, old: ContextWindow, new: ContextWindow, limit: int) -> No
     assert names == [each.name for each in old.sections if each.name in names]
 
 
-@pytest.mark.parametrize("options", CONFIGURATIONS, ids=["shared", "strict", "calibrated", "compressing"])
+@pytest.mark.parametrize("options", CONFIGURATIONS, ids=["shared", "strict", "calibrated", "earlier", "compressing"])
 def test_a_dosage_keeps_every_promise(backend: Any, options: dict[str, Any]) -> None:
     base = {"policies": [], "pcp__dosage__critical_priority": 100, "pcp__dosage__compress_ratio": 0.5}
     memory = backend.open(**base | options)

@@ -23,8 +23,9 @@ sys.modules[_SPEC.name] = running
 _SPEC.loader.exec_module(running)
 
 EVERY = {name: running.load(name) for name in ("open.json", "sealed.json")}
-COMPANION = ("companion_open.json", "companion_sealed.json", "companion_chats.json")
-GOAL = 0.95
+COMPANION = {"companion_open.json": 0.9, "companion_sealed.json": 0.95, "companion_chats.json": 0.95}
+"""The share of each that must be right. Wrong are most questions about nothing that was talked of, if they name the
+user: the window holds what the user told besides, which is nothing to the point."""
 STEP = 1 if soaking() else 5
 
 
@@ -45,10 +46,8 @@ def test_window_holds_the_answer_and_nothing_irrelevant(scenario: Any) -> None:
 @pytest.mark.prove
 @pytest.mark.parametrize("name", COMPANION)
 def test_companion_over_five_weeks(name: str, record_property: Any) -> None:
-    """The share of right scenarios is reported: below the goal as an expected failure that names the wrong ones."""
     scenarios = running.load(name)
     wrong = [one["id"] for one in scenarios if not all(window.right for window in running.run(one))]
     right = len(scenarios) - len(wrong)
     record_property("right", f"{right} of {len(scenarios)}")
-    if right < GOAL * len(scenarios):
-        pytest.xfail(f"{name}: {right} of {len(scenarios)} right, not {', '.join(wrong)}")
+    assert right >= COMPANION[name] * len(scenarios), f"{right} of {len(scenarios)} right, not {', '.join(wrong)}"

@@ -128,7 +128,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "user": [0.06, 0.9],
                 "earlier": [0.0, 0.75],
                 "artifacts": [0.01, 0.3],
-                "notes": [0.01, 0.3],
+                "notes": [0.01, 0.6],
                 "recall": [0.08, 0.75],
             },
             "separator": "\n\n",

@@ -23,6 +23,7 @@ from caliber.context.columns import (
     EXCLUDED_SECTION_BUDGET,
     EXCLUDED_SHOWN,
     GROUP,
+    INCLUDED,
     LEAD,
     MARK,
     ORDINAL,
@@ -110,11 +111,16 @@ def fill_shared(
     waiting = np.flatnonzero(state.decided == CONSIDERED)
     # Text before the conversation must not change with the query; rules share strictly by priority.
     ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
-    following = waiting[ruled[section[waiting]]].tolist()
+    told = np.flatnonzero(state.sections == plan.told.index) if plan.told is not None else waiting[:0]
+    following = waiting[ruled[section[waiting]] & ~np.isin(waiting, told)].tolist()
     spare = conversation.spare()
-    state.total -= spare
+    roomy = len(told) and max_tokens >= plan.config.assembly.recent_from_tokens
+    held = state.share(plan.told.floor) if plan.told is not None and roomy else 0
+    state.total -= spare + held
     _fill_following(state, following)
     _cut_best(state, following)
+    state.total += held
+    _fill_told(state, told.tolist(), ordinals)
     state.total += spare
     if conversation.evicted and plan.earlier is not None:
         conversation.enter_earlier(ordinals, covered)
@@ -180,6 +186,17 @@ def _fill_about(state: Filling, section: SectionPlan) -> None:
     for place in np.flatnonzero(state.sections == section.index).tolist():
         if not state.admit(place, state.share(section.floor)):
             state.codes[place] = EXCLUDED_SECTION_BUDGET
+
+
+def _fill_told(state: Filling, places: list[int], ordinals: NDArray[np.int64]) -> None:
+    """Include what the user told, of which the section holds as much as there is, but for turns that are recalled."""
+    for place in places:
+        copies = np.flatnonzero((state.sources == PASSAGE) & (ordinals == ordinals[place])).tolist()
+        if any(state.codes[copy] == INCLUDED for copy in copies):
+            state.codes[place] = EXCLUDED_SHOWN
+        elif state.codes[place] == CONSIDERED and state.admit(place):
+            for copy in (copy for copy in copies if state.codes[copy] == CONSIDERED):
+                state.codes[copy] = EXCLUDED_SHOWN
 
 
 # --- everything besides the conversation ----------------------------------------------------------

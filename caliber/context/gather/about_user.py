@@ -34,7 +34,7 @@ def about_user(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, tex
     if section is None or section.source not in members.knowledge:
         return None
     owners = inputs.snapshot[plan.records[section.source].name]
-    rows = _ordered(owners, np.flatnonzero(members.knowledge[section.source].visible & _of(owners, inputs.user_names)))
+    rows = _ordered(owners, np.flatnonzero(members.knowledge[section.source].visible & _of(owners, inputs)))
     left = int(section.floor * plan.longest(plan.budget(inputs.max_tokens))) - plan.overheads[section.index]
     lengths = plan.measure([about_line(text) for text in texts.texts(owners, rows.tolist())]) + plan.separator_length
     chosen = []
@@ -47,8 +47,8 @@ def about_user(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, tex
     return replace(part, columns={VALUE: np.arange(len(rows), 0, -1)})
 
 
-def _of(owners: RelationSnapshot, names: frozenset[str]) -> NDArray[np.bool_]:
-    """Return the facts and preferences about a person of one of these names, as trusted as the user's words."""
+def _of(owners: RelationSnapshot, inputs: AssemblyInputs) -> NDArray[np.bool_]:
+    """Return the facts and preferences about the user that are trusted enough to be recalled."""
     erase, trust = owners.relation.erase, owners.relation.trust
     assert erase is not None
     assert erase.kind is not None
@@ -60,10 +60,10 @@ def _of(owners: RelationSnapshot, names: frozenset[str]) -> NDArray[np.bool_]:
 
     known = owners.interned_codes(erase.names[0])
     kinds = owners.interned_codes(erase.kind)
-    out = among(erase.names[0], [known.get(name, -1) for name in names])
+    out = among(erase.names[0], [known.get(name, -1) for name in inputs.user_names])
     out &= among(erase.kind, [kinds.get(kind, -1) for kind in erase.people])
     out &= among("note_type", [owners.enum_code("note_type", each) for each in (NoteType.FACT, NoteType.PREFERENCE)])
-    trusted = [label for label in TrustLabel if label.distrust <= TrustLabel.USER.distrust]
+    trusted = [label for label in TrustLabel if label.distrust <= inputs.config.recall.trust.distrust]
     return out & among(trust.column, [owners.enum_code(trust.column, label) for label in trusted])
 
 

@@ -59,6 +59,8 @@ class Recall:
     """How many records could have been found, by source."""
     limit: int = 0
     worst: float | None = None
+    turns: Bools | None = None
+    """The turns that may be recalled, if a window may repeat some that no query asks for."""
 
 
 # --- whose records -------------------------------------------------------------------------------
@@ -198,8 +200,11 @@ def recall(
     pools, out.allowed = pools_of_recall(inputs, plan, searcher, hidden)
     if not pools:
         return out, inputs.without_vector
-    found, degraded = searcher.found([pool for _, pool in pools], request, limit)
+    found, query, degraded = searcher.found([pool for _, pool in pools], request, limit)
+    more = plan.told is not None and not (query.of_days_only or query.of_others)
     for (source, pool), item in zip(pools, found, strict=True):
+        if more and source == PASSAGE and pool.allowed is not None:
+            out.turns = pool.allowed
         if len(item.rows):
             owners = snapshot[pool.kind]
             scored = Scored(np.minimum(item.scores, np.float32(1)), None, item.parts)

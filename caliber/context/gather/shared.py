@@ -89,7 +89,7 @@ def gather_shared(
 
         repeats = Repeats(inputs, texts, searcher.analyzer)
         about = about_user(inputs, plan, members, texts)
-        parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs, about, repeats)
+        parts, degraded = _unruled(inputs, plan, searcher, texts, members, conversation, cut_offs, about, repeats)
         owners = {part.source: inputs.snapshot[plan.records[part.source].name] for part in parts}
         parts = [repeats.in_conversation(part, owners[part.source], conversation.turns) for part in parts]
         if about is not None:
@@ -153,7 +153,7 @@ def _unruled(
     searcher: Searcher,
     texts: TextSource,
     members: Members,
-    hidden: NDArray[np.int64],
+    conversation: Conversation,
     cut_offs: list[CutOff],
     about: Part | None,
     repeats: Repeats,
@@ -167,9 +167,17 @@ def _unruled(
     if not config.recall.limit:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
+    hidden = conversation.turns.rows[conversation.current :]
     found, missing = recall(inputs, plan, searcher, hidden, texts)
-    repeats.mark(found.parts, about, None if about is None else inputs.snapshot[plan.records[about.source].name])
+    known = None if about is None else inputs.snapshot[plan.records[about.source].name]
+    repeats.mark(found.parts, about, known)
     parts = [_recalled(inputs, plan, texts, item, members.of_task.get(item.source)) for item in found.parts.values()]
+    if plan.told is not None and found.turns is not None:
+        from caliber.context.gather.told import own_words
+
+        own = own_words(inputs, plan, plan.told, searcher, found.turns, conversation.turns)
+        repeats.mark({PASSAGE: own}, about, known)
+        parts.append(_recalled(inputs, plan, texts, own, None, plan.told.index))
     unfound = {part.source: part for part in _of_task(inputs, plan, members, found, cut_offs)}
     parts += unfound.values()
     for source, reachable in found.allowed.items():
@@ -212,9 +220,14 @@ def _valued(part: Part, weight: float) -> Part:
 
 
 def _recalled(
-    inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, item: Recalled, own: OfTask | None
+    inputs: AssemblyInputs,
+    plan: AssemblyPlan,
+    texts: TextSource,
+    item: Recalled,
+    own: OfTask | None,
+    section: int | None = None,
 ) -> Part:
-    section = plan.section_of_record(item.source)
+    section = plan.section_of_record(item.source) if section is None else section
     part = made_part(item.source, section, item.owners, item.rows, item.scored)
     columns = {TWIN: item.twins} if own is None else {TWIN: item.twins, MARK: OF_TASK * np.isin(item.rows, own.rows)}
     part = replace(part, columns=columns)

@@ -400,7 +400,7 @@ CASES = (
     ),
     Case(
         "assembly.pause_ms",
-        window_of(talk, spoken, max_tokens=500),
+        window_of(talk, spoken, max_tokens=150),
         ("30m", ["answer 2", "question 3", "answer 3", "now?"]),
         ("2h", [f"{what} {at}" for at in range(4) for what in ("question", "answer")] + ["now?"]),
         {**BARE, **SHARED, "assembly.section_shares": {"user": [0.1, 0.9]}, **MANY},
