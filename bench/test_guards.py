@@ -238,7 +238,7 @@ def test_masks(figure: Figures, quick: bool, tmp_path: Path) -> None:
         remember(memory, count // 2, 40)
         remember(memory, count // 2, 40, visible_to=["human:ana"])
         memory.flush()
-        ana = memory.acting_as(Principal.user("ana"))
+        ana = memory.as_user("ana")
         queries = [f"what was decided about the {topic}" for topic in TOPICS]
         for query in queries:
             answers = [[(hit.id, hit.score) for hit in each.search(query).hits] for each in (memory, ana)]

@@ -33,7 +33,7 @@ class Chat:
 
     def acting_as(self, user: str) -> caliber.Caliber:
         """Return the handle of a user, by the name that the application has for them."""
-        return self.memory.acting_as(caliber.Principal.user(user))
+        return self.memory.as_user(user)
 
     def say(self, user: str, said: str) -> str:
         """Keep a message and what it teaches, and return the model's answer, which is kept too."""

@@ -124,7 +124,7 @@ def run(memory: caliber.Caliber, folder: Path) -> tuple[uuid.UUID, uuid.UUID | N
     memory.agents.register("lead", type="lead", can_delegate_to=["builder"])
     memory.agents.register("builder", type="builder", reports_to="lead", capabilities=["python"])
     memory.agents.register("reviewer", type="reviewer", reports_to="lead")
-    me = {name: memory.acting_as(caliber.Principal.agent(name)) for name in ("lead", "builder", "reviewer")}
+    me = {name: memory.as_agent(name) for name in ("lead", "builder", "reviewer")}
     with ThreadPoolExecutor(2) as threads:
         building = threads.submit(build, me["builder"], folder)
         reviewing = threads.submit(review, me["reviewer"], folder)

@@ -23,7 +23,7 @@ Variable = tuple[str, str]
 
 def mail(memory: caliber.Caliber, name: str) -> Any:
     """Return the messages of an agent."""
-    return memory.acting_as(Principal.agent(name)).agents.messages
+    return memory.as_agent(name).agents.messages
 
 
 def _opened(config: Any, dsn: Variable | None) -> caliber.Caliber:

@@ -82,7 +82,7 @@ def acting_agent(
             return own
         if principal.serves:
             raise RequiredFieldMissing(
-                "agent is required: name the agent that acts, or use memory.acting_as(Principal.agent(...))",
+                "agent is required: name the agent that acts, or use memory.as_agent(...)",
                 field="agent",
             )
         raise PermissionDenied(agent_id=principal.label, action=action, resource="an agent")

@@ -515,6 +515,12 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         See ``Caliber.acting_as``.
         """
 
+    def as_user(self, name: str) -> AsyncCaliber:
+        """Return ``acting_as(Principal.user(name))``: what a user sees, and writes. See ``Caliber.as_user``."""
+
+    def as_agent(self, name: str) -> AsyncCaliber:
+        """Return ``acting_as(Principal.agent(name))``: an agent without a role. See ``Caliber.as_agent``."""
+
     @property
     def principal(self) -> Principal:
         """The principal that this handle acts for. See ``Caliber.principal``."""

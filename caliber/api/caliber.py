@@ -223,6 +223,14 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
             self._principal.require_admin("act as", identity.label)
         return Caliber(self._engine, identity)
 
+    def as_user(self, name: str) -> Caliber:
+        """Return ``acting_as(Principal.user(name))``: what a user sees, and writes. Raises: as ``acting_as``."""
+        return self.acting_as(Principal.user(name))
+
+    def as_agent(self, name: str) -> Caliber:
+        """Return ``acting_as(Principal.agent(name))``: an agent without a role. Raises: as ``acting_as``."""
+        return self.acting_as(Principal.agent(name))
+
     @property
     def principal(self) -> Principal:
         """The principal that this handle acts for."""

@@ -141,7 +141,7 @@ class LearningMethods(TaskMethods):
         if owner.entity_type is not EntityType.USER:
             raise RequiredFieldMissing(
                 "user is required: whose messages are these? Pass user='maria@example.com', or call it on"
-                " memory.acting_as(caliber.Principal.user('maria@example.com'))",
+                " memory.as_user('maria@example.com')",
                 field="user",
             )
         from caliber.learning.conversation import Conversations  # many stores learn from no messages

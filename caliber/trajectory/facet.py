@@ -95,7 +95,7 @@ class TaskMethods:
         if kind is None or self._principal.is_admin:
             raise RequiredFieldMissing(
                 "user is required: whom is it for? Pass user='maria@example.com', or call it on"
-                " memory.acting_as(caliber.Principal.user('maria@example.com'))",
+                " memory.as_user('maria@example.com')",
                 field="user",
             )
         return entity_of(self._engine, self._principal.id, kind)

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from caliber.model import AgentRole, EntityRef, LockToken, Principal, PrincipalKind
-from caliber.model.errors import InvalidValue, LockAcquisitionFailed, NotFound, PermissionDenied
+from caliber.model.errors import (
+    InputError,
+    InvalidValue,
+    LockAcquisitionFailed,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
 
 pytestmark = pytest.mark.databases("one")
 
@@ -45,6 +52,25 @@ def test_what_administers_needs_an_admin(backend: Any) -> None:
             call()
     assert memory.admin.verify() == []
     assert memory.admin.maintain()
+
+
+def test_views_of_users_and_agents_are_handles_of_their_principals(backend: Any) -> None:
+    memory = backend.open()
+    maria, planner = memory.as_user("maria"), memory.as_agent("planner")
+    assert (maria.principal, planner.principal) == (Principal.user("maria"), Principal.agent("planner"))
+    with pytest.raises(PermissionDenied):
+        planner.as_user("maria")
+    for wrong in (5, None, ""):
+        for view in (memory.as_user, memory.as_agent):
+            with pytest.raises(InputError):
+                view(wrong)
+    task = maria.start_trajectory("goal")
+    memory.forget(user="maria")
+    with pytest.raises(NotFound):  # a view outlives its user, and sees nothing of what was
+        maria.get(task.trajectory_id)
+    memory.close()
+    with pytest.raises(Unavailable):
+        maria.start_trajectory("goal")
 
 
 def test_figures_count_no_hidden_record(backend: Any) -> None:

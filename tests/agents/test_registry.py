@@ -82,7 +82,7 @@ def test_unknown_agents_and_bad_names_are_refused(open_store: Opened) -> None:
         memory.agents.register("planner", role="king")
     with pytest.raises(NotRegistered):
         memory.agents.register(EntityRef.agent("by reference alone"))
-    with pytest.raises(RequiredFieldMissing, match="acting_as"):
+    with pytest.raises(RequiredFieldMissing, match="as_agent"):
         memory.agents.heartbeat()
     assert memory.agents.list() == []
 

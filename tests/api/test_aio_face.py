@@ -32,6 +32,8 @@ AT_ONCE = {
     "Messages.listen",
     "Values.watch",
     "acting_as",
+    "as_user",
+    "as_agent",
     "records",
     "table_of",
     "Tables.get",

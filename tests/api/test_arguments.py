@@ -93,7 +93,9 @@ def _failure(call: Call, place: Any, value: Any, counts: Callable[[], Any] = dic
     try:
         with within(WAIT_S if is_wait else None):
             found = call.function(*arguments, **keywords)
-            if isinstance(found, contextlib.AbstractContextManager):
+            if isinstance(found, caliber.Caliber):
+                pass  # a view, whose block would close the store
+            elif isinstance(found, contextlib.AbstractContextManager):
                 with found:
                     pass
             elif isinstance(found, Iterator) and call.name.endswith(".all"):  # others wait for what comes

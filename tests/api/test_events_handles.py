@@ -277,6 +277,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "maintain": lambda a: a.memory.admin.maintain(),
     "flush": lambda a: a.memory.flush(),
     "acting_as": lambda a: a.memory.acting_as(a.memory.principal),
+    "as_user": lambda a: a.memory.as_user("maria"),
+    "as_agent": lambda a: a.memory.as_agent("planner"),
     "agents.acquire": lambda a: a.memory.agents.locks.acquire("r", holder="h", lease_ms=1_000),
     "agents.held": lambda a: a.memory.agents.locks.held("r"),
     "storage.get": lambda a: a.memory.storage.notes.get(a.trajectory_id),

@@ -39,6 +39,8 @@ CORE = {
     "trace",
     "forget",
     "acting_as",
+    "as_user",
+    "as_agent",
     "flush",
     "close",
 }

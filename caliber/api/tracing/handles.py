@@ -20,7 +20,7 @@ from caliber.model.process.tracing import SpanKind
 
 T = TypeVar("T")
 
-_NO_OPERATIONS: Final = frozenset(("acting_as", "records", "view", "table_of", "subscribe"))
+_NO_OPERATIONS: Final = frozenset(("acting_as", "as_user", "as_agent", "records", "view", "table_of", "subscribe"))
 """Public methods that only return a part of the API, or a function."""
 _VALUES: Final = (Section, Enum, tuple, BaseException)
 
