@@ -106,10 +106,9 @@ def _section(path: str, knobs: list[explaining.Declared], base: dict[str, object
 
 
 def _knob(name: str, field: FieldInfo, facts: list[str]) -> Iterator[str]:
-    """Yield a knob as a list item: its meaning, then on lines of its own what is accepted."""
+    """Yield a knob as a list item: its meaning, and what is accepted."""
     optional = "" if field.is_required() else " *Optional.*"
-    yield from item(f"{name}: {_line(str(field.description))}{optional}")
-    yield from wrapped(" ".join(_line(fact) for fact in facts if fact), "  ", "  ")
+    yield from item(f"{name}: {_line(' '.join([str(field.description), *filter(None, facts)]))}{optional}")
 
 
 def _definition(above: str, section: type[BaseModel]) -> Iterator[str]:

@@ -347,7 +347,7 @@ def default_readers(
         return (principal.label,)
     if principal.kind is not PrincipalKind.AGENT or principal.role is None:
         return None
-    return (principal.label, *access.default_visibility.for_role(principal.role))
+    return (principal.label, *access.default_visibility[principal.role.value])
 
 
 def people_in(readers: Sequence[str] | None) -> set[str]:

@@ -29,7 +29,7 @@ class AgentMemoryView:
         self._engine = engine
         self._searching = searching
         self._role = role
-        self._types = engine.config.access.views.interests.for_role(role)
+        self._types = engine.config.access.views.interests[role.value]
 
     @property
     def role(self) -> AgentRole:
@@ -53,7 +53,7 @@ class AgentMemoryView:
         config = self._engine.config
         scoring = config.access.views.scoring
         count = config.search.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        by_role = RoleScoring(self._role, _TYPE, self._types, config.search.neutral_importance, count)
+        by_role = RoleScoring(self._role, _TYPE, self._types, count)
         return self._searching.search_many(
             [arguments.as_text(query, "query", allow_empty=True)],
             kinds=(NOTE.name,),

@@ -1,6 +1,5 @@
 """Configuration: typed sections, validation, files, profiles and the manual of all settings."""
 
-from caliber.config.access.rights import AccessConfig, VisibilityConfig
 from caliber.config.context import (
     AssemblyConfig,
     PersistenceConfig,
@@ -103,7 +102,6 @@ __all__ = [
     "TrajectoryConfig",
     "TrustConfig",
     "VectorConfig",
-    "VisibilityConfig",
     "WhenConfig",
     "WriteBehindConfig",
     "load_config_file",

@@ -80,8 +80,6 @@ class KeywordConfig(Section):
         "Model whose word vectors decide which words are similar (extra embed); none: exact stems only.", "ours"
     )
     similar_min: Real = knob("Least cosine of two words that match in part.", "ours", ge=0, lt=1)
-    similar_max: Int = knob("Most similar words that stand in for one.", "ours", unit="words", ge=1, le=1_024)
-    query_words_max: Int = knob("Words of a query that are read; longer ones are reported as cut.", "ours", ge=1)
 
 
 class BoostConfig(Section):
@@ -131,28 +129,6 @@ class FloorConfig(Section):
     rest: Real = knob(
         "Least score of the other hits of a question that finds anything; linked records need none.", "ours", ge=0, le=1
     )
-    question_words: Real = knob(
-        "Number of rare words that a longer question counts as: a hit need not cover a whole long message.",
-        "ours",
-        unit="words",
-        ge=1,
-        le=1_000,
-    )
-    saying_words: Int = knob(
-        "Number of stop words from which a query of stop words alone counts as quoted; a shorter one finds nothing.",
-        "ours",
-        unit="words",
-        ge=1,
-        le=1_024,
-    )
-    unseen_texts: Int = knob(
-        "Texts without any of the words that are added to the number of texts when the floor measures rarity,"
-        " so that the words of a small store count as rare.",
-        "ours",
-        unit="texts",
-        ge=0,
-        le=1_000_000_000,
-    )
 
 
 class SearchConfig(Section):
@@ -191,11 +167,9 @@ class SearchConfig(Section):
     fusion: Literal["weighted", "rrf"] = knob(
         "Weighted sum of the legs, or reciprocal ranks.", "M-039", source_value="weighted"
     )
-    rrf_constant: Int = knob("Rank at which a reciprocal rank counts half.", "ours", ge=1)
     diversity: Real = knob(
         "Weight of a hit's similarity to better hits, which counts against it (MMR); 0: none.", "ours", ge=0, le=1
     )
-    neutral_importance: Real = knob("Importance of a record that has none.", "ours", ge=0, le=10)
     floor: FloorConfig = knob("Evidence that a query needs to find anything.", "ours")
     weights: SearchWeights = knob("Weights of the legs.", "M-032")
     keyword: KeywordConfig = knob("The keyword leg.", "M §1.3")

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ from caliber.text.dates import Moment
 from caliber.text.words import NAMES_A_TIME, Analyzer
 
 _DIVERSE_POOL = 100
+QUERY_WORDS_MAX: Final = 1_024
+"""Words of a query that are read; longer ones are reported as cut."""
 """Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
 
 
@@ -60,7 +62,7 @@ class Searcher:
         self._similarities = dict(settings.floor.similarity)
         self.kinds = tuple(kinds)
         self.analyzer = analyzer = Analyzer(settings.keyword.language)
-        self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=settings.keyword.query_words_max)
+        self._reader = QueryReader(analyzer, analyzer.lexicon, max_words=QUERY_WORDS_MAX)
         self.keywords = Keywords(memory, analyzer)
         self._similar: SimilarTerms | None = None
         if settings.keyword.similar_words != "none":
@@ -227,15 +229,13 @@ class Searcher:
                 query = query.with_words_of_days()
         linked = weights["graph"] > 0
         settings = self._settings
-        coverage = keyword_leg(
-            searched, query, settings.keyword, self._similar, request.stats, settings.floor, linked=linked
-        )
+        coverage = keyword_leg(searched, query, settings.keyword, self._similar, request.stats, linked=linked)
         names = self._names.named(searched, query.parts)
         joined, reached = self._joined(searched, nearest, query, names, weights, request, links)
         floored = Floored(joined, nearest.beyond)
         if request.floor:
             thresholds = Thresholds.of(settings.floor, self._similarities, nearest, request.snapshot, request.space_id)
-            floor = Floor(settings.floor, query, coverage, thresholds, request.stats)
+            floor = Floor(query, coverage, thresholds, request.stats)
             floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
         before = sum(map(len, nearest.similarities))
         return _Scored(floored, reached, weights, degraded, names, before)
@@ -306,7 +306,7 @@ class Searcher:
             legs, reached = self._linked(searched, legs, weights, request, links)
         found = legs
         if settings.fusion == "rrf":
-            legs = fusion.ranked_legs(searched, legs, settings)
+            legs = fusion.ranked_legs(searched, legs)
         boosts = self._boosts(searched, query, names, request.now_us)
         # No leg is left, and no boost applies: penalties count in full.
         total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
@@ -320,7 +320,7 @@ class Searcher:
                 ("graph", weights["graph"], legs.graph[place]),
             ]
             if weights["importance"]:
-                importance = fusion.importance_scores(item.owners, settings.neutral_importance, item.rows)
+                importance = fusion.importance_scores(item.owners, item.rows)
                 parts.append(("importance", weights["importance"], fusion.values(importance)))
             parts.extend((name, weight, of_kind[place]) for name, weight, of_kind in boosts)
             by_link = found.graph[place]

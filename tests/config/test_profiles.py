@@ -101,14 +101,18 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "pcp.grounding.confidence_threshold": 0.5,
     "pcp.grounding.stale_data_max_age_ms": 2_592_000_000,
     "pcp.grounding.conflict_resolution": "highest_confidence",
-    "access.default_visibility.orchestrator": ["orchestrator", "optimizer"],
-    "access.default_visibility.optimizer": ["optimizer", "executor"],
-    "access.default_visibility.reviewer": ["reviewer", "executor"],
-    "access.default_visibility.executor": ["executor", "reviewer"],
-    "access.views.interests.orchestrator": ["decision", "architecture", "coordination"],
-    "access.views.interests.optimizer": ["decision", "pattern", "skill"],
-    "access.views.interests.reviewer": ["bug", "test", "decision"],
-    "access.views.interests.executor": ["implementation", "pattern", "bug"],
+    "access.default_visibility": {
+        "orchestrator": ["orchestrator", "optimizer"],
+        "optimizer": ["optimizer", "executor"],
+        "reviewer": ["reviewer", "executor"],
+        "executor": ["executor", "reviewer"],
+    },
+    "access.views.interests": {
+        "orchestrator": ["decision", "architecture", "coordination"],
+        "optimizer": ["decision", "pattern", "skill"],
+        "reviewer": ["bug", "test", "decision"],
+        "executor": ["implementation", "pattern", "bug"],
+    },
 }
 
 

@@ -806,11 +806,11 @@ def test_principal_and_visibility_are_given_in_terms_of_the_model() -> None:
     assert (principal.kind, principal.id, principal.role) == (PrincipalKind.AGENT, "p", AgentRole.REVIEWER)
     assert principal.label == "agent:p"
     # M-131
-    assert config.access.default_visibility.for_role(AgentRole.ORCHESTRATOR) == (
+    assert config.access.default_visibility["orchestrator"] == (
         AgentRole.ORCHESTRATOR,
         AgentRole.OPTIMIZER,
     )
-    assert config.access.default_visibility.for_role(AgentRole.EXECUTOR) == (AgentRole.EXECUTOR, AgentRole.REVIEWER)
+    assert config.access.default_visibility["executor"] == (AgentRole.EXECUTOR, AgentRole.REVIEWER)
 
 
 def test_every_knob_is_described() -> None:

@@ -72,7 +72,7 @@ def test_the_floor_only_leaves_out(steps: Any, knobs: Any, query: str, kinds: An
     steps=STORES,
     knobs=KNOBS,
     query=QUERIES,
-    name=st.sampled_from(["words", "words_alone", "rest", "question_words", "similarity", "saying_words"]),
+    name=st.sampled_from(["words", "words_alone", "rest", "similarity"]),
     bounds=st.tuples(SHARES, SHARES).map(sorted),
 )
 def test_a_higher_floor_never_finds_more(steps: Any, knobs: Any, query: str, name: str, bounds: list[float]) -> None:
@@ -80,8 +80,6 @@ def test_a_higher_floor_never_finds_more(steps: Any, knobs: Any, query: str, nam
     values: list[Any] = [low, high]
     if name == "similarity":
         values = [dict.fromkeys(SPACES, bound) for bound in bounds]
-    elif name in ("question_words", "saying_words"):
-        values = [int(1 + 9 * bound) for bound in bounds]
     fewer = [{name: value} for value in values]
     lower, higher = answers(steps, knobs, fewer, query, None)
     assert {hit.id for hit in higher.hits} <= {hit.id for hit in lower.hits}, name
@@ -91,8 +89,8 @@ def test_a_higher_floor_never_finds_more(steps: Any, knobs: Any, query: str, nam
 @settings(max_examples=examples(25, 500), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=st.sampled_from(["the", "please tell me", "hello", "and so?", "thanks", "who"]))
 def test_words_that_ask_for_nothing_find_nothing(steps: Any, knobs: Any, query: str) -> None:
-    floor = {"words": 0.1, "words_alone": 0.1, "saying_words": 4}
-    knobs = merged(knobs, {"keyword": {"language": "english", "query_words_max": 1_024}})
+    floor = {"words": 0.1, "words_alone": 0.1}
+    knobs = merged(knobs, {"keyword": {"language": "english"}})
     (result,) = answers(steps, knobs, [floor], query, None)
     assert result.hits == ()
     assert result.status == "empty"

@@ -17,6 +17,7 @@ from support.configs import config
 import caliber
 from caliber.model import AgentRole, Edge, EdgeRelation, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
+from caliber.search.ranking import legs
 
 READER = Principal(PrincipalKind.AGENT, "reader", AgentRole.EXECUTOR)
 NOBODY = ["agent:nobody"]
@@ -122,11 +123,10 @@ def test_hidden_word_begins_nothing_for_others(stores: Any) -> None:
     assert {hit[0] for hit in found} == {"so much happiness n0", "we are happy n1"}, "seen, it opens its stem"
 
 
-def test_hidden_words_push_no_beginning_out(stores: Any) -> None:
+def test_hidden_words_push_no_beginning_out(stores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legs, "SIMILAR_MAX", 1)
     told = [("abz", "a", True), ("aba is here", "b", False), ("abz is here", "c", False)]
-    settings_ = config(":memory:").search
-    keyword = replace_knob(settings_.keyword, similar_max=1)
-    alike(stores, told, "ab*", search__keyword=keyword)
+    alike(stores, told, "ab*")
 
 
 def test_hidden_links_weigh_nothing(stores: Any) -> None:

@@ -18,6 +18,7 @@ from support.providers import CountingEmbeddings, outage
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.model.errors import CaliberError, DTypeError, InputError, InvalidValue
+from caliber.search.searcher import QUERY_WORDS_MAX
 
 pytestmark = pytest.mark.databases("one")
 
@@ -57,7 +58,7 @@ def test_query_of_a_megabyte_is_cut_and_says_so(words: Any) -> None:
     words.note("the backup moved to the vault")
     result = words.memory.search("backup " + " ".join(f"w{at}" for at in range(150_000)))
     assert result.analysis.cut
-    assert len(result.analysis.words) <= words.memory.config.search.keyword.query_words_max
+    assert len(result.analysis.words) <= QUERY_WORDS_MAX
     assert [hit.content for hit in result.hits] == ["the backup moved to the vault"]
     assert not words.memory.search("backup").analysis.cut
     assert words.memory.search("x" * 1_000_000).hits == ()

@@ -275,7 +275,7 @@ def _print_analysis(out: Output, analysis: Any) -> None:
     if analysis.asks_time:
         out.print("asks when")
     if analysis.cut:
-        out.print("the query was cut: only its first words were read (search.keyword.query_words_max)")
+        out.print("the query was cut: only its first words were read")
 
 
 def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]], explained: bool) -> None:

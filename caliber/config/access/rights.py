@@ -2,28 +2,12 @@
 
 from typing import Annotated, Literal
 
-from caliber.config.access.views import ViewsConfig
+from caliber.config.access.views import ByRole, ViewsConfig
 from caliber.config.knobs import AsList, Duration, FrozenMap, Int, Section, knob
 from caliber.model.access import AgentRole
 
 Roles = Annotated[tuple[AgentRole, ...], AsList]
 Scope = Literal["all", "own"]
-
-
-class VisibilityConfig(Section):
-    """The readers of notes by the role of their author, where a note names no readers."""
-
-    orchestrator: Roles = knob(
-        "Readers of notes of an orchestrator.", "M-131", source_value=("orchestrator", "optimizer")
-    )
-    optimizer: Roles = knob("Readers of notes of an optimizer.", "M-131", source_value=("optimizer", "executor"))
-    reviewer: Roles = knob("Readers of notes of a reviewer.", "M-131", source_value=("reviewer", "executor"))
-    executor: Roles = knob("Readers of notes of an executor.", "M-131", source_value=("executor", "reviewer"))
-
-    def for_role(self, role: AgentRole) -> tuple[AgentRole, ...]:
-        """Return the roles that may see records written by ``role``."""
-        roles: tuple[AgentRole, ...] = getattr(self, role.value)
-        return roles
 
 
 class RightsConfig(Section):
@@ -134,7 +118,16 @@ class AgentsConfig(Section):
 class AccessConfig(Section):
     """Access to records: readers, writers, rights of agents by kind, and views of roles."""
 
-    default_visibility: VisibilityConfig = knob("Readers of notes, by the author's role.", "M-131")
+    default_visibility: ByRole[Roles] = knob(
+        "Readers of notes that name none, by the role of their author.",
+        "M-131",
+        source_value={
+            "executor": ["executor", "reviewer"],
+            "optimizer": ["optimizer", "executor"],
+            "orchestrator": ["orchestrator", "optimizer"],
+            "reviewer": ["reviewer", "executor"],
+        },
+    )
     ownership: Literal["agent", "role"] = knob("A note's author may change it, or all agents of its role.", "K-131")
     rights: FrozenMap[RightsConfig] = knob(
         "Kinds of records that an agent, such as agent:planner, or the agents of a role, such as executor, may read and"

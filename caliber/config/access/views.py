@@ -1,32 +1,27 @@
 """Configuration sections of views: the types of notes that a role sees in its view, and scores that order them."""
 
-from typing import Annotated
+from typing import Annotated, Final, TypeVar
 
-from caliber.config.knobs import AsList, Flag, Section, knob
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+from caliber.config.knobs import AsList, Flag, FrozenMap, Section, knob
 from caliber.model.access import AgentRole
 from caliber.model.knowledge import NoteType
 
 NoteTypes = Annotated[tuple[NoteType, ...], AsList]
+V = TypeVar("V")
+_ROLES: Final = ", ".join(AgentRole)
 
 
-class InterestsConfig(Section):
-    """The types of notes that the view of a role shows, besides notes without a type."""
+def _every_role(value: FrozenMap[V]) -> FrozenMap[V]:
+    if value.keys() != {role.value for role in AgentRole}:
+        raise PydanticCustomError("roles", "must name each role, and nothing else: {roles}", {"roles": _ROLES})
+    return value
 
-    orchestrator: NoteTypes = knob(
-        "Types that an orchestrator's view shows.", "M-120", source_value=("decision", "architecture", "coordination")
-    )
-    optimizer: NoteTypes = knob(
-        "Types that an optimizer's view shows.", "M-120", source_value=("decision", "pattern", "skill")
-    )
-    reviewer: NoteTypes = knob("Types that a reviewer's view shows.", "M-120", source_value=("bug", "test", "decision"))
-    executor: NoteTypes = knob(
-        "Types that an executor's view shows.", "M-120", source_value=("implementation", "pattern", "bug")
-    )
 
-    def for_role(self, role: AgentRole) -> tuple[NoteType, ...]:
-        """Return the types of notes that ``role`` is interested in."""
-        types: tuple[NoteType, ...] = getattr(self, role.value)
-        return types
+ByRole = Annotated[FrozenMap[V], AfterValidator(_every_role)]
+"""A table with an entry for each role."""
 
 
 class RoleScoringConfig(Section):
@@ -38,5 +33,14 @@ class RoleScoringConfig(Section):
 class ViewsConfig(Section):
     """Views of roles over notes."""
 
-    interests: InterestsConfig = knob("Types of notes that the view of each role shows.", "M-120")
+    interests: ByRole[NoteTypes] = knob(
+        "Types of notes that the view of each role shows, besides notes without a type.",
+        "M-120",
+        source_value={
+            "executor": ["implementation", "pattern", "bug"],
+            "optimizer": ["decision", "pattern", "skill"],
+            "orchestrator": ["decision", "architecture", "coordination"],
+            "reviewer": ["bug", "test", "decision"],
+        },
+    )
     scoring: RoleScoringConfig = knob("Order of the hits of a view.", "M-148")

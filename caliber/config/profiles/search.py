@@ -31,17 +31,12 @@ _SIMPLE: Final[dict[str, Any]] = {
     "min_similarity": 0.1,
     "normalisation": "saturation",
     "fusion": "weighted",
-    "rrf_constant": 60,
     "diversity": 0.0,
-    "neutral_importance": 5.0,
     "floor": {
         "words": 0.35,
         "words_alone": 0.05,
         "similarity": MEASURED_SPACES,
         "rest": 0.2,
-        "question_words": 3.0,
-        "saying_words": 4,
-        "unseen_texts": 100,
     },
     "weights": {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1},
     "keyword": {
@@ -54,8 +49,6 @@ _SIMPLE: Final[dict[str, Any]] = {
         "answer_boost": 0.0,
         "similar_words": "none",
         "similar_min": 0.25,
-        "similar_max": 64,
-        "query_words_max": 1_024,
     },
     "boosts": {
         "mentioned": 0.0,

@@ -24,6 +24,7 @@ from caliber.schema.predicate import all_of
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.validity import asked_us
+from caliber.search.ranking.fusion import NEUTRAL_IMPORTANCE
 from caliber.search.request import Asked
 from caliber.search.stats import KindStats
 from caliber.storage.compile.codec import Row, dump_json
@@ -316,7 +317,7 @@ def recent(visibility: VisibleSet, settings: SearchConfig, limit: int, out: Cand
                 visibility.now_us,
                 *visibility.of(kind),
                 half_us,
-                settings.neutral_importance,
+                NEUTRAL_IMPORTANCE,
                 count,
                 *filters,
             )

@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,10 @@ _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """Each word counts once, whatever the length of the text."""
 
 _OF_OTHER_DAYS = 0.6
+QUESTION_WORDS: Final = 3.0
+"""Most rare words of a long question that need to be covered."""
+SAYING_WORDS: Final = 4
+"""Least words of a question of stop words alone that counts as quoted; a shorter one finds nothing."""
 """The least share of the words beside the days that a record of other days holds."""
 
 _CUT = re.compile(r"/\d+(?=@)")
@@ -90,7 +94,6 @@ class Floor:
 
     def __init__(
         self,
-        settings: FloorConfig,
         query: Query,
         coverage: Coverage,
         thresholds: Thresholds,
@@ -100,8 +103,7 @@ class Floor:
         self._coverage = coverage
         self._least = thresholds
         self._stats = stats
-        self._question_words = settings.question_words
-        quoted = len(query.stop_word_phrase) >= settings.saying_words
+        quoted = len(query.stop_word_phrase) >= SAYING_WORDS
         self._phrases = (*query.phrases, query.stop_word_phrase) if quoted else query.phrases
 
     def judge(
@@ -175,7 +177,7 @@ class Floor:
     def _covered(self, item: Searched, day: float) -> Floats:
         """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
         coverage, when = self._coverage, self._query.when
-        total = min(coverage.total + day, self._question_words * coverage.weight(0))
+        total = min(coverage.total + day, QUESTION_WORDS * coverage.weight(0))
         held = np.zeros(len(item.rows))
         if not total:
             return held

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,10 @@ LEAST = 1e-6
 """Score of a candidate without evidence: it ranks last, but is returned."""
 
 _TOP_IMPORTANCE = 10.0
+NEUTRAL_IMPORTANCE: Final = 5.0
+"""Importance of a record that has none."""
+RRF_CONSTANT: Final = 60
+"""Rank at which a reciprocal rank counts half."""
 
 
 @dataclass(slots=True)
@@ -142,9 +146,9 @@ def vector_parts(searched: Sequence[Searched], nearest: Nearest, settings: Searc
     return out
 
 
-def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats], settings: SearchConfig) -> list[Floats]:
+def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats]) -> list[Floats]:
     """Return ``(c + 1) / (c + rank)`` of each score of a leg, counted over the hits of all kinds; 0 stays 0."""
-    constant = settings.rrf_constant
+    constant = RRF_CONSTANT
     inside = [item.allowed.take(item.rows) for item in searched]
     every = np.concatenate([scores[mask] for mask, scores in zip(inside, leg, strict=True)])
     ties = np.concatenate(
@@ -181,11 +185,11 @@ def dense_legs(searched: Sequence[Searched], parts: Sequence[Part | None]) -> li
     ]
 
 
-def ranked_legs(searched: Sequence[Searched], legs: Legs, settings: SearchConfig) -> Legs:
+def ranked_legs(searched: Sequence[Searched], legs: Legs) -> Legs:
     """Return the legs with ranks for scores; a text's own words and its neighbours' have one rank."""
     own, neighbours, vector, graph = (dense_legs(searched, parts) for parts in legs)
     whole = [mine + theirs for mine, theirs in zip(own, neighbours, strict=True)]
-    ranked = (map(values, rank_scores(searched, leg, settings)) for leg in (whole, vector, graph))
+    ranked = (map(values, rank_scores(searched, leg)) for leg in (whole, vector, graph))
     by_word, by_vector, by_graph = map(list, ranked)
     return Legs(by_word, [None] * len(searched), by_vector, by_graph)
 
@@ -224,13 +228,13 @@ def recency_scores(times: NDArray[np.int64], now_us: int, half_life_ms: int) -> 
     return scores
 
 
-def importance_scores(owners: RelationSnapshot, neutral: float, rows: Ints | slice = _EVERY) -> Floats:
-    """Return importance / 10; ``neutral`` where a record has none. Shapes: ``f64[n]`` of those rows."""
+def importance_scores(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Floats:
+    """Return importance / 10; ``NEUTRAL_IMPORTANCE`` where a record has none. Shapes: ``f64[n]`` of those rows."""
     if owners.relation.importance is None:
         count = owners.length if isinstance(rows, slice) else len(rows)
-        return np.full(count, neutral / _TOP_IMPORTANCE)
+        return np.full(count, NEUTRAL_IMPORTANCE / _TOP_IMPORTANCE)
     importance = owners.column(owners.relation.importance)[rows]
-    scores: Floats = np.where(importance < 0, neutral, importance) / _TOP_IMPORTANCE
+    scores: Floats = np.where(importance < 0, NEUTRAL_IMPORTANCE, importance) / _TOP_IMPORTANCE
     return scores
 
 

@@ -10,12 +10,12 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.config.search import FloorConfig, KeywordConfig
+from caliber.config.search import KeywordConfig
 from caliber.kernels import KeywordRule, KeywordSnapshot, NeighbourBoost, QueryWord
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.conversation import neighbours
@@ -33,6 +33,10 @@ Ints = NDArray[np.int64]
 
 _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _READ_AT_ONCE = 256
+SIMILAR_MAX: Final = 64
+"""Most similar words that stand in for one."""
+UNSEEN_TEXTS: Final = 100
+"""Texts without any of the words that count when the floor measures rarity: words of a small store are rare."""
 """Texts whose words are read before checking whether that was enough."""
 
 
@@ -148,7 +152,6 @@ def keyword_leg(
     settings: KeywordConfig,
     similar: SimilarTerms | None,
     stats: CorpusStats | None,
-    floor: FloorConfig,
     *,
     linked: bool,
 ) -> Coverage:
@@ -160,7 +163,7 @@ def keyword_leg(
     """
     groups = _groups(searched, query, similar)
     total = sum(item.visibility.count for item in searched) if stats is None else stats.texts
-    words, coverage = _weighed(searched, groups, total, settings.similar_max, stats, floor.unseen_texts)
+    words, coverage = _weighed(searched, groups, total, SIMILAR_MAX, stats, UNSEEN_TEXTS)
     for item in searched:
         mean = item.visibility.mean_length(item.words) if stats is None else stats.mean_length(item.kind)
         item.mixed = linked and item.allowed is not item.visible

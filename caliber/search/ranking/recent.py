@@ -26,7 +26,7 @@ def recent_rows(searched: Sequence[Searched], request: Request, settings: Search
         rows = np.flatnonzero(item.allowed)
         times[rows] = np.maximum(times[rows], uses.of(item.owners, rows)[1])
         recent = fusion.recency_scores(times, request.now_us, settings.boosts.recency_half_life_ms)
-        important = fusion.importance_scores(item.owners, settings.neutral_importance)
+        important = fusion.importance_scores(item.owners)
         recency.append(_HALF * recent)
         importance.append(_HALF * important)
         item.rows = np.arange(item.owners.length)

@@ -52,7 +52,6 @@ class RoleScoring:
     role: AgentRole
     column: str
     types: tuple[str, ...]
-    neutral_importance: float
     limit: int
     """The most hits that are returned."""
 
@@ -63,7 +62,7 @@ class RoleScoring:
 
     def _parts(self, owners: RelationSnapshot, rows: Ints, uses: Uses, at_us: int) -> dict[str, Floats]:
         counts, times = used(owners, rows, uses)
-        importance = fusion.importance_scores(owners, self.neutral_importance, rows)
+        importance = fusion.importance_scores(owners, rows)
         codes = [owners.enum_code(self.column, each) for each in self.types]
         interests = np.isin(owners.column(self.column)[rows], codes)
         return weighted_parts(self.role, importance, counts, times, interests, at_us)

@@ -27,6 +27,13 @@ FREQUENCIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
 QUESTION_MARKS = ("?", "\uff1f", "\u061f", "\u037e", "\u055e")
 LEAST = 1e-6
 DIVERSE_POOL = 100
+QUERY_WORDS_MAX = 1_024
+SAYING_WORDS = 4
+QUESTION_WORDS = 3.0
+UNSEEN_TEXTS = 100
+SIMILAR_MAX = 64
+NEUTRAL_IMPORTANCE = 5.0
+RRF_CONSTANT = 60
 DAY_US = 86_400_000_000
 
 
@@ -242,9 +249,7 @@ class Twin:
         if not self.asked.text.strip():
             hits = self._recent()
             return Answer(hits, "ok" if hits else "empty", None)
-        question = understand(
-            self.asked.text, self.given.language, self._today, max_words=self.settings.keyword.query_words_max
-        )
+        question = understand(self.asked.text, self.given.language, self._today, max_words=QUERY_WORDS_MAX)
         weights, degraded = self._weights()
         hits, names = self._found(question, weights) if self.searched else ([], ())
         status = "degraded" if degraded else "ok" if hits else "empty"
@@ -477,7 +482,7 @@ class Twin:
     ) -> set[Record]:
         """Return the hits that count as found by their own evidence."""
         quoted = list(question.phrases)
-        if len(question.saying) >= self.settings.floor.saying_words:
+        if len(question.saying) >= SAYING_WORDS:
             quoted.append(question.saying)
         strong = set()
         for record in (hit.record for hit in hits):
@@ -488,9 +493,8 @@ class Twin:
 
     def _covered(self, question: Question, *, days: bool = True) -> dict[Record, float]:
         """Return the share of the question, by rarity, that each record holds."""
-        settings, floor = self.settings.keyword, self.settings.floor
         holding = Counter(term for record in self.visible for term in record.counts)
-        texts = len(self.visible) + floor.unseen_texts
+        texts = len(self.visible) + UNSEEN_TEXTS
 
         def rarity(count: int) -> float:
             return math.log(1 + (texts - count + 0.5) / (count + 0.5))
@@ -504,7 +508,7 @@ class Twin:
             else:
                 weight = rarity(holding[group[0][0]])
             total += weight
-            known = [(term, near) for term, near in group if holding[term]][: settings.similar_max]
+            known = [(term, near) for term, near in group if holding[term]][:SIMILAR_MAX]
             for record in self.visible:
                 shares = [near * min(rarity(holding[term]), weight) for term, near in known if term in record.counts]
                 if shares:
@@ -515,7 +519,7 @@ class Twin:
             total += weight
             for record in self._of_days(question):
                 held[record] += weight
-        total = min(total, floor.question_words * rarity(0))
+        total = min(total, QUESTION_WORDS * rarity(0))
         return {record: share / total if total else 0.0 for record, share in held.items()}
 
     # --- words ------------------------------------------------------------------------------------
@@ -538,7 +542,7 @@ class Twin:
             return rare * worth / (worth + settings.saturate * rare) if settings.saturate > 0 else worth
 
         for group, beginning in self._groups(question, holding):
-            held = [(term, near) for term, near in group if holding[term]][: settings.similar_max]
+            held = [(term, near) for term, near in group if holding[term]][:SIMILAR_MAX]
             if not held:
                 continue
             if beginning:
@@ -776,7 +780,7 @@ class Twin:
 
     def _importance(self, record: Record) -> float:
         own = record.entity.importance if record.kind == "note" else None
-        return float((self.settings.neutral_importance if own is None else own) / 10.0)
+        return float((NEUTRAL_IMPORTANCE if own is None else own) / 10.0)
 
     def _recency(self, at_us: int) -> float:
         age = max(self.asked.now_us - at_us, 0)
@@ -786,7 +790,7 @@ class Twin:
 
     def _ranks(self, scores: Mapping[Record, float]) -> dict[Record, float]:
         """Return reciprocal ranks among what may be found; 0 stays 0."""
-        constant = self.settings.rrf_constant
+        constant = RRF_CONSTANT
         order = sorted((record for record in self.allowed if scores[record] > 0), key=lambda r: (-scores[r], r.id))
         ranks = {record: (constant + 1) / (constant + rank) for rank, record in enumerate(order, start=1)}
         return {record: ranks.get(record, 0.0) for record in scores}

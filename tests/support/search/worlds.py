@@ -171,18 +171,13 @@ KNOBS = st.fixed_dictionaries(
         "min_similarity": st.sampled_from([-1.0, 0.0, 0.1, 0.5]),
         "normalisation": st.sampled_from(["peak", "saturation"]),
         "fusion": st.sampled_from(["weighted", "rrf"]),
-        "rrf_constant": st.integers(1, 60),
         "diversity": st.sampled_from([0.0, 0.0, 0.3, 0.9, 1.0]),
-        "neutral_importance": st.sampled_from([0.0, 5.0, 3.3]),
         "floor": st.fixed_dictionaries(
             {
                 "words": st.sampled_from([0.0, 0.1, 0.35, 0.6, 1.0]),
                 "words_alone": st.sampled_from([0.0, 0.05, 0.5]),
                 "similarity": st.sampled_from([{}, *(dict.fromkeys(SPACES, least) for least in (-1, 0.1, 0.6))]),
                 "rest": st.sampled_from([0.0, 0.05, 0.2, 0.5]),
-                "question_words": st.sampled_from([1.0, 3.0, 1_000.0]),
-                "saying_words": st.sampled_from([1, 4]),
-                "unseen_texts": st.sampled_from([0, 100]),
             }
         ),
         "weights": _weights(),
@@ -194,10 +189,8 @@ KNOBS = st.fixed_dictionaries(
                 "neighbour_boost": st.sampled_from([0.0, 0.4]),
                 "far_neighbour_boost": st.sampled_from([0.0, 0.25]),
                 "answer_boost": st.sampled_from([0.0, 0.4]),
-                # At 0 nearly every word stands in for every other, and the most that may do so matters.
+                # At 0 nearly every word stands in for every other.
                 "similar_min": st.sampled_from([0.25, 0.1, 0.0]),
-                "similar_max": st.sampled_from([1, 2, 64]),
-                "query_words_max": st.sampled_from([3, 1_024]),
                 "language": st.sampled_from(["english", "english", "english", "german", "none", "porter"]),
             }
         ),

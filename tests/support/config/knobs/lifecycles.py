@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -443,12 +444,9 @@ def storage_open(config: CaliberConfig, place: Place) -> str:
 
 
 def visibility(author: AgentRole, first: AgentRole, second: AgentRole) -> Case:
-    return case(
-        f"access.default_visibility.{author.value}",
-        seen_by_others(author),
-        ([first.value], [first.value]),
-        ([second.value], [second.value]),
-    )
+    path = "access.default_visibility"
+    made = case(path, seen_by_others(author), ([first.value], [first.value]), ([second.value], [second.value]))
+    return replace(made, named=f"{path}.{author.value}")
 
 
 # --- calls -------------------------------------------------------------------------------------------

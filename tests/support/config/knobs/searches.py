@@ -323,21 +323,6 @@ CASES: tuple[Case, ...] = (
         weights=VECTORS,
         floor__similarity={SPACE: 0.9},
     ),
-    case(
-        "floor.question_words",
-        search(notes("zeppelin"), "zeppelin glacier dune canyon"),
-        (1.0, [1]),
-        (4.0, []),
-        floor__words_alone=0.5,
-    ),
-    case("floor.saying_words", search(notes("to be or not"), "to be"), (2, [1]), (3, [])),
-    case(
-        "floor.unseen_texts",
-        search(notes("zeppelin boat"), "boat glacier"),
-        (0, []),
-        (100, [1]),
-        floor__words_alone=0.3,
-    ),
     # --- words
     case("keyword.language", search(notes("the lakes are cold", "a recipe"), "lake"), ("none", []), ("english", [1])),
     case("keyword.k1", search(notes("lake", "lake lake"), "lake"), (0.0, [1, 2]), (10.0, [2, 1])),
@@ -371,33 +356,17 @@ CASES: tuple[Case, ...] = (
         (0.25, [3, 1, 2]),
         keyword__similar_words="wordllama-l2-supercat",
     ),
-    case(
-        "keyword.similar_max",
-        search(VESSELS, "boat"),
-        (2, [3, 1]),
-        (64, [3, 1, 2]),
-        keyword__similar_words="wordllama-l2-supercat",
-    ),
-    case("keyword.query_words_max", search(notes("lake", "boat"), "lake boat"), (1, [1]), (2, [1, 2])),
     # --- what is joined
     weight("vector", "keyword", search(BY_EACH, "zeppelin", vector=NEAR), [1, 2], [2, 1]),
     weight("keyword", "vector", search(BY_EACH, "zeppelin", vector=NEAR), [2, 1], [1, 2]),
     weight("graph", "keyword", search(chain, "zeppelin", parts("graph")), {2: 0.027, 3: 0.014}, {2: 0.246, 3: 0.123}),
     weight("importance", "keyword", search(IMPORTANT, "zeppelin boat"), [1, 2], [2, 1]),
     case("fusion", search(LAKES, "lake", scores), ("weighted", [0.462, 0.329]), ("rrf", [1.0, 0.984])),
-    case("rrf_constant", search(LAKES, "lake", scores), (1, [1.0, 0.667]), (60, [1.0, 0.984]), fusion="rrf"),
     case(
         "diversity",
         search(notes("zeppelin", "zeppelin", "zeppelin x", vectors=[NEAR, NEAR, FAR]), "zeppelin", vector=NEAR),
         (0.0, [1, 2, 3]),
         (0.9, [1, 3, 2]),
-    ),
-    case(
-        "neutral_importance",
-        search(notes("zeppelin", "zeppelin", importance=[None, 5]), "zeppelin"),
-        (1.0, [2, 1]),
-        (9.0, [1, 2]),
-        weights={**WORDS, "keyword": 0.5, "importance": 0.5},
     ),
     # --- what moves a hit
     case(

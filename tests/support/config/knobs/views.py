@@ -51,8 +51,9 @@ def part(
 
 
 def interests(role: AgentRole) -> Case:
-    path = f"{VIEWS}.interests.{role.value}"
-    return Case(path, shown(role), (["bug"], {"a"}), (["pattern"], {"lantern"}), NO_VECTORS)
+    path = f"{VIEWS}.interests"
+    named = f"{path}.{role.value}"
+    return Case(path, shown(role), (["bug"], {"a"}), (["pattern"], {"lantern"}), NO_VECTORS, named=named)
 
 
 ON: Final = {**NO_VECTORS, f"{SCORING}.enabled": True}
