@@ -81,7 +81,7 @@ def _section(path: str, knobs: list[explaining.Declared], base: dict[str, object
     yield from ("", f"## {path}" if path else "## At the top", "")
     meaning, optional = _meaning(path)
     if meaning:
-        yield from (*wrapped(f"{meaning}{' *Optional.*' if optional else ''}"), "")
+        yield from wrapped(f"{meaning}{' *Optional.*' if optional else ''}")
     seen: set[str] = set()
     for one in knobs:
         if one.path in seen:

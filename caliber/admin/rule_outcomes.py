@@ -67,7 +67,6 @@ def plan_rules(
             store,
             segment_rows=resident.segment_rows,
             resident_bytes=resident.resident_bytes,
-            compact_dead_ratio=resident.compact_dead_ratio,
             evaluator=open_evaluator(resident.evaluator, config.cache_path),
         )
         snapshot = memory.snapshot

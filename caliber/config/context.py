@@ -175,14 +175,6 @@ class AssemblyConfig(Section):
         le=1,
     )
     notes_without_query: Int = knob("Newest notes taken when there is no query; 0 for none.", "C-453", ge=0)
-    neutral_relevance: Real = knob(
-        "Relevance of every record when a search knows no word of the query and the query has no vector; with"
-        " relevance = vector, that of a record without a vector.",
-        "C-121",
-        source_value=0.5,
-        ge=0,
-        le=1,
-    )
     overflow_policy: Literal["truncate", "compress", "exclude"] = knob(
         "A record too long for the rest of the budget is cut, compressed to its key sentences, or left out.", "C-121"
     )

@@ -195,9 +195,6 @@ class ResidentConfig(Section):
         ge=0,
     )
     segment_rows: Int = knob("Rows in one immutable segment of a column.", "ours", unit="rows", ge=64, le=1 << 24)
-    compact_dead_ratio: Real = knob(
-        "Share of retired rows at which segments are rebuilt; 1 never rebuilds.", "ours", gt=0, le=1
-    )
     evaluator: Literal["numpy", "numba"] = knob("Compiler of predicates and formulas.", "design")
     verify_on_open: Flag = knob("Compare mirror and store after loading.", "design")
 

@@ -141,7 +141,6 @@ class Engine:
                     self.store,
                     segment_rows=resident.segment_rows,
                     resident_bytes=resident.resident_bytes,
-                    compact_dead_ratio=resident.compact_dead_ratio,
                     evaluator=self.evaluator,
                     relations=FRAME if config.search.mode == "backend" else None,
                     session=session,

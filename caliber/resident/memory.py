@@ -64,7 +64,6 @@ class ResidentMemory:
         *,
         segment_rows: int,
         resident_bytes: int,
-        compact_dead_ratio: float,
         evaluator: Evaluator,
         relations: Sequence[Relation] | None = None,
         session: StatementSession | None = None,
@@ -90,7 +89,6 @@ class ResidentMemory:
             layouts,
             segment_rows=segment_rows,
             resident_bytes=resident_bytes,
-            compact_dead_ratio=compact_dead_ratio,
             evicted_in_order=[relation.name for relation in sorted(texts, key=attrgetter("evicted"))],
             stats=self.stats,
         )

@@ -27,6 +27,9 @@ from caliber.storage.protocol import Store
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
 
+COMPACT_DEAD_RATIO = 0.3
+"""Share of retired rows at which segments are rebuilt."""
+
 _COMPACT_FROM_ROWS = 1_024
 """Below this size a compaction costs more than it frees."""
 
@@ -59,7 +62,6 @@ class Mirrors:
         *,
         segment_rows: int,
         resident_bytes: int,
-        compact_dead_ratio: float,
         evicted_in_order: Sequence[str],
         stats: ResidentStats,
     ) -> None:
@@ -69,7 +71,6 @@ class Mirrors:
         self.spaces = Spaces()
         self._segment_rows = segment_rows
         self._budget = resident_bytes
-        self._compact_dead_ratio = compact_dead_ratio
         self.evicted_in_order = tuple(evicted_in_order)
         self._stats = stats
 
@@ -182,7 +183,7 @@ class Mirrors:
         return self._compact(name) if self._is_due(generation.length, generation.dead) else set()
 
     def _is_due(self, rows: int, dead: int) -> bool:
-        return rows >= _COMPACT_FROM_ROWS and dead > self._compact_dead_ratio * rows
+        return rows >= _COMPACT_FROM_ROWS and dead > COMPACT_DEAD_RATIO * rows
 
     def _compact(self, name: str) -> set[IndexKey]:
         fresh = self.generations[name].compacted()

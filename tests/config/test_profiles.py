@@ -59,7 +59,6 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "assembly.recency_fallback_limit": 10,
     "assembly.note_search_limit": 20,
     "assembly.note_min_similarity": 0.5,
-    "assembly.neutral_relevance": 0.5,
     "assembly.separator": "\n\n",
     "pcp.dosage.critical_priority": 90,
     "pcp.dosage.compress_ratio": 0.5,
@@ -353,7 +352,7 @@ def test_a_comment_says_meaning_range_and_unit(comment: str, line: str) -> None:
         {"system_instructions": 'three\nlines """ with \\ quotes\r\nand \x00\x7f\u2028 controls ', "persona": "\n\n"},
         {"embedding_provider": {**HASH_PROVIDER, "options": {"a b": [1, 2.5, {"c": True}], "": "x\ny", "e": {}}}},
         {"embedding_provider": {**HASH_PROVIDER, "api_key": "env:KEY", "endpoint": "https://host/v1"}},
-        {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "resident.compact_dead_ratio": 1e-7},
+        {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "recall.alike_share": 1e-7},
         {"storage.path": "env:STORE", "principal": {"kind": "agent", "id": "ä", "role": "executor", "admin": False}},
     ],
 )

@@ -216,7 +216,6 @@ WRONG: dict[str, list[Any]] = {
     "orphan_detection_threshold": [value for value in DURATION if value is not None],  # C-117
     "embedding_cache_retention": DURATION,  # C-118
     "assembly.fill_ratio": [*RATIO, 0.0],  # C-121
-    "assembly.neutral_relevance": RATIO,
     "assembly.relevant_limit": NATURAL,
     "assembly.overflow_policy": ["", "drop", None],
     "assembly.section_shares": [  # C-219
@@ -275,7 +274,6 @@ WRONG: dict[str, list[Any]] = {
     "storage.path": ["", "  ", "env:", "env:9X", "env:A-B", "a\0b", 1, None],
     "storage.durability": ["none", "off", None],
     "storage.readers": [*POSITIVE, 257],
-    "resident.compact_dead_ratio": [*RATIO, 0.0],
     "resident.evaluator": ["cython", None],
     "resident.read_consistency": ["eventual", None],
     "retention.windows_ms": [0, -1, "0s", "never", 1.5, True, []],

@@ -405,7 +405,6 @@ def _both(world: Any, numba: Evaluator) -> Iterator[Any]:
             world.store,
             segment_rows=64,
             resident_bytes=resident.resident_bytes,
-            compact_dead_ratio=resident.compact_dead_ratio,
             evaluator=evaluator,
         )
         yield memory

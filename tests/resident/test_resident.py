@@ -25,6 +25,7 @@ import caliber
 from caliber.dsl.filters import compile_filter
 from caliber.kernels.growing import ByteRows
 from caliber.model import FixedClock
+from caliber.resident import mirrors
 from caliber.resident.mirror import EVICTED
 from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
@@ -422,8 +423,11 @@ def test_store_that_outgrows_its_limit_stays_usable(backend: Any, start: Any) ->
 # --- compaction and reloading --------------------------------------------------------------------
 
 
-def test_compaction_forgets_the_dead_and_nothing_else(backend: Any, start: Any) -> None:
-    agent = filled(backend, start, count=30, resident__compact_dead_ratio=1.0)
+def test_compaction_forgets_the_dead_and_nothing_else(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "COMPACT_DEAD_RATIO", 1.0)
+    agent = filled(backend, start, count=30)
     memory = memory_of(agent.memory)
     for round_number in range(10):
         for note in agent.notes:
@@ -448,7 +452,7 @@ def test_compaction_forgets_the_dead_and_nothing_else(backend: Any, start: Any) 
 
 
 def test_compaction_comes_by_itself(backend: Any, start: Any) -> None:
-    agent = start(backend.open(resident__compact_dead_ratio=0.3))
+    agent = start(backend.open())
     notes = [agent.note(f"x {number}") for number in range(16)]
     memory = memory_of(agent.memory)
 

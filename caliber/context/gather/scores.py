@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NO_EMBEDDING: Final = "no_embedding"
 MISMATCH: Final = "embedding_mismatch"
+NEUTRAL_RELEVANCE: Final = 0.5
+"""Relevance of every record where the query cannot be compared, or of a record without a vector."""
 _ONE: Final = np.float32(1)
 _ZERO: Final = np.float32(0)
 
@@ -104,7 +106,7 @@ def judge(
 
     Raises: InvalidVector
     """
-    neutral = np.float32(plan.config.assembly.neutral_relevance)
+    neutral = np.float32(NEUTRAL_RELEVANCE)
     vector, mismatch = compared(inputs)
     if plan.config.assembly.relevance == "vector":
         if vector is not None or mismatch:
@@ -220,7 +222,7 @@ class BySimilarity:
         self._snapshot = inputs.snapshot
         self._space = inputs.space_id
         self._assembly = plan.config.assembly
-        self._neutral = np.float32(self._assembly.neutral_relevance)
+        self._neutral = np.float32(NEUTRAL_RELEVANCE)
         self._query = query
         self.degraded: Sequence[str] = (MISMATCH,) if query is None else ()
         self.ranks = False

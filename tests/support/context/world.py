@@ -119,7 +119,6 @@ class World:
             self.store,
             segment_rows=resident.segment_rows,
             resident_bytes=resident.resident_bytes,
-            compact_dead_ratio=resident.compact_dead_ratio,
             evaluator=evaluator,
         )
         self.store.follow(self.memory)

@@ -22,7 +22,7 @@ from caliber.model.errors import NotFound, StorageError, Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
-from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
+from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, USAGE
 from caliber.search.opening import SearchEngine
 
 DAY_MS = 86_400_000
@@ -94,22 +94,6 @@ def words_known(config: CaliberConfig, place: Place) -> bool:
     memory = place.open(config)
     words = inspect(memory).part(SearchEngine).searcher.keywords.dictionary
     return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
-
-
-def rebuilt(config: CaliberConfig, place: Place) -> int:
-    """Return how often memory is rebuilt when more than a third of 1,100 turns are deleted."""
-    agent = Agent(place.open(config))
-    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 1_100)
-    turns = agent.memory.storage.turns.list_by_scope(agent.scope_id)
-    agent.memory.search("t")  # memory takes over what was written when somebody reads
-
-    def work(uow: Any) -> None:
-        for turn in turns[:400]:
-            uow.delete(TURN, uow.get(TURN, turn.turn_id.bytes))
-
-    inspect(agent.memory).write(work)
-    agent.memory.search("t")
-    return int(agent.memory.admin.stats()["resident"]["compactions"])
 
 
 def evaluator(config: CaliberConfig, place: Place) -> str:
@@ -285,7 +269,6 @@ CASES: tuple[Case, ...] = (
     case("resident.feed_poll_ms", seen_later, (0, False), (1, True), storage__path=FILE),
     case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
     case("resident.segment_rows", segments, (64, 2), (128, 1)),
-    case("resident.compact_dead_ratio", rebuilt, (0.3, 1), (1.0, 0)),
     case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), ("numba",)),
     case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
     case(

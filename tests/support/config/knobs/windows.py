@@ -532,12 +532,6 @@ CASES = (
     case("assembly.note_min_similarity", window_of(vectors, ids("notes"), **BY_VECTOR), (0.9, [1]), (0.5, [1, 2])),
     case("assembly.notes_without_query", window_of(vectors, ids("notes")), (1, [3]), (2, [3, 2])),
     case(
-        "assembly.neutral_relevance",
-        window_of(without_vector, ids("artifacts"), **BY_VECTOR),
-        (0.5, [1, 2]),
-        (0.9, [2, 1]),
-    ),
-    case(
         "assembly.overflow_policy",
         window_of(said_in_sentences, items("notes"), max_tokens=45),
         ("exclude", []),
