@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,9 @@ BLOCKS = {
 }
 ALONE = "observability"  # each block of this page is a program of its own
 WITHIN = "backends"  # the first block of this page is a module of tests
+
+CHECKOUT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+"""The environment of a program that uses what lies in the checkout: the contract, the private server."""
 
 STORE = """
 import caliber
@@ -100,8 +104,9 @@ LOGGED = (
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a program in an empty folder, warnings being errors."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=folder, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=folder, env=CHECKOUT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
 
@@ -123,7 +128,7 @@ def test_the_module_of_tests_on_backends_runs_as_printed(tmp_path: Path) -> None
     )
     (tmp_path / "test_mine.py").write_text(BLOCKS[WITHIN][0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "mandatory"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=tmp_path, env=CHECKOUT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
