@@ -10,7 +10,7 @@ from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteCon
 from caliber.model.errors import StorageError
 from caliber.storage.compile.session import Counter
 
-OPTIONS = OpenOptions(":memory:", 1, 0, 100, 1_000, 10)
+OPTIONS = OpenOptions(":memory:", 1, 100, 1_000, 10)
 
 
 @pytest.fixture

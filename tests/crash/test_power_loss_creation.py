@@ -53,7 +53,7 @@ def _use_store(path: Path) -> None:
 
 
 def _open_directory(path: Path, *, create: bool) -> None:
-    settings = SqliteDirectory(adapter="sqlite", path=str(path), busy_timeout_ms=1_000)
+    settings = SqliteDirectory(adapter="sqlite", path=str(path))
     open_records(settings, create=create, clock_us=lambda: 1).close()
 
 

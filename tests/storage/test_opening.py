@@ -156,7 +156,7 @@ def test_file_of_something_else_is_left_as_it_is(content: bytes, journal: bytes 
     path.write_bytes(content)
     if journal is not None:
         beside.write_bytes(journal)
-    directory = SqliteDirectory(adapter="sqlite", path=str(path), busy_timeout_ms=1)
+    directory = SqliteDirectory(adapter="sqlite", path=str(path))
     for call in (
         lambda settings: caliber.create(settings),
         lambda settings: caliber.create(settings, exist_ok=True),
