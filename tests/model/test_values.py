@@ -147,7 +147,7 @@ def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> N
         (caliber.model.OutcomeStatus, "success partial failure system_abort"),  # K-010
         (
             caliber.model.SectionType,
-            "system persona about_user notes history artifacts recall user earlier current custom",
+            "system persona about_user notes history artifacts recall told user earlier current custom",
         ),  # C-053, design 5
         (caliber.model.AssemblyAction, "include exclude compress truncate"),  # C-056
         (caliber.model.ContextPersistence, "ephemeral ttl permanent"),  # C-100

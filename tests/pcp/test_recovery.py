@@ -216,9 +216,9 @@ def test_a_summary_of_turns_that_were_rolled_back_is_none_any_more(backend: Back
     memory = backend.open(**KNOBS | {"policies": [SUMMARIZING]})
     task = Task(memory)
     first = task.scope
-    task.say("the garden has roses. They are red.")
+    task.say("We planted 12 roses in the garden. They are red.")
     memory.pcp.checkpoint(task.id)
-    task.say("the garden has tulips. They are yellow.")
+    task.say("We planted 30 tulips in the garden. They are yellow.")
     memory.close_scope(first.scope_id)
     assert "tulips" in memory.get(first.scope_id).summary
     memory.pcp.recover(task.id)
@@ -232,7 +232,7 @@ def test_a_summary_made_right_after_a_checkpoint_stays(backend: Backend) -> None
     memory = backend.open(**KNOBS | {"policies": [SUMMARIZING], "pcp__recovery_points__frequency": "per_scope"})
     task = Task(memory)
     first = task.scope
-    task.say("the garden has roses. They are red.")
+    task.say("We planted 12 roses in the garden. They are red.")
     memory.close_scope(first.scope_id)
     task.say("the garden burnt down")
     done = memory.pcp.recover(task.id)

@@ -124,5 +124,5 @@ def test_a_miss_below_the_floor_says_so(tmp_path: Path) -> None:
     assert nothing["why"].startswith("the question finds nothing: the best record holds")
     assert "below search.floor.rest = 0.5" in weak["why"]
     assert weak["score"] < 0.5
-    assert weak["legs"]
+    assert weak["breakdown"]
     assert "below_floor" in run("-c", file, "eval", questions, "--json").stdout
