@@ -92,7 +92,8 @@ def test_sections_stay_by_priority_and_are_compressed_before_they_go(window_of: 
     more = smaller.assembly_trace[len(window.assembly_trace) :]
     assert smaller.assembly_trace[: len(window.assembly_trace)] == tuple(window.assembly_trace)
     assert {each.action for each in more} >= {AssemblyAction.COMPRESS}
-    records = [ref.id for each in window.sections if each.section_type in ("notes", "artifacts") for ref in each.sources]
+    within = [each for each in window.sections if each.section_type in ("notes", "artifacts")]
+    records = [ref.id for each in within for ref in each.sources]
     assert {each.target_id for each in more} <= set(records)
     assert "The pump is a model A12 from 2019." in smaller.text
     least = agent.memory.pcp.apply_dosage(window, max_tokens=window.used_tokens - notes.token_count)
