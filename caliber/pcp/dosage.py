@@ -246,7 +246,10 @@ class Dosage:
             measures=replace(base.measures, separator=separator, headers=tuple(lengths[1:])),
             sections=tuple(sections),
             emission=tuple(by_name[each.name] for each in window.sections),
-            earlier=None,  # it follows the query like any other section
+            # Of the window's own sections: what stood behind the conversation follows the query like any other.
+            earlier=None,
+            about=by_name.get(SectionType.ABOUT_USER.value),
+            told=by_name.get(SectionType.TOLD.value),
             stable_first=bool(following),
             separator=self._separator,
             separator_length=separator,

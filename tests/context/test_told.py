@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import caliber
+from caliber import EntityRef
 from caliber.context.gather.told import rarity
 
 SMALL_TALK = ("The clocks disagree again.", "What a day.", "The lid of the jar won.", "It rains and it rains.")
@@ -60,7 +62,7 @@ def test_a_greeting_and_a_request_get_what_was_told_in_passing(memory: Any) -> N
         assert all(text in section(made) for text in TOLD)
         assert made.text.count("clocks disagree") <= 1, "equal messages stand once"
         assert made.used_tokens <= 1_000
-        assert sum(part.token_count for part in made.sections if part.name == "told") <= 330
+        assert sum(part.token_count for part in made.sections if part.name == "told") <= 500
         assert ana.replay(made.window_id).text == made.text
 
 
@@ -95,10 +97,57 @@ def test_what_the_window_shows_already_is_not_repeated(memory: Any) -> None:
     assert made.text.count("shellfish") == 1
 
 
+def test_nobody_elses_words_are_the_users(memory: Any) -> None:
+    task = memory.start_trajectory("import", initiator=EntityRef("system", uuid.uuid4())).trajectory_id
+    memory.append_turn(memory.open_scope(task).scope_id, role="user", content="Dr Okafor raised the lithium dose.")
+    ana = told(memory, "ana", "I keep three hives behind the chapel.")
+    shared = ana.start_trajectory("with a guest").trajectory_id
+    scope = ana.open_scope(shared).scope_id
+    memory.access.grant(to="ben", on=shared, right="write")
+    memory.acting_as(caliber.Principal.user("ben")).append_turn(scope, role="user", content="Oysters upset my belly.")
+    text = section(window(ana, "Good evening."))
+    assert "hives" in text
+    assert not any(word in text for word in ("lithium", "Oysters"))
+
+
+def test_what_has_ended_and_what_was_pasted_is_not_told(memory: Any) -> None:
+    ana = told(memory, "ana", "Traceback " + " ".join(f"frame{at} file{at}.py" for at in range(200)), *TOLD)
+    talk = ana.start_trajectory("a talk").trajectory_id
+    for said in ("I live in Berlin.", "I live in Lisbon now."):
+        ana.remember([{"role": "user", "content": said}], task=talk)
+    ana.complete_trajectory(talk, status="success", summary="")
+    text = section(window(ana, "Good evening.", max_tokens=600))
+    assert "Nerys" in text
+    assert not any(word in text for word in ("Traceback", "Berlin"))
+
+
+def test_one_message_is_told_and_many_leave_the_present_conversation_its_room(memory: Any) -> None:
+    ana = memory.acting_as(caliber.Principal.user("ana"))
+    for at in range(120):
+        task = ana.start_trajectory("a talk").trajectory_id
+        ana.append_turn(ana.open_scope(task).scope_id, role="user", content=f"Lily{at} ok{at}.")
+        if not at:
+            assert "Lily0" in section(window(ana, "Good evening."))
+    made = window(ana, "Good evening.", max_tokens=1_000)
+    assert 200 < sum(part.token_count for part in made.sections if part.name == "told") <= 500
+    task = ana.start_trajectory("now").trajectory_id
+    scope = ana.open_scope(task).scope_id
+    for at in range(36):
+        role = "assistant" if at % 2 else "user"
+        ana.append_turn(scope, role=role, content=f"Stone{at} gravel{at} pebble{at} rock{at} boulder{at}.")
+    ana.append_turn(scope, role="user", content="Good evening.")
+    made = ana.assemble_context(task, max_tokens=1_000)
+    assert sum(f"Stone{at} " in made.text for at in range(36)) == 36
+    for limit in range(60, made.used_tokens, 97):
+        smaller = memory.pcp.apply_dosage(made, max_tokens=limit)
+        assert "Good evening." in smaller.text
+        assert 0 < smaller.used_tokens <= limit
+
+
 @given(st.lists(st.lists(st.integers(0, 5), max_size=6), min_size=1, max_size=12))
 def test_rarity_is_the_sum_over_words_of_how_few_texts_have_them(texts: list[list[int]]) -> None:
     found = rarity(texts)
     for at, (words, value) in enumerate(zip(texts, found, strict=True)):
         having = [sum(word in each for each in texts) for word in set(words)]
-        expected = 0.0 if words in texts[:at] else sum(math.log(len(texts) / count) for count in having)
+        expected = 0.0 if words in texts[:at] else sum(math.log((len(texts) + 1) / count) for count in having)
         assert math.isclose(value, expected, abs_tol=1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -90,3 +91,17 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
         other.join(60)
         assert len(memory.search("w99999", kinds=["turn"]).hits) == 1
         assert memory.admin.verify() == []
+
+
+def test_generators_that_end_in_any_order_leave_no_deadline(clock: Any) -> None:
+    def stream(ms: int) -> Iterator[None]:
+        with caliber.deadline(ms):
+            yield
+
+    one, two = stream(50), stream(5_000)
+    next(one)
+    next(two)
+    one.close()
+    assert remaining_s() == pytest.approx(0.05), "the second began within the first"
+    two.close()
+    assert remaining_s() is None

@@ -91,7 +91,7 @@ CHAT_COMPANION: Final = AgentProfile(
                 "history": [0.06, 0.06],
                 "user": [0.06, 0.9],
                 "earlier": [0.0, 0.75],
-                "told": [0.1, 0.3],
+                "told": [0.1, 0.5],
                 "about_user": [0.1, 0.1],
                 "artifacts": [0.0, 0.1],
                 "notes": [0.02, 0.35],

@@ -114,16 +114,19 @@ def fill_shared(
     told = np.flatnonzero(state.sections == plan.told.index) if plan.told is not None else waiting[:0]
     following = waiting[ruled[section[waiting]] & ~np.isin(waiting, told)].tolist()
     spare = conversation.spare()
-    roomy = len(told) and max_tokens >= plan.config.assembly.recent_from_tokens
-    held = state.share(plan.told.floor) if plan.told is not None and roomy else 0
+    roomy = len(told) > 0 and max_tokens >= plan.config.assembly.recent_from_tokens
+    held, most = (0, 0) if plan.told is None else (roomy * state.share(plan.told.floor), state.share(plan.told.cap))
     state.total -= spare + held
     _fill_following(state, following)
     _cut_best(state, following)
     state.total += held
-    _fill_told(state, told.tolist(), ordinals)
+    _fill_told(state, told.tolist(), ordinals, held)
     state.total += spare
     if conversation.evicted and plan.earlier is not None:
         conversation.enter_earlier(ordinals, covered)
+    _fill_told(state, told.tolist(), ordinals, most)
+    for place in (place for place in told.tolist() if state.codes[place] == CONSIDERED and state.fits(place, 0)):
+        state.codes[place] = EXCLUDED_SECTION_BUDGET
     state.take(following if conversation.full else waiting.tolist())
     spare = min(spare, max(0, state.room))
     _close(state, conversation)
@@ -188,13 +191,15 @@ def _fill_about(state: Filling, section: SectionPlan) -> None:
             state.codes[place] = EXCLUDED_SECTION_BUDGET
 
 
-def _fill_told(state: Filling, places: list[int], ordinals: NDArray[np.int64]) -> None:
-    """Include what the user told, of which the section holds as much as there is, but for turns that are recalled."""
+def _fill_told(state: Filling, places: list[int], ordinals: NDArray[np.int64], limit: int) -> None:
+    """Include messages that no query asks for, but those that are recalled, up to a length of their section."""
     for place in places:
+        if state.codes[place] != CONSIDERED:
+            continue
         copies = np.flatnonzero((state.sources == PASSAGE) & (ordinals == ordinals[place])).tolist()
         if any(state.codes[copy] == INCLUDED for copy in copies):
             state.codes[place] = EXCLUDED_SHOWN
-        elif state.codes[place] == CONSIDERED and state.admit(place):
+        elif state.admit(place, limit):
             for copy in (copy for copy in copies if state.codes[copy] == CONSIDERED):
                 state.codes[copy] = EXCLUDED_SHOWN
 

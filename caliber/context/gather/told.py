@@ -15,16 +15,21 @@ from numpy.typing import NDArray
 
 from caliber.context.conversation import PASSAGE, TURNS
 from caliber.context.gather.duplicates import Recalled
+from caliber.context.gather.outdated import by_owner, outdated
 from caliber.context.gather.scores import Scored
 from caliber.context.gather.turns import TurnFacts
-from caliber.context.inputs import AssemblyInputs
-from caliber.context.plan import AssemblyPlan, SectionPlan
+from caliber.context.inputs import AssemblyInputs, TextSource
+from caliber.context.plan import AssemblyPlan
 from caliber.model.trajectory import TurnRole
 from caliber.resident.keywords import ASKS
 from caliber.search.searcher import Searcher
 
-_COMPARED = 512
+_COMPARED = 256
 """The newest messages of the user that are compared."""
+_GREETING = 8
+"""Tokens of a message that says nothing: a word or two are no more to the point for being rare."""
+_LEAST = 0.25
+"""The share of the first message's worth below which a message is small talk."""
 _MOST = np.float32(1e-6)
 """The relevance of the first one: whatever a query finds comes before it."""
 
@@ -32,34 +37,39 @@ _MOST = np.float32(1e-6)
 def own_words(
     inputs: AssemblyInputs,
     plan: AssemblyPlan,
-    section: SectionPlan,
     searcher: Searcher,
+    texts: TextSource,
     allowed: NDArray[np.bool_],
     spoken: TurnFacts,
 ) -> Recalled:
-    """Return as many messages as the section holds, of those among the ``allowed`` turns that are not shown anyway."""
+    """Return the messages of the user among the ``allowed`` turns that are not shown anyway, the best first."""
     turns, budget = inputs.snapshot[TURNS], plan.budget(inputs.max_tokens)
-    names = turns.interned_codes("name")
-    words = searcher.keywords.of(turns)
-    mine = allowed & (turns.column("role") == turns.enum_code("role", TurnRole.USER.value))
-    mine &= np.isin(turns.column("name"), [names.get(name, -1) for name in (None, *inputs.user_names)])
-    mine &= words.flagged(ASKS)[: len(mine)] == 0
+    words, names = searcher.keywords.of(turns), turns.interned_codes("name")
+    kept = allowed & (turns.column("role") == turns.enum_code("role", TurnRole.USER.value))
+    kept &= np.isin(turns.column("name"), [names.get(name, -1) for name in (None, *inputs.user_names)])
+    kept &= (words.flagged(ASKS)[: len(kept)] == 0) & by_owner(inputs, turns)
+    # A pasted log or document tells nothing of the user.
+    kept &= turns.column("token_count") <= plan.tokens(plan.excerpt_length(inputs.max_tokens))
     # What the conversation may show is not repeated, whatever else takes its room.
-    mine[spoken.rows[np.cumsum(spoken.lengths[::-1])[::-1] <= plan.longest(budget)]] = False
-    rows = np.flatnonzero(mine)
+    kept[spoken.rows[np.cumsum(spoken.lengths[::-1])[::-1] <= plan.longest(budget)]] = False
+    rows = np.flatnonzero(kept)
     rows = rows[np.argsort(-turns.column("ordinal")[rows], kind="stable")[:_COMPARED]]
-    tokens = np.minimum(turns.column("token_count")[rows], plan.tokens(plan.excerpt_length(inputs.max_tokens)))
-    says = np.array(rarity(words.words(rows.tolist()))) / np.sqrt(np.maximum(1, tokens))
-    best = np.argsort(-says, kind="stable")
-    best = best[(np.cumsum(tokens[best]) <= section.cap * budget) & (says[best] > 0)]
-    relevance = (says[best] / says.max(initial=1) * _MOST).astype(np.float32)
+    rows = rows[[author is None for author in turns.packed_values("author_id", rows.tolist())]]  # no guest of the task
+    said = words.words([*spoken.rows[-_COMPARED:].tolist(), *rows.tolist()])
+    worth = np.array(rarity(said)[len(said) - len(rows) :])
+    worth /= np.sqrt(turns.column("token_count")[rows] + _GREETING)
+    best = np.argsort(-worth, kind="stable")
+    best = best[worth[best] > _LEAST * worth.max(initial=0)]
+    best = best[: np.searchsorted(np.cumsum(turns.column("token_count")[rows[best]]), budget)]
+    best = best[~outdated(inputs, texts, rows[best])]
+    relevance = (worth[best] / worth.max(initial=1) * _MOST).astype(np.float32)
     return Recalled(PASSAGE, turns, rows[best], Scored(relevance), np.zeros(len(best), np.int64))
 
 
 def rarity(texts: Sequence[Sequence[int]]) -> list[float]:
-    """Return for each text, as words, the sum of ln(n / texts that have a word); 0 for one that comes again."""
+    """Return for each text, as words, the sum of ln((n + 1) / texts that have a word); 0 for one that comes again."""
     having = Counter(chain.from_iterable(map(set, texts)))
-    weights = {word: math.log(len(texts) / count) for word, count in having.items()}
+    weights = {word: math.log((len(texts) + 1) / count) for word, count in having.items()}
     first = {tuple(words): at for at, words in reversed(list(enumerate(texts)))}
     return [
         sum(map(weights.__getitem__, set(words))) if first[tuple(words)] == at else 0.0
