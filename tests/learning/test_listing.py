@@ -55,6 +55,6 @@ def test_conversations_of_a_user_are_listed_page_by_page(backend: Any) -> None:
 def test_an_agent_and_the_application_are_told_how_to_act_for_a_user(backend: Any) -> None:
     memory = backend.open()
     for principal in (Principal.application(), Principal.agent("planner")):
-        with pytest.raises(RequiredFieldMissing, match=r"user='maria@example.com'.*acting_as\(caliber.Principal.user"):
+        with pytest.raises(RequiredFieldMissing, match=r"user='maria@example.com'.*as_user"):
             memory.acting_as(principal).remember([{"role": "user", "content": "I am Ana."}])
     assert isinstance(memory, caliber.Caliber)

@@ -400,10 +400,10 @@ CASES = (
     ),
     Case(
         "assembly.pause_ms",
-        window_of(talk, spoken, max_tokens=150),
-        ("30m", ["answer 2", "question 3", "answer 3", "now?"]),
-        ("2h", [f"{what} {at}" for at in range(4) for what in ("question", "answer")] + ["now?"]),
-        {**BARE, **SHARED, "assembly.section_shares": {"user": [0.1, 0.9]}, **MANY},
+        window_of(talk, spoken, max_tokens=170),
+        ("30m", ["question 3", "answer 3", "now?"]),
+        ("2h", [*(f"{what} {at}" for at in range(4) for what in ("question", "answer")), "now?"][1:]),
+        {**BARE, **SHARED, "assembly.section_shares": {"user": [0.3, 0.9]}, **MANY},
     ),
     Case(
         "assembly.evict_block_turns",
