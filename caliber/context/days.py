@@ -21,7 +21,7 @@ _DAYS_FROM, _DAY_MOST = 200, 16
 
 def shows_days(plan: AssemblyPlan, max_tokens: int) -> bool:
     """Return whether turns carry their days: where a section is about the user, and not in small windows."""
-    return plan.about is not None and plan.budget(max_tokens) >= _DAYS_FROM
+    return plan.dated and plan.budget(max_tokens) >= _DAYS_FROM
 
 
 def line_length(plan: AssemblyPlan, line: str) -> int:

@@ -170,6 +170,8 @@ class AssemblyPlan:
     """The section of turns that left the conversation, in room that nothing else needs; not with rules."""
     about: SectionPlan | None = None
     """The section of what is known of the user, and the source of it; not with rules."""
+    dated: bool = False
+    """Whether turns carry their days: where there can be a section about the user."""
     told: SectionPlan | None = None
     """The section of messages of the user that no query asks for; not with rules."""
     rule_sections: tuple[SectionPlan, ...] = ()
@@ -465,6 +467,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         current=sections[-1],
         about=next((section for section in sections if section.type is SectionType.ABOUT_USER), None),
         earlier=next((section for section in sections if section.type is SectionType.EARLIER), None),
+        dated=any(section.type is SectionType.ABOUT_USER for section in sections),
         told=next((section for section in sections if section.type is SectionType.TOLD), None),
         rule_sections=tuple(
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)

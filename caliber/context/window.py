@@ -290,7 +290,8 @@ def excerpt_turns(
         outdated = bool(ranked[MARK][place] & OUTDATED)
         label = f"{rendered.speakers[place]}: {OUTDATED_LEAD * outdated}"
         rendered.shortened[place] = made = _excerpt(plan, rendered.texts[place], room, rendered.query, label)
-        sizes[place] = plan.measure([made.of(rendered.texts[place])])[0]
+        rendered.texts[place] = made.of(rendered.texts[place])
+        sizes[place] = plan.measure([rendered.texts[place]])[0]
     return bool(long)
 
 

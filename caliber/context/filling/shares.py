@@ -66,7 +66,7 @@ def fill_shared(
     before = section < plan.user.index
     messages = plan.message_length * (bool((before & ~is_turn).any()) + bool((~before & ~is_turn).any()))
     none = np.zeros(len(considered), np.int64)
-    day_lines, new_day = (none, none > 0) if plan.about is None else day_lengths(plan, ranked, considered)
+    day_lines, new_day = (none, none > 0) if not plan.dated else day_lengths(plan, ranked, considered)
     opening = int(day_lines.max(initial=0, where=is_turn))
     total -= messages + opening
     hard = plan.section_budget(max_tokens).tolist()

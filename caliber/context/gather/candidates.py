@@ -425,7 +425,7 @@ def join(
         if conversation is not None:
             numbers[MARK, here] = conversation.marks
             numbers[SECTION, here][conversation.current :] = plan.current.index
-            if plan.about is not None and shows_days(plan, inputs.max_tokens):
+            if shows_days(plan, inputs.max_tokens):
                 numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
         ids[here] = inputs.snapshot[TURNS].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.

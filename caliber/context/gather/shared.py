@@ -175,8 +175,8 @@ def _unruled(
     if plan.told is not None and found.turns is not None:
         from caliber.context.gather.told import own_words
 
-        own = own_words(inputs, plan, searcher, texts, found.turns, conversation.turns)
-        repeats.mark({PASSAGE: own}, about, known)
+        own = own_words(inputs, plan, searcher, texts, found.turns, found.parts.get(PASSAGE), conversation.turns)
+        repeats.mark({**found.parts, PASSAGE: own}, about, known)
         parts.append(_recalled(inputs, plan, texts, own, None, plan.told.index))
     unfound = {part.source: part for part in _of_task(inputs, plan, members, found, cut_offs)}
     parts += unfound.values()

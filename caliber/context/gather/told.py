@@ -40,6 +40,7 @@ def own_words(
     searcher: Searcher,
     texts: TextSource,
     allowed: NDArray[np.bool_],
+    found: Recalled | None,
     spoken: TurnFacts,
 ) -> Recalled:
     """Return the messages of the user among the ``allowed`` turns that are not shown anyway, the best first."""
@@ -55,8 +56,12 @@ def own_words(
     rows = np.flatnonzero(kept)
     rows = rows[np.argsort(-turns.column("ordinal")[rows], kind="stable")[:_COMPARED]]
     rows = rows[[author is None for author in turns.packed_values("author_id", rows.tolist())]]  # no guest of the task
-    said = words.words([*spoken.rows[-_COMPARED:].tolist(), *rows.tolist()])
-    worth = np.array(rarity(said)[len(said) - len(rows) :])
+    # A turn that says what the conversation or a hit says in the same words is none.
+    hits = [] if found is None else found.rows[found.twins == 0].tolist()
+    shown = [*spoken.rows[-_COMPARED:].tolist(), *(row for row in hits[:_COMPARED] if row not in set(rows.tolist()))]
+    rows = np.array(sorted(rows.tolist(), key=set(hits).__contains__, reverse=True), np.int64)
+    said = words.words([*shown, *rows.tolist()])
+    worth = np.array(rarity(said)[len(shown) :])
     worth /= np.sqrt(turns.column("token_count")[rows] + _GREETING)
     best = np.argsort(-worth, kind="stable")
     best = best[worth[best] > _LEAST * worth.max(initial=0)]
