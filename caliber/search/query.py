@@ -30,12 +30,11 @@ CHARS_A_WORD = 64
 """Limit on the characters scanned, as a multiple of the words read: a pasted log must not take seconds."""
 _SENTENCE_ENDS: Final = ".?!\n"
 _PAST = re.compile(r"\b(?:did|was|were|\w{3,}ed)\b", re.IGNORECASE)
-_ASKING = re.compile(r"\b(?:what|which|who|whom|whose|when|where|how|why)\b", re.IGNORECASE)
+_QUESTION_WORD: Final = r"\b(?:what|which|who|whom|whose|when|where|how|why)\b"
+_ASKING = re.compile(_QUESTION_WORD, re.IGNORECASE)
 _SAID = re.compile(r"\b(?:i|we|you|he|she|they|it|my|our|your|his|her|their)\b", re.IGNORECASE)
 _OF_OTHERS = re.compile(
-    r"(?!.*\b(?:i|me|my|mine|myself|we|us|ours?)\b)(?=.*\b(?:what|which|who|whom|whose|when|where|how|why)\b)"
-    r"[^.?!\n]*\?\s*",
-    re.IGNORECASE,
+    rf"(?!.*\b(?:i|me|my|mine|myself|we|us|ours?)\b)(?=.*{_QUESTION_WORD})[^.?!\n]*\?\s*", re.IGNORECASE
 )
 """One question, in words of questions, without a word for the user."""
 _INSIDE = re.compile(r"(?<=[\w,;'’] )\w{2,}")

@@ -57,10 +57,11 @@ def own_words(
     rows = rows[np.argsort(-turns.column("ordinal")[rows], kind="stable")[:_COMPARED]]
     rows = rows[[author is None for author in turns.packed_values("author_id", rows.tolist())]]  # no guest of the task
     # A turn that says what the conversation or a hit says in the same words is none.
-    hits = [] if found is None else found.rows[found.twins == 0].tolist()
-    shown = [*spoken.rows[-_COMPARED:].tolist(), *(row for row in hits[:_COMPARED] if row not in set(rows.tolist()))]
-    rows = np.array(sorted(rows.tolist(), key=set(hits).__contains__, reverse=True), np.int64)
-    said = words.words([*shown, *rows.tolist()])
+    hits = rows[:0] if found is None else found.rows[found.twins == 0]
+    shown = np.concatenate((spoken.rows[-_COMPARED:], np.setdiff1d(hits[:_COMPARED], rows)))
+    is_hit = np.isin(rows, hits)
+    rows = np.concatenate((rows[is_hit], rows[~is_hit]))
+    said = words.words([*shown.tolist(), *rows.tolist()])
     worth = np.array(rarity(said)[len(shown) :])
     worth /= np.sqrt(turns.column("token_count")[rows] + _GREETING)
     best = np.argsort(-worth, kind="stable")
