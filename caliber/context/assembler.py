@@ -294,9 +294,9 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
     places = entered(codes)
     places = places[ranked[SOURCE].take(places) == PASSAGE]
     if len(places):
-        turns = rendered.passages.parts(ranked[ROW][places].tolist())
+        turns, marks = rendered.passages.parts(ranked[ROW][places].tolist()), ranked[MARK]
         for place, said in zip(places.tolist(), turns, strict=True):
-            turn = replace(said, outdated=bool(ranked[MARK][place] & OUTDATED))
+            turn = replace(said, outdated=True) if marks[place] & OUTDATED else said
             short = rendered.shortened.get(place)
             rendered.texts[place] = turn.line if short is None else short.of(turn.line)
             rendered.speakers[place] = turn.speaker

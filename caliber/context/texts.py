@@ -185,8 +185,8 @@ class RenderedTexts:
 
 
 def turn_text(
-    role: str,
     content: bytes,
+    role: str,
     name: str | None,
     calls: str,
     call_id: str | None,
@@ -257,5 +257,5 @@ def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:
     """Return a turn from its content columns."""
-    fields = ("role", "content", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
+    fields = ("content", "role", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
     return turn_text(*(content[name] for name in fields))

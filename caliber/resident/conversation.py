@@ -26,6 +26,8 @@ from caliber.text.dates import DAY_US, Moment
 LOCK = threading.Lock()  # held for microseconds, by the first reader of a new boundary
 renew_in_child(globals(), "LOCK")
 _EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
+_SECOND_US: Final = 1_000_000
 _WEEKDAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
@@ -121,10 +123,20 @@ def moments_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -
 
 def days_of(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> NDArray[np.int64]:
     """Return the day of each turn, counted from 1970, as ``moments_of`` has it. Raises: StorageError."""
+    times, offsets = times_of(turns, rows), turns.column("utc_offset_s")[rows].astype(np.int64)
+    unknown, fixed = np.flatnonzero(offsets == NO_OFFSET_S), zone.utcoffset(None)
+    offsets[unknown] = 0 if fixed is None else fixed // timedelta(seconds=1)
+    days: NDArray[np.int64] = (times + offsets * _SECOND_US) // DAY_US
     try:
-        return np.array([moment.day.toordinal() - _EPOCH for moment in moments_of(turns, rows, zone)], np.int64)
+        if len(days):
+            first, last = (from_us(int(end)).toordinal() - _EPOCH for end in (times.min(), times.max()))
+            days = np.where((days < _FIRST_DAY) | (days > _LAST_DAY), np.clip(days, first, last), days)
+        if fixed is None:  # clocks of such a zone change
+            moments = moments_of(turns, rows[unknown], zone)
+            days[unknown] = [moment.day.toordinal() - _EPOCH for moment in moments]
     except OverflowError as error:
         raise undated(turns.relation, map(turns.packed, rows.tolist())) from error
+    return days
 
 
 def user_days(turns: RelationSnapshot, rows: NDArray[np.int64], zone: tzinfo) -> NDArray[np.int64]:

@@ -49,6 +49,41 @@ class SpokenTurns:
     cost: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Repeats:
+    """The recalled copies of turns of the conversation, and the records with all of their words in one turn."""
+
+    ordinals: list[int]
+    covered: list[int]
+    copies: dict[int, list[int]]
+    """The places of recalled turns by ordinal."""
+    records: dict[int, list[int]]
+    """The places of records by one more than the number of their turn."""
+
+    @classmethod
+    def of(cls, state: Filling, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> _Repeats:
+        passages = np.flatnonzero(state.sources == PASSAGE)
+        records = np.flatnonzero(~np.isin(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (covered > 0))
+        return cls(ordinals.tolist(), covered.tolist(), _by(ordinals, passages), _by(covered, records))
+
+    def passages_of(self, turns: list[int]) -> list[int]:
+        """Return the places of the recalled copies of turns, each once."""
+        return [copy for ordinal in {self.ordinals[turn] for turn in turns} for copy in self.copies.get(ordinal, ())]
+
+    def of_turns(self, turns: list[int]) -> list[int]:
+        """Return the places of all that turns repeat, each once."""
+        numbers = {self.covered[turn] + 1 for turn in turns}
+        return self.passages_of(turns) + [place for number in numbers for place in self.records.get(number, ())]
+
+
+def _by(keys: NDArray[np.int64], places: NDArray[np.int64]) -> dict[int, list[int]]:
+    """Return places by their keys."""
+    out: dict[int, list[int]] = {}
+    for key, place in zip(keys[places].tolist(), places.tolist(), strict=True):
+        out.setdefault(key, []).append(place)
+    return out
+
+
 class ShownTurns:
     """The turns of a window, and where they begin."""
 
@@ -203,6 +238,7 @@ class ShownTurns:
         left = turns.places[self._rest]
         left = left[state.decided[left] != INCLUDED]
         groups = turns.groups[np.isin(turns.places, left)]
+        repeats = _Repeats.of(state, ordinals, covered)
         first, opening_day, days = math.inf, 0, any(state.day_lines)
         older = [place for place in self._dated() if state.section[place] == plan.user.index] if days else ()
         day = state.day[older[-1]] if older else 0
@@ -212,15 +248,15 @@ class ShownTurns:
             opening = 0 if state.used_in[plan.earlier.index] else plan.overheads[plan.earlier.index]
             old = [place for place in new if state.section[place] == plan.user.index]
             message = self._message if opening and old else 0
-            length = int(state.costs[new].sum()) + plan.separator_length * len(new) - plan.message_length * len(old)
+            length = sum(state.cost[place] + plan.separator_length for place in new) - plan.message_length * len(old)
             carry = [place for place in old if state.day_lines[place] and state.number[place] < first] if days else ()
             dated = carry[0] if carry else None
             another_day = opening_day if dated is None else state.opens_day(dated, day)
             message += another_day - opening_day
             lacking = length + (opening if old else 0) + message - state.room
             if lacking > 0:  # unless recalled copies, which leave, free as much
-                copies = np.isin(ordinals, ordinals[new]) & (state.sources == PASSAGE) & (state.decided == INCLUDED)
-                if lacking > np.maximum(state.costs[copies] - state.hole, 0).sum():
+                copies = [place for place in repeats.passages_of(new) if state.codes[place] == INCLUDED]
+                if lacking > sum(max(state.cost[place] - state.hole, 0) for place in copies):
                     return
             state.total -= message
             opening_day = another_day
@@ -231,11 +267,8 @@ class ShownTurns:
             self.earlier += old
             for place in new:
                 state.include(place)
-            copies = self.repeated(ordinals, covered)
-            for place in copies:
+            for place in repeats.of_turns(new):
                 state.drop(place, EXCLUDED_SHOWN)
-            if copies:
-                state.recount()
 
     def spare(self) -> int:
         """Return the tokens reserved for the next turns, once the conversation fills its share.
@@ -298,13 +331,9 @@ class ShownTurns:
         """
         state = self._state
         inside = entered(state.decided)
-        passages = np.flatnonzero((state.sources == PASSAGE) & (state.decided != EXCLUDED_SHOWN))
-        shown = set(ordinals[inside[state.sources[inside] == SPOKEN]].tolist())
-        recalled = zip(passages.tolist(), ordinals[passages].tolist(), strict=True)
-        again = [place for place, ordinal in recalled if ordinal in shown]
-        said = covered[inside[state.sources[inside] == SPOKEN]] + 1
-        records = ~np.isin(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (state.decided != EXCLUDED_SHOWN)
-        return again + np.flatnonzero(records & (covered > 0) & np.isin(covered, said)).tolist()
+        repeats = _Repeats.of(state, ordinals, covered)
+        found = repeats.of_turns(inside[state.sources[inside] == SPOKEN].tolist())
+        return [place for place in found if state.codes[place] != EXCLUDED_SHOWN]
 
     def stable_sections(self) -> frozenset[int]:
         """Return the sections that stay unchanged when a turn like the largest here is appended.

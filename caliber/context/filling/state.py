@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_COMPRESSED, INCLUDED_TRUNCATED, entered
-from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY
+from caliber.context.columns import CONSIDERED, ENTERED, INCLUDED, INCLUDED_COMPRESSED, INCLUDED_TRUNCATED
+from caliber.context.conversation import PASSAGE, SUMMARY
 from caliber.context.filling.filled import Truncation
 from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
 
@@ -158,20 +158,26 @@ class Filling:
         return 0 if self.new_day[place] or self.day[place] == before else self.day_lines[place]
 
     def drop(self, place: int, code: int) -> None:
-        """Remove an included candidate, whole or cut; the used length must then be recomputed."""
+        """Exclude a candidate; one that entered, whole or cut, leaves."""
+        if self.codes[place] in ENTERED:
+            price = self._freed(place)
+            self.used -= price
+            self.used_in[self.section[place]] -= price
+            self.truncations = [item for item in self.truncations if item.place != place]
         self.codes[place] = code
-        self.truncations = [item for item in self.truncations if item.place != place]
 
-    def recount(self) -> None:
-        """Recompute the used length after a removal."""
-        cuts = {item.place: item.room for item in self.truncations}
-        self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), {}
-        for place in entered(self.decided).tolist():
-            whole = self.cost[place]
-            extra = self.beyond_cut(place) if place in cuts and self.source[place] == SPOKEN else 0
-            self.cost[place] = cuts[place] + extra if place in cuts else whole
-            self._count(place, self.price(place))
-            self.cost[place] = whole
+    def _freed(self, place: int) -> int:
+        """Return what a candidate takes in the window, which it leaves: the lines of a passage share their lead."""
+        plan, section = self.plan, self.section[place]
+        cost = next((item.room for item in self.truncations if item.place == place), self.cost[place])
+        if self.passage[place]:
+            turns = self.passages[section, self.passage[place]]
+            turns.remove(self.number[place])
+            if turns:
+                return cost + plan.line_length + self.hole * holes_made(turns, self.number[place])
+            cost += self.lead[place]
+        alone = self.used_in[section] == cost + plan.overheads[section]
+        return cost + (plan.overheads[section] if alone else plan.separator_length)
 
     def share(self, share: float) -> int:
         """Return a share of the budget as a length."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +22,9 @@ from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
-from caliber.resident.conversation import moments_of, times_of
+from caliber.resident.conversation import days_of, times_of
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
-from caliber.storage.compile.damage import undated
 from caliber.text.words import normalized
 
 Rows = NDArray[np.int64]
@@ -114,22 +112,18 @@ def _equal_texts(plan: AssemblyPlan, parts: Sequence[Recalled], ranked: _Ranked,
         for content, equal in alike.items():
             if len(equal) < 2 or not content:  # tool calls have no content of their own
                 continue
-            first_of: dict[tuple[str, date | None], int] = {}
+            first_of: dict[tuple[str, int | None], int] = {}
             for place in equal:
                 first = first_of.setdefault((_wording(item, place, content), _day(plan, item, place)), place)
                 if first != place:
                     item.twins[place] = item.ordinal(first)
 
 
-def _day(plan: AssemblyPlan, item: Recalled, place: int) -> date | None:
+def _day(plan: AssemblyPlan, item: Recalled, place: int) -> int | None:
     """Return the day of a turn where its writer is; None for other records."""
     if item.source != PASSAGE:
         return None
-    row = item.rows[place : place + 1]
-    try:
-        return moments_of(item.owners, row, zone_of(plan.config.time_zone))[0].day
-    except OverflowError as error:
-        raise undated(item.owners.relation, map(item.owners.packed, row.tolist())) from error
+    return int(days_of(item.owners, item.rows[place : place + 1], zone_of(plan.config.time_zone))[0])
 
 
 def _wording(item: Recalled, place: int, text: str) -> str:
@@ -175,7 +169,7 @@ class _Alike:
         """Mark in each group the records with the words of a more relevant one, and reweigh the rest."""
         changed: dict[int, np.float32] = {}
         for first, followers in self._groups():
-            first_of: dict[tuple[str, date | None], int] = {}
+            first_of: dict[tuple[str, int | None], int] = {}
             ranks = [first, *followers]
             worded = list(map(_words, self._contents(ranks)))
             several = len(set(worded)) < len(worded)

@@ -10,7 +10,7 @@ import json
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,14 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.resident.snapshot import ResidentSnapshot
 
-_VERSION_SHIFT: Final = 33
+_VERSION_SHIFT: Final = 34
+_CALLS_BIT: Final = 1 << 33
+"""Of a turn that may be one of a group."""
 _PARTS_BIT: Final = 1 << 32
 _LENGTH_MASK: Final = _PARTS_BIT - 1
 _FIRST_ENTRIES: Final = 1_024
+_PARTS: Final = ("role", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
+"""The columns of a turn besides its content."""
 Rows = NDArray[np.int64]
 Parts = tuple[Sequence[str], str | None, bool]
 """The ids of the calls of a turn, of the one that it answers, and whether it has thoughts."""
@@ -100,20 +104,13 @@ class TurnReader:
     remembered for as long as its source lives; nothing of its content is.
     """
 
-    __slots__ = (
-        "_answer_at", "_calls_at", "_error_at", "_name_at", "_plan", "_role_at", "_source", "_table", "_thinking_at",
-        "turns",
-    )  # fmt: skip
+    __slots__ = ("_plan", "_source", "_table", "turns")
 
     def __init__(self, snapshot: ResidentSnapshot, source: TextSource, plan: AssemblyPlan) -> None:
         self.turns = snapshot[TURNS]
         self._source = source
         self._plan = plan
         self._table = _table_of(source, snapshot.position.epoch, self._ruler(plan))
-        at = self.turns.layout.codec.index
-        self._role_at, self._name_at = at("role"), at("name")
-        self._calls_at, self._answer_at = at("tool_calls"), at("tool_call_id")
-        self._thinking_at, self._error_at = at("thinking"), at("is_error")
 
     @staticmethod
     def _ruler(plan: AssemblyPlan) -> str:
@@ -151,16 +148,16 @@ class TurnReader:
             return TurnFacts.none(), considered, through
         rows, numbers = rows[-limit:], numbers[-limit:]
         cut = len(rows) < through
-        lengths, has_parts = self._measure(rows)
-        groups, unanswered, missing = self._group(rows, has_parts)
+        lengths, calls = self._measure(rows)
+        groups, unanswered, missing = self._group(rows, calls)
         if missing:
             elsewhere = self._calls_elsewhere(original, rows[missing], keep)
             if len(elsewhere):
                 rows = np.concatenate((elsewhere, rows))
                 rows = rows[np.argsort(self.turns.column("turn_number")[rows], kind="stable")]
                 numbers = self.turns.column("turn_number")[rows]
-                lengths, has_parts = self._measure(rows)
-                groups, unanswered, missing = self._group(rows, has_parts)
+                lengths, calls = self._measure(rows)
+                groups, unanswered, missing = self._group(rows, calls)
             if missing and cut:
                 turns = TurnFacts(rows, numbers, groups, lengths, unanswered)
                 return turns.at(np.delete(np.arange(len(rows)), missing)), considered, through
@@ -172,8 +169,8 @@ class TurnReader:
         ``chosen`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out. Of an
         id that was called several times the newest call counts that is older than the results.
         """
-        open_calls = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
-        open_calls -= {call for row in chosen[self._measure(chosen)[1]].tolist() for call in self._called(row)}
+        open_calls = {answered for _, answered, _ in self._parts(results) if answered is not None}
+        open_calls.difference_update(*(calls for calls, _, _ in self._parts(chosen[self._measure(chosen)[1]])))
         if not open_calls:
             return chosen[:0]
         tasks, number_of = self.turns.column("trajectory_id"), self.turns.column("turn_number")
@@ -181,14 +178,14 @@ class TurnReader:
         others[chosen] = False
         rows = np.flatnonzero(others)
         rows = rows[self._measure(rows)[1]] if len(rows) else rows
-        called: dict[str, list[int]] = {}
-        for row in rows[np.argsort(number_of[rows], kind="stable")].tolist():
-            calls = self._called(row)
+        called: dict[str | None, list[int]] = {}
+        rows = rows[np.argsort(number_of[rows], kind="stable")]
+        for row, (calls, answered, _) in zip(rows.tolist(), self._parts(rows), strict=True):
             if not open_calls.isdisjoint(calls):  # the newest call of an id: agents count from one again
                 group = [row]
                 called |= dict.fromkeys(calls, group)
-            elif self.turns.packed(row)[self._answer_at] in called:
-                called[self.turns.packed(row)[self._answer_at]].append(row)
+            elif answered in called:
+                called[answered].append(row)
         groups = list(
             {id(group): group for group in (called.get(one, []) for one in sorted(open_calls)) if group}.values()
         )
@@ -199,9 +196,9 @@ class TurnReader:
             groups = [group for group in groups if kept[group].all()]
         return np.array([row for group in groups for row in group], np.int64)
 
-    def _called(self, row: int) -> list[str]:
-        """Return the ids of the calls that a turn makes."""
-        return _ids(self.turns.packed(row)[self._calls_at])
+    def _parts(self, rows: Rows) -> list[Parts]:
+        stored = self.turns.packed_rows(("tool_calls", "tool_call_id", "thinking"), rows.tolist())
+        return [(_ids(calls), answered, bool(thinking)) for calls, answered, thinking in stored]
 
     def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the length of each turn as it reads in the conversation."""
@@ -212,22 +209,25 @@ class TurnReader:
         among = np.zeros(self.turns.length, np.bool_)
         among[rows] = True
         kept = keep(among)[rows]
-        _, has_parts = self._measure(rows)
-        if has_parts.any() and not kept.all():
-            groups, _, _ = self._group(rows, has_parts)
+        _, calls = self._measure(rows)
+        if calls.any() and not kept.all():
+            groups, _, _ = self._group(rows, calls)
             broken = np.unique(groups[~kept & (groups >= 0)])
             kept &= ~np.isin(groups, broken)
         return kept
 
-    def _group(self, rows: Rows, has_parts: NDArray[np.bool_]) -> tuple[Rows, Rows, list[int]]:
+    def _group(self, rows: Rows, may_call: NDArray[np.bool_]) -> tuple[Rows, Rows, list[int]]:
         """Return the groups of some turns, as ``group_calls`` does."""
-        parts = ((place, self.turns.packed(int(rows[place]))) for place in np.flatnonzero(has_parts).tolist())
-        calls, answer, thinking = self._calls_at, self._answer_at, self._thinking_at
-        read = ((place, (_ids(turn[calls]), turn[answer], bool(turn[thinking]))) for place, turn in parts)
-        return group_calls(len(rows), read)
+        places = np.flatnonzero(may_call)
+        return group_calls(len(rows), zip(places.tolist(), self._parts(rows[places]), strict=True))
 
     def _measure(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the bytes of each turn's text, and which have more than a role and content."""
+        """Return the length of each turn's text, and which make calls, answer one or have thoughts."""
+        entries = self._known(rows)
+        return entries & _LENGTH_MASK, (entries & _CALLS_BIT) != 0
+
+    def _known(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what is remembered of turns, worked out where it is not yet."""
         ordinals = self.turns.column("ordinal")[rows]
         versions = self.turns.column("version")[rows]
         entries = self._table.lookup(ordinals)
@@ -237,33 +237,20 @@ class TurnReader:
             fresh = self._entries(rows[unknown].tolist())
             entries[unknown] = fresh | (versions[unknown] << _VERSION_SHIFT)
             self._table.keep(ordinals[unknown], entries[unknown])
-        return entries & _LENGTH_MASK, (entries & _PARTS_BIT) != 0
+        return entries
 
     def _entries(self, rows: list[int]) -> NDArray[np.int64]:
-        contents = self._source.texts(self.turns, rows)
-        turns = [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
-        parts = [turn.has_parts for turn in turns]
+        turns = self.parts(rows)
         lengths = np.minimum(self._plan.measure([self._read(turn) for turn in turns]), _LENGTH_MASK)
-        lengths[np.array(parts, np.bool_)] |= _PARTS_BIT
+        lengths[[turn.has_parts for turn in turns]] |= _PARTS_BIT
+        lengths[[bool(turn.calls or turn.call_id is not None or turn.thinking) for turn in turns]] |= _CALLS_BIT
         return lengths
-
-    def _turn(self, row: int, content: bytes) -> TurnText:
-        packed = self.turns.packed(row)
-        return turn_text(
-            packed[self._role_at],
-            content,
-            packed[self._name_at],
-            packed[self._calls_at],
-            packed[self._answer_at],
-            packed[self._thinking_at],
-            packed[self._error_at],
-        )
 
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Return turns as they read in the window's text."""
         contents = self._source.texts(self.turns, rows)
         chosen = np.array(rows, np.int64)
-        _, has_parts = self._measure(chosen)
+        has_parts = (self._known(chosen) & _PARTS_BIT) != 0
         roles = self.turns.column("role")[chosen].tolist()
         labels = ROLE_LABELS
         # As `shown`, without a call for each: a window has hundreds.
@@ -271,14 +258,19 @@ class TurnReader:
             labels[role] + (content if isinstance(content, str) else content.decode("utf-8", "replace"))
             for role, content in zip(roles, contents, strict=True)
         ]
-        for place in np.flatnonzero(has_parts).tolist():
-            out[place] = self._turn(rows[place], contents[place]).text
+        special = np.flatnonzero(has_parts).tolist()
+        turns = self._turns([rows[place] for place in special], [contents[place] for place in special])
+        for place, turn in zip(special, turns, strict=True):
+            out[place] = turn.text
         return out
 
     def parts(self, rows: Sequence[int]) -> list[TurnText]:
         """Return turns in parts."""
-        contents = self._source.texts(self.turns, rows)
-        return [self._turn(row, content) for row, content in zip(rows, contents, strict=True)]
+        return self._turns(rows, self._source.texts(self.turns, rows))
+
+    def _turns(self, rows: Sequence[int], contents: Sequence[Any]) -> list[TurnText]:
+        stored = self.turns.packed_rows(_PARTS, rows)
+        return [turn_text(content, *parts) for content, parts in zip(contents, stored, strict=True)]
 
 
 class PassageReader(TurnReader):
