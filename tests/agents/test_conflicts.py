@@ -103,14 +103,6 @@ def test_a_lock_that_is_waited_for_long_enough_is_contention(backend: Backend) -
     assert [each.resource for each in team.memory.agents.conflicts.list()] == ["r"]
 
 
-def test_without_the_knob_no_contention_is_recorded(backend: Backend) -> None:
-    team = Team(backend)
-    team.ada.agents.locks.acquire("r")
-    with pytest.raises(LockAcquisitionFailed):
-        team.bob.agents.locks.acquire("r")
-    assert team.memory.agents.conflicts.list() == []
-
-
 def test_holders_that_are_no_agents_do_not_contend(team: Team) -> None:
     locks = team.memory.agents.locks
     locks.acquire("r", holder="job")
@@ -202,8 +194,11 @@ def test_a_decision_that_is_changed_or_superseded_is_compared_too(team: Team) ->
     assert len(team.ada.agents.conflicts.list()) == 1
 
 
-def test_decisions_are_not_compared_without_the_knob(backend: Backend) -> None:
+def test_without_the_knobs_no_conflict_is_recorded(backend: Backend) -> None:
     team = Team(backend, agents__conflicts__decisions=False, agents__conflicts__concurrent_writes=False)
+    team.ada.agents.locks.acquire("r")
+    with pytest.raises(LockAcquisitionFailed):
+        team.bob.agents.locks.acquire("r")
     decide(team.ada, "The api listens on port 6379.")
     decide(team.bob, "The api listens on port 6380.")
     first = team.ada.workspace.values.set("plan", "a")
@@ -329,15 +324,10 @@ def test_a_full_mailbox_does_not_keep_a_conflict_from_being_escalated(backend: B
     assert [each.payload for each in team.planner.agents.messages.claim(10)] == [1]
 
 
-def test_an_archived_agent_is_passed_over(team: Team) -> None:
-    reporting(team)
-    team.memory.agents.set_lifecycle("archived", "planner")
-    assert team.memory.agents.conflicts.escalate(contended(team).conflict_id).escalated_to == id_of(team, "chief")
-
-
-def test_a_failed_agent_is_passed_over(team: Team) -> None:
-    reporting(team)
-    team.memory.agents.set_status("failed", "planner")
+@pytest.mark.parametrize("ended", ["archived", "failed"])
+def test_an_agent_that_is_no_longer_active_is_passed_over(team: Team, ended: str) -> None:
+    agents = reporting(team).memory.agents
+    agents.set_lifecycle(ended, "planner") if ended == "archived" else agents.set_status(ended, "planner")
     assert team.memory.agents.conflicts.escalate(contended(team).conflict_id).escalated_to == id_of(team, "chief")
 
 

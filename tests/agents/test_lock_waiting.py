@@ -22,7 +22,6 @@ from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken, Principal
 from caliber.model.agents import LockWaiter
 from caliber.model.errors import (
-    InputError,
     LockAcquisitionFailed,
     LockDeadlock,
     LockExpired,
@@ -101,72 +100,6 @@ def test_requests_get_the_lock_in_their_order(memory: caliber.Caliber, ask: Ask)
     assert locks.waiting() == []
 
 
-def test_shared_locks_do_not_starve_an_exclusive_request(memory: caliber.Caliber, ask: Ask) -> None:
-    locks = memory.agents.locks
-    reader = locks.acquire("file", holder="reader", mode="shared")
-    writer = ask("file", "writer")
-    with pytest.raises(LockAcquisitionFailed):
-        locks.acquire("file", holder="late", mode="shared")
-    readers = [ask("file", f"r{at}", "shared") for at in range(3)]
-    assert locks.acquire("file", holder="reader", mode="shared") == reader, "a holder does not queue, and gains nothing"
-    assert not writer.done()
-    locks.release(token_of(locks.held("file")[0]), holder="reader")
-    lock = writer.result(30)
-    assert not any(each.done() for each in readers)
-    locks.release(token_of(lock), holder="writer")
-    assert {each.result(30).mode for each in readers} == {LockMode.SHARED}
-    assert len(locks.held("file")) == 3
-
-
-def test_readers_of_one_label_do_not_starve_an_exclusive_request(backend: Any) -> None:
-    clock = FixedClock()
-    memory = backend.open(clock=clock, embedding_provider=None)
-    locks, store = memory.agents.locks, inspect(memory).store
-    writer = lock_queue.Request("file", "writer", LockMode.EXCLUSIVE, LONG_MS, LONG_MS, LockWaiterId(uuid7()))
-
-    def attempt() -> Any:
-        return store.write(lambda uow: lock_queue.attempt(uow, writer, lambda *_: None))
-
-    first = locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000)
-    clock.advance(ms=1)
-    second = locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000)
-    assert second.token > first.token, "nobody waits yet"
-    assert isinstance(attempt(), lock_queue.Blocked)
-    for _ in range(3):  # in turn: each asks before the one before it lets go
-        clock.advance(ms=3_000)
-        assert locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000) == second
-        with pytest.raises(LockAcquisitionFailed):
-            locks.acquire("file", holder="another", mode="shared")
-        assert isinstance(attempt(), lock_queue.Blocked)
-    renewed = locks.renew(token_of(second), holder="readers", lease_ms=10_000)
-    assert renewed.expires_at > second.expires_at, "a holder may renew: it came first"
-    assert locks.acquire("file", holder="readers", mode="shared", lease_ms=10_000) == renewed
-    assert locks.release(token_of(second), holder="readers"), "the first release ends the lock"
-    lock = attempt()
-    assert lock.holder == "writer"
-    with pytest.raises(LockAcquisitionFailed):
-        locks.acquire("file", holder="readers", mode="shared")
-
-
-def test_a_request_that_gives_up_lets_the_next_one_on(memory: caliber.Caliber, ask: Ask) -> None:
-    locks = memory.agents.locks
-    locks.acquire("file", holder="reader", mode="shared")
-    writer = ask("file", "writer", wait_ms=300)
-    reader = ask("file", "late", "shared")
-    with pytest.raises(LockAcquisitionFailed) as caught:
-        writer.result(30)
-    assert caught.value.holder == "reader"
-    assert reader.result(30).holder == "late", "at once, although the lock of the first is still held"
-    assert locks.waiting() == []
-
-
-def test_a_shared_lock_made_of_an_exclusive_one_lets_others_in(memory: caliber.Caliber, ask: Ask) -> None:
-    memory.agents.locks.acquire("file", holder="a")
-    reader = ask("file", "b", "shared")
-    memory.agents.locks.acquire("file", holder="a", mode="shared")
-    assert reader.result(30).holder == "b"
-
-
 def test_a_lease_that_runs_out_lets_the_next_one_on(memory: caliber.Caliber, ask: Ask) -> None:
     first = memory.agents.locks.acquire("file", holder="a", lease_ms=150)
     began = time.monotonic()
@@ -192,17 +125,6 @@ def test_a_deadlock_is_refused_with_its_circle(memory: caliber.Caliber, ask: Ask
     for lock, future in zip(reversed(held[:-1]), reversed(waiting), strict=True):
         future.result(30)
         locks.release(token_of(lock), holder=lock.holder)
-
-
-def test_of_two_that_widen_their_shared_locks_one_gives_way(memory: caliber.Caliber, ask: Ask) -> None:
-    locks = memory.agents.locks
-    locks.acquire("file", holder="a", mode="shared")
-    mine = locks.acquire("file", holder="b", mode="shared")
-    widened = ask("file", "a")
-    with pytest.raises(LockDeadlock):
-        locks.acquire("file", holder="b", wait_ms=LONG_MS)
-    locks.release(token_of(mine), holder="b")
-    assert widened.result(30).mode is LockMode.EXCLUSIVE
 
 
 def test_a_circle_names_only_those_whom_the_asker_may_know(memory: caliber.Caliber, ask: Ask) -> None:
@@ -273,31 +195,6 @@ def test_an_agent_need_not_name_itself_and_cannot_be_another(memory: caliber.Cal
     assert not planner.release(token_of(lock)), "twice"
     with pytest.raises(LockExpired):
         planner.renew(token_of(lock))
-
-
-def test_names_that_are_too_long_are_refused(memory: caliber.Caliber) -> None:
-    for call in (memory.agents.locks.acquire, memory.agents.locks.hold):
-        with pytest.raises(InputError), call("x" * 10_000, holder="a"):  # type: ignore[attr-defined]
-            pass
-    with pytest.raises(InputError):
-        memory.agents.locks.acquire("x", holder="a" * 10_000, wait_ms=1)
-    assert memory.storage.locks.count() == memory.storage.lock_waiters.count() == 0
-
-
-def test_a_clock_that_goes_back_gives_no_lock_to_two(backend: Any) -> None:
-    clock = FixedClock()
-    memory = backend.open(clock=clock, embedding_provider=None)
-    locks = memory.agents.locks
-    lost = [locks.acquire("file", holder=f"r{at}", mode="shared", lease_ms=1_000) for at in range(3)]
-    clock.advance(ms=1_000)
-    taken = locks.acquire("file", holder="w", lease_ms=1_000)
-    clock.advance(ms=-900)
-    assert locks.held("file") == [taken]
-    for lock in lost:
-        with pytest.raises(LockExpired):
-            note(memory, "late", guard=token_of(lock))
-        with pytest.raises(LockExpired):
-            locks.renew(token_of(lock), holder=lock.holder)
 
 
 def test_a_block_holds_a_lock_longer_than_its_lease(memory: caliber.Caliber) -> None:

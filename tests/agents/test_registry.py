@@ -186,14 +186,6 @@ def test_the_first_act_registers_an_agent_where_registration_is_open(open_store:
         act(memory, Principal.application(), EntityRef.agent("unknown"))
 
 
-def test_acts_of_unknown_agents_are_refused_where_registration_is_required(open_store: Opened) -> None:
-    memory = open_store(agents__registration="required")
-    with pytest.raises(NotRegistered):
-        act(memory, Principal.agent("planner"))
-    memory.agents.register("planner")
-    assert act(memory, Principal.agent("planner")).name == "planner"
-
-
 def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(open_store: Opened) -> None:
     memory = open_store(agents__registration="required")
     agents = memory.acting_as(Principal.agent("planner")).agents
@@ -233,7 +225,10 @@ def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(
             call()
     assert memory.agents.locks.list() == [made]
     assert locks.release(token), "an agent that left gives back what it held"
+    with pytest.raises(NotRegistered):
+        act(memory, Principal.agent("planner"))
     agents.register()
+    assert act(memory, Principal.agent("planner")).name == "planner"
     assert locks.acquire("other").holder == "agent:planner"
     assert [each.name for each in agents.list()] == ["planner"]
     with memory.acting_as(Principal.user("maria")).agents.locks.hold("of a user"):
