@@ -178,11 +178,6 @@ def test_a_summary_is_found_by_the_id_that_explain_gives(backend: Any, start: An
         assert (one["type"], one["trust"]) == ("turn_summary", str(summary.trust))
 
 
-def test_the_worker_needs_no_flush(talk: Talk) -> None:
-    talk.count(SIZE + 1)
-    until(lambda: talk.ranges == [(0, SIZE - 1)])
-
-
 def test_nobody_waits_for_a_summary_and_what_waits_is_counted(talk: Talk, held: threading.Event) -> None:
     talk.provider.before = lambda _: held.wait(60) and None
     talk.count(2 * SIZE + 1)
@@ -785,24 +780,6 @@ def test_the_extractive_provider_of_the_profiles(backend: Any, start: Any) -> No
 
 
 # --- kept, moved, checked --------------------------------------------------------------------------
-
-
-def test_backups_hold_summaries(backend: Any, start: Any, tmp_path: Path) -> None:
-    talk = Talk(backend, start)
-    talk.count(2 * SIZE + 1)
-    talk.memory.flush()
-    before = talk.summaries
-    talk.memory.admin.backup(tmp_path / "kept.zip")
-    from support.configs import config
-
-    restored = config(str(tmp_path / "restored.db"), **LIGHT)
-    caliber.restore(restored, tmp_path / "kept.zip")
-    provider = Echo()
-    with caliber.open(restored, summarization_provider=provider) as memory:
-        memory.flush()
-        assert memory.storage.turn_summaries.list_by_scope(talk.scope_id) == before
-        assert provider.asked == []
-        assert memory.admin.check() == []
 
 
 def test_summaries_are_exported_and_imported(backend: Any, start: Any) -> None:
