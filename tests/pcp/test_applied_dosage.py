@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from support.evidence import examples
 
 from caliber.model import Principal, ToolCall
 from caliber.model.context import AssemblyAction
@@ -141,28 +138,6 @@ def test_the_last_message_is_cut_from_its_end(window_of: Any) -> None:
     assert (cut.source_type, cut.rule_id) == ("turn", "overflow_truncate")
 
 
-@pytest.mark.parametrize("order", ["priority", "stable_first"])
-def test_the_user_speaks_before_the_persona_does(window_of: Any, order: str) -> None:
-    agent, _ = window_of(turns=1, notes=0, assembly__order=order)
-    persona = {"persona": "You are a pump. " * 20}
-    window = agent.memory.assemble_context(agent.trajectory_id, query="", extra_sections=persona)
-    for limit in (70, 60, 40):
-        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
-        assert "Turn 0 is" in smaller.text
-
-
-def test_a_call_too_long_for_the_limit_goes_whole(window_of: Any) -> None:
-    agent, _ = window_of(turns=1, notes=0)
-    call = ToolCall("z", "look", '{"text": "' + "pump valve motor " * 60 + '"}')
-    agent.say("I look.", role="assistant", tool_calls=[call])
-    agent.memory.flush()
-    window = agent.memory.assemble_context(agent.trajectory_id)
-    for limit in (250, 150, 60):
-        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
-        assert not any(message.get("tool_calls") for message in smaller.to_messages())
-        assert "call z" not in smaller.text
-
-
 def test_a_recalled_turn_stays_whole_or_goes(start: Any, backend: Any) -> None:
     memory = backend.open(**KNOBS)
     earlier = start(memory)
@@ -182,37 +157,6 @@ def test_a_recalled_turn_stays_whole_or_goes(start: Any, backend: Any) -> None:
             if each.section_type == "recall":
                 assert all(NOTE in each.content[slice(*ref.span)] for ref in each.sources)
                 assert each.content.count("[") == 1  # one day: one passage
-
-
-def test_turns_behind_the_conversation_leave_before_it_does(window_of: Any) -> None:
-    shares = {"user": [0.02, 0.1], "earlier": [0.0, 0.75]}
-    agent, _ = window_of(turns=24, notes=0, assembly__section_shares=shares, assembly__recent_exchanges=0)
-    window = agent.memory.assemble_context(agent.trajectory_id, query="", max_tokens=420)
-    behind = next(each for each in window.sections if each.section_type == "earlier")
-    assert len(behind.sources) > 2
-    for limit in range(60, window.used_tokens, 31):
-        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
-        check(smaller, limit, agent.memory.config.assembly.message_overhead_tokens)
-        turns = [ref.id for each in smaller.sections for ref in each.sources if ref.source_type == "turn"]
-        assert len(turns) == len(set(turns)) > 0
-        contents = [each.content for each in smaller.sections if each.section_type == "earlier"]
-        left = [line for content in contents for line in content.splitlines()]
-        assert left == [line for line in left if line in window.text.splitlines()]
-
-
-def test_a_result_of_a_tool_leaves_with_its_call(window_of: Any) -> None:
-    agent, _ = window_of(turns=0, notes=0)
-    for number in range(12):
-        agent.say("", role="assistant", tool_calls=[ToolCall(f"c{number}", "find", '{"q": "pump"}')])
-        agent.say(f"The pump {number} stands in the cellar.", role="tool", tool_call_id=f"c{number}")
-    agent.say("Thank you.")
-    agent.memory.flush()
-    window = agent.memory.assemble_context(agent.trajectory_id)
-    for limit in range(60, window.used_tokens, 17):
-        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
-        assert smaller.used_tokens <= limit
-        called = {call["id"] for message in smaller.messages for call in message.tool_calls}
-        assert {message.tool_call_id for message in smaller.messages if message.tool_call_id} <= called
 
 
 def test_counts_of_an_earlier_configuration_are_applied(start: Any, backend: Any, another: Any) -> None:
@@ -235,26 +179,6 @@ def test_counts_of_an_earlier_configuration_are_applied(start: Any, backend: Any
     gone = smaller.assembly_trace[len(window.assembly_trace) :]
     assert {(each.action, each.rule_id) for each in gone} == {(AssemblyAction.EXCLUDE, "dosage_limit")}
     check(smaller, smaller.max_tokens, memory.config.assembly.message_overhead_tokens)
-
-
-@pytest.mark.parametrize("order", ["priority", "stable_first"])
-def test_no_limit_is_ever_exceeded(window_of: Any, order: str) -> None:
-    agent, window = window_of(assembly__order=order, turns=20)
-    overhead = agent.memory.config.assembly.message_overhead_tokens
-
-    @settings(max_examples=examples(40, 40), deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.integers(1, window.used_tokens))
-    def holds(limit: int) -> None:
-        smaller = agent.memory.pcp.apply_dosage(window, max_tokens=limit)
-        check(smaller, limit, overhead)
-        last: dict[Any, Any] = {}
-        for each in smaller.assembly_trace:
-            last[each.source_type, each.target_id, each.section] = each
-        shown = {(ref.source_type, ref.id, each.name) for each in smaller.sections for ref in each.sources}
-        assert shown == {key for key, each in last.items() if each.action is not AssemblyAction.EXCLUDE}
-        assert agent.memory.pcp.apply_dosage(smaller) is smaller
-
-    holds()
 
 
 LONG = "ana maria lopez de la vega y de los santos"
@@ -322,22 +246,6 @@ def test_a_result_of_a_tool_is_not_cut_in_its_label(backend: Any, start: Any) ->
             assert all(each.removesuffix("...") for each in results)
             cut.update(results)
     assert len(cut) > 2
-
-
-def test_the_last_message_that_does_not_fit_is_not_cut_into_the_rest(backend: Any, start: Any) -> None:
-    # The rest has no room for the tokens of one more message.
-    knobs = {"assembly__truncate_min_tokens": 4, "system_instructions": "Help with pumps. Be brief."}
-    memory = backend.open(**KNOBS | knobs)
-    agent = start(memory)
-    memory.append_turn(agent.scope_id, role="user", content="Filter.", name="ana")
-    memory.flush()
-    whole = memory.assemble_context(agent.trajectory_id)
-    for limit in range(1, whole.used_tokens):
-        try:
-            assert memory.assemble_context(agent.trajectory_id, max_tokens=limit).used_tokens <= limit
-        except BudgetTooSmall:
-            assert limit < 13
-        assert memory.pcp.apply_dosage(whole, max_tokens=limit).used_tokens <= limit
 
 
 def test_bad_windows_are_refused(window_of: Any) -> None:

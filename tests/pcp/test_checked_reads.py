@@ -21,11 +21,6 @@ from caliber.search.opening import SearchEngine
 
 
 @pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
 def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
     return Pair(start, backend, clock, validation_mode="always")
 

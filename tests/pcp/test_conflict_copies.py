@@ -22,11 +22,6 @@ from caliber.storage.bulk.parquet import open_parquet, write_parquet
 
 
 @pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
 def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
     """A pair with an open conflict, and a third note whose conflicts were resolved."""
     pair = Pair(start, backend, clock)

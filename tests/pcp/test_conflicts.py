@@ -16,7 +16,7 @@ from support.databases import Backend
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock
 
-from caliber.model import ConflictStatus, ConflictWinner, EntityRef, EntityType, Principal
+from caliber.model import ConflictStatus, ConflictWinner, Principal
 from caliber.model.errors import (
     InvalidStateTransition,
     InvalidValue,
@@ -25,17 +25,6 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.events import EventFamily
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
-    return Pair(start, backend, clock)
-
 
 # --- recording -------------------------------------------------------------------------------------
 
@@ -242,28 +231,6 @@ def test_a_person_decides_where_nothing_else_does(pair: Pair) -> None:
     with pytest.raises(NotFound):
         pair.memory.pcp.resolve(uuid.uuid4(), strategy="newest")
     assert pair.memory.pcp.resolve(key, strategy="manual").is_open
-
-
-def test_a_conflict_goes_with_a_side_that_is_forgotten(pair: Pair) -> None:
-    key = pair.conflict().conflict_id
-    pair.memory.forget(entity=EntityRef(EntityType.NOTE, pair.newer.note_id))
-    assert pair.memory.pcp.conflicts() == []
-    with pytest.raises(NotFound):
-        pair.memory.pcp.resolve(key, keep=pair.surer.note_id)
-    assert pair.record() == ()
-
-
-def test_a_conflict_goes_with_the_task_of_its_sides(pair: Pair, start: Any) -> None:
-    other = start(pair.memory)
-    other.keep("The staging Redis instance listens on port 6379.")
-    other.keep("The staging Redis instance listens on port 6380.")
-    pair.memory.flush()
-    (conflict,) = pair.memory.pcp.validate(other.trajectory_id, record=True).conflicts
-    pair.memory.admin.purge_trajectory(other.trajectory_id)
-    with pytest.raises(NotFound):
-        pair.memory.pcp.resolve(conflict.conflict_id, strategy="newest")
-    with pytest.raises(NotFound):
-        pair.memory.pcp.conflicts(task=other.trajectory_id)
 
 
 def test_correcting_a_side_closes_the_conflict(pair: Pair) -> None:

@@ -18,16 +18,6 @@ from caliber.model import Principal
 from caliber.model.errors import BudgetTooSmall, Unavailable
 
 
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
-def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
-    return Pair(start, backend, clock)
-
-
 def window(pair: Pair, memory: Any = None, **options: Any) -> Any:
     memory = memory or pair.memory
     memory.flush()

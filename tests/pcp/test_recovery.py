@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import random
 import zlib
 from datetime import timedelta
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from support.configs import policy
 from support.databases import Backend
-from support.evidence import scale, seed
 from support.inspection import inspect
 from support.weeks import SetClock
 
@@ -41,11 +39,6 @@ KNOBS: dict[str, Any] = {
     "pcp__recovery_points__frequency": "manual",
 }
 SUMMARIZING = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
-
-
-@pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
 
 
 @pytest.fixture
@@ -151,65 +144,6 @@ def test_a_turn_that_comes_in_between_is_in_the_checkpoint_before(
     assert done.turns_rolled_back == 2
     memory.pcp.recover(task.id, done.before_id)
     assert "three" in task.window()
-
-
-def test_the_newest_checkpoint_of_the_present_course_is_taken(memory: caliber.Caliber) -> None:
-    task = Task(memory)
-    task.say("one")
-    old = memory.pcp.checkpoint(task.id)
-    task.say("two")
-    newer = memory.pcp.checkpoint(task.id)
-    memory.pcp.recover(task.id, old.checkpoint_id)
-    task.say("another two")
-    # The newer checkpoint holds a turn that was rolled back: it is none of this course any more.
-    assert memory.pcp.recover(task.id).checkpoint_id == old.checkpoint_id
-    done = memory.pcp.recover(task.id, newer.checkpoint_id)
-    assert (done.turns_restored, done.turns_rolled_back) == (1, 0)
-    assert "another" not in task.window()
-
-
-def test_a_superseded_artifact_is_in_use_again(memory: caliber.Caliber) -> None:
-    task = Task(memory)
-    old = task.make("the valve is open")
-    memory.pcp.checkpoint(task.id)
-    new = task.make("the valve is shut")
-    stored = memory.storage.artifacts
-    stored.update(old.artifact_id, superseded_by=new.artifact_id)
-    assert task.found("valve") == ["the valve is shut"]
-    memory.pcp.recover(task.id)
-    assert task.found("valve") == ["the valve is open"]
-    assert memory.get(old.artifact_id).superseded_by is None
-
-
-def test_a_corrected_artifact_is_as_it_was(memory: caliber.Caliber) -> None:
-    task = Task(memory)
-    old = task.make("the valve is open")
-    checkpoint = memory.pcp.checkpoint(task.id)
-    memory.artifacts.supersede(old.artifact_id, content="the valve is shut")
-    assert task.found("valve") == ["the valve is shut"]
-    done = memory.pcp.recover(task.id, checkpoint.checkpoint_id)
-    assert (done.artifacts_rolled_back, done.artifacts_restored) == (1, 1)
-    assert task.found("valve") == ["the valve is open"]
-    assert memory.get(old.artifact_id).expires_at is None
-    memory.pcp.recover(task.id, done.before_id)
-    assert task.found("valve") == ["the valve is shut"]
-    assert memory.admin.verify() == []
-
-
-def test_an_artifact_can_be_corrected_again_after_a_recovery(memory: caliber.Caliber) -> None:
-    task = Task(memory)
-    old = task.make("the valve is open")
-    checkpoint = memory.pcp.checkpoint(task.id)
-    memory.artifacts.supersede(old.artifact_id, content="the valve is shut")
-    done = memory.pcp.recover(task.id, checkpoint.checkpoint_id)
-    memory.artifacts.supersede(old.artifact_id, content="the valve leaks")
-    assert task.found("valve") == ["the valve leaks"]
-    memory.pcp.recover(task.id, done.before_id)
-    assert task.found("valve") == ["the valve is shut"]
-    memory.pcp.recover(task.id, checkpoint.checkpoint_id)
-    assert task.found("valve") == ["the valve is open"]
-    memory.artifacts.update(old.artifact_id, confidence=0.5)
-    assert memory.admin.verify() == []
 
 
 def test_a_summary_of_turns_that_were_rolled_back_is_none_any_more(backend: Backend) -> None:
@@ -433,61 +367,3 @@ def test_a_recovery_is_told_in_the_trace(memory: caliber.Caliber) -> None:
 
 
 # --- against a model -------------------------------------------------------------------------------
-
-
-class Model:
-    """The texts of turns and artifacts of a task that are in use."""
-
-    def __init__(self) -> None:
-        self.turns: list[str] = []
-        self.artifacts: set[str] = set()
-
-    def copy(self) -> tuple[tuple[str, ...], frozenset[str]]:
-        return tuple(self.turns), frozenset(self.artifacts)
-
-
-@pytest.mark.parametrize("number", range(scale(3, 40)))
-def test_random_recoveries_bring_back_the_state_of_their_checkpoint(
-    memory: caliber.Caliber, clock: SetClock, number: int
-) -> None:
-    rng = random.Random(seed() * 1_000 + number)
-    task, model = Task(memory), Model()
-    stranger = Task(memory)
-    stranger.say("heron of another task")
-    kept: dict[Any, tuple[tuple[str, ...], frozenset[str]]] = {}
-    for at in range(scale(40, 120)):
-        choice = rng.choice(["say", "say", "say", "make", "close", "checkpoint", "recover", "recover", "clock"])
-        if choice == "say":
-            task.say(f"heron {at}", role=rng.choice(["user", "assistant"]))
-            model.turns.append(f"heron {at}")
-        elif choice == "make":
-            task.make(f"kestrel {at}")
-            model.artifacts.add(f"kestrel {at}")
-        elif choice == "close":
-            memory.close_scope(task.scope.scope_id)
-        elif choice == "clock":
-            clock.at += rng.choice([-1, 1]) * timedelta(hours=1)
-        elif choice == "checkpoint":
-            kept[memory.pcp.checkpoint(task.id).checkpoint_id] = model.copy()
-        elif kept:
-            wanted = rng.choice([*kept])
-            before = model.copy()
-            done = memory.pcp.recover(task.id, wanted)
-            turns, artifacts = kept[wanted]
-            model.turns, model.artifacts = list(turns), set(artifacts)
-            if done.before_id is not None:
-                kept[done.before_id] = before
-        in_use = [
-            turn.text
-            for scope in memory.storage.scopes.list_by_trajectory(task.id)
-            for turn in memory.storage.turns.list_by_scope(scope.scope_id)
-            if turn.rolled_back_at is None
-        ]
-        assert in_use == model.turns, choice
-        assert {hit.content for hit in memory.search("kestrel", kinds=["artifact"], limit=100).hits} == model.artifacts
-        herons = {hit.content for hit in memory.search("heron", kinds=["turn"], limit=200).hits}
-        assert herons == {*model.turns, "heron of another task"}
-    text = memory.assemble_context(task.id, query="", max_tokens=8_000).text
-    assert [text.count(f"{turn}\n") + text.endswith(turn) for turn in model.turns] == [1] * len(model.turns)
-    assert "another task" not in text
-    assert memory.admin.verify() == []

@@ -38,11 +38,6 @@ KNOBS: dict[str, Any] = {
 
 
 @pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
-
-
-@pytest.fixture
 def memory(backend: Backend, clock: SetClock) -> caliber.Caliber:
     return backend.open(clock=clock, pcp__grounding=grounding("newest"), **KNOBS)
 
@@ -294,6 +289,9 @@ def test_random_recoveries_bring_back_every_row(
             assert task.rows() == seen[wanted], (at, wanted)
             if done.before_id is not None:
                 seen[done.before_id] = before
+        rows = task.rows()
         for one, other in pairs(memory):
-            assert {str(one), str(other)}.isdisjoint(task.rows()["ended"]), step
+            assert {str(one), str(other)}.isdisjoint(rows["ended"]), step
+        found = {hit.content for hit in memory.search(f"turn {at}", kinds=["turn"], limit=200).hits}
+        assert found <= {*rows["turns"], *(text for _, *texts in rows["below"].values() for text in texts)}, step
     assert memory.admin.verify() == []
