@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +18,6 @@ from caliber.model.references import EntityType
 from caliber.model.search import ResultStatus
 from caliber.model.trajectory import TurnRole
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
-
-
-@pytest.fixture
-def world() -> Iterator[Any]:
-    made = kit.World()
-    yield made
-    made.close()
-
 
 # --- sources -------------------------------------------------------------------------------------
 
@@ -143,14 +134,6 @@ def test_turns_of_scopes_stand_in_the_order_of_scopes(world: Any) -> None:
     for text, scope in (("one", first), ("two", second), ("three", first), ("four", second)):
         world.turn(text, scope=scope)
     assert [message.content for message in world.window().messages] == ["one", "two", "three", "four"]
-
-
-def test_an_empty_task_has_an_empty_window(world: Any) -> None:
-    # C-463
-    window = world.window()
-    assert window.status is ResultStatus.EMPTY
-    assert (window.text, window.used_tokens, len(window.sections)) == ("", 0, 0)
-    assert window.to_messages() == []
 
 
 def test_invalid_utf8_is_replaced(world: Any) -> None:
@@ -413,18 +396,6 @@ def test_irrelevance_is_judged_before_the_budget(world: Any) -> None:
     assert decision.reason == "relevance 0.0000 is below the threshold 0.1000"
     assert decision.tokens == world.memory.snapshot["artifact"].column("token_count")[0]
     assert section(window, "artifacts").sources[0].id == near
-
-
-def test_world_assembles_a_turn_and_a_note() -> None:
-    # C-217, C-449
-    world = kit.World()
-    world.turn("hello")
-    world.note("tests run with make")
-    window = world.window()
-    assert "user: hello" in window.text
-    assert "- build (fact): tests run with make" in window.text
-    assert [message.get("name") for message in window.to_messages()] == ["memory", None]
-    world.close()
 
 
 def test_a_section_that_is_not_declared_is_refused_with_how_to_declare_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,8 @@ from caliber.context.filling.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
+from caliber.model.search import ResultStatus
 from caliber.model.trajectory import ToolCall, TurnRole
-
-
-@pytest.fixture
-def world() -> Iterator[Any]:
-    made = kit.World()
-    yield made
-    made.close()
-
 
 PLAIN: dict[str, Any] = {
     "tokens.bytes_per_token": 1.0,
@@ -119,7 +111,7 @@ def test_nothing_that_fits_is_an_error_that_says_what_would(world: Any, config_o
 def test_nothing_to_include_is_an_empty_window(world: Any) -> None:
     # C-463
     window = world.window(max_tokens=1)
-    assert (window.text, window.used_tokens, window.to_messages()) == ("", 0, [])
+    assert (window.status, window.text, window.used_tokens, window.to_messages()) == (ResultStatus.EMPTY, "", 0, [])
     world.open_space()
     world.artifact("irrelevant", [0, 1, 0, 0])
     window = world.window(max_tokens=1, query="q", query_embedding=[1, 0, 0, 0])
@@ -158,15 +150,6 @@ def test_instructions_leave_room_for_what_is_asked(world: Any) -> None:
     assert [section.name for section in short.sections] == ["system", "current"]
     assert {decision.action for decision in short.assembly_trace} == {AssemblyAction.TRUNCATE}
     assert short.used_tokens <= 60
-
-
-def test_the_dosage_bounds_tokens_too(world: Any) -> None:
-    # C-254
-    for at in range(50):
-        world.turn(f"turn {at} " * 10)
-    window = world.window(config=kit.config_of(**{"pcp.dosage.max_context_tokens": 300}))
-    assert window.max_tokens == 8_000
-    assert window.used_tokens <= 300
 
 
 @WAYS
@@ -321,22 +304,6 @@ def test_filling_ends_at_the_fill_ratio(world: Any) -> None:
 
 
 @WAYS
-def test_a_call_and_its_results_enter_whole_or_not(world: Any, config_of: Any) -> None:
-    # O-8, K-075
-    world.turn("question")
-    world.tool_turns("r" * 60, "s" * 60)
-    world.turn("thanks")
-    config = config_of(**{"assembly.overflow_policy": "truncate"})
-    small = world.window(config=config, max_tokens=120)
-    assert [message.role for message in small.messages][-1] == "user"
-    assert all(not message.tool_calls and message.tool_call_id is None for message in small.messages)
-    groups = [d for d in small.assembly_trace if d.ordinal in (2, 3, 4)]
-    assert all(decision.action is AssemblyAction.EXCLUDE for decision in groups)
-    whole = world.window(config=config, max_tokens=400)
-    assert [message.role for message in whole.messages] == ["user", "assistant", "tool", "tool", "user"]
-
-
-@WAYS
 def test_a_call_without_an_answer_is_never_cut(world: Any, config_of: Any) -> None:
     # O-8
     world.turn("thinking " * 20, TurnRole.ASSISTANT, calls=[ToolCall("c1", "run", "{}")])
@@ -371,23 +338,6 @@ def test_an_answer_to_a_call_before_the_question_enters_with_its_call(world: Any
         window = world.window(config=shared(), max_tokens=budget)
         seen.add(tuple(message.role for message in window.messages))
     assert seen == {("user",), ("assistant", "user", "tool"), ("user", "assistant", "user", "tool")}
-
-
-def test_a_pair_of_call_and_answer_is_whole_or_not_there_at_any_budget(world: Any) -> None:
-    # O-8, done when: no window breaks a tool-call pair
-    world.turn("what does the log say?")
-    calls = [ToolCall("c1", "read", '{"file": "a.log"}'), ToolCall("c2", "read", '{"file": "b.log"}')]
-    world.turn("x" * 40, TurnRole.ASSISTANT, calls=calls)
-    world.turn("ok", TurnRole.TOOL, call_id="c1", name="read")
-    for policy in ("truncate", "exclude"):
-        config = shared(**{"assembly.overflow_policy": policy})
-        with pytest.raises(BudgetTooSmall):  # room for nothing but the name of the speaker
-            world.window(config=config, max_tokens=5)
-        for budget in range(8, 260):
-            window = world.window(config=config, max_tokens=budget)
-            roles = [message.role for message in window.messages]
-            assert roles in (["user"], ["user", "assistant", "tool"]), (budget, roles)
-            assert not window.messages[1:] or window.messages[1].content == "x" * 40
 
 
 @WAYS

@@ -6,7 +6,6 @@ import json
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,13 +22,6 @@ from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, ExtraNotInstalled, StorageError
 
 NAMES = ["bytes", "calibrated"] + (["exact"] if find_spec("quicktok") else [])
-
-
-@pytest.fixture
-def world() -> Iterator[Any]:
-    made = kit.World()
-    yield made
-    made.close()
 
 
 def config_of(estimator: str, **overrides: Any) -> Any:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from support.context import world as kit
-from support.context.world import content, decisions, section
+from support.context.world import content, section
 from support.inspection import inspect
 
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.time import from_us
 from caliber.model.trajectory import TurnRole
-
-
-@pytest.fixture
-def world() -> Iterator[Any]:
-    made = kit.World()
-    yield made
-    made.close()
-
 
 # --- order and limits ------------------------------------------------------------------------------
 
@@ -52,28 +42,6 @@ def test_equal_priorities_keep_sections_whole(world: Any) -> None:
     assert [item.name for item in window.sections] == ["artifacts", "notes"]
     kinds = [decision.source_type for decision in window.assembly_trace]
     assert kinds == [SourceType.NOTE, SourceType.ARTIFACT, SourceType.NOTE, SourceType.ARTIFACT]
-
-
-def test_dosage_counts_limit_what_enters(world: Any) -> None:
-    # C-466, C-254
-    for at in range(4):
-        world.artifact(f"artifact {at}")
-        world.note(f"note {at}")
-        world.scope(summary=f"summary {at}")
-    config = kit.config_of(
-        **{
-            "pcp.dosage.max_artifacts_in_window": 3,
-            "pcp.dosage.max_notes_in_window": 2,
-            "pcp.dosage.max_scopes_in_window": 1,
-        }
-    )
-    window = world.window(config=config)
-    counts = {item.name: len(item.sources) for item in window.sections}
-    assert counts == {"artifacts": 3, "notes": 2, "history": 1}
-    left_out = decisions(window, "dosage_limit")
-    assert len(left_out) == 1 + 2 + 3
-    assert {decision.action for decision in left_out} == {AssemblyAction.EXCLUDE}
-    assert all(decision.tokens > 0 for decision in left_out)  # C-057
 
 
 def test_newest_turns_stay_when_the_clock_went_back(world: Any) -> None:

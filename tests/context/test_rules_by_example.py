@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -24,13 +23,6 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE
-
-
-@pytest.fixture
-def world() -> Iterator[Any]:
-    made = kit.World()
-    yield made
-    made.close()
 
 
 def rule(memory: str, mode: Any = "full", priority: int = 50, **more: Any) -> dict[str, Any]:
@@ -503,15 +495,6 @@ def test_explain_says_which_limit_of_which_rule_it_was(world: Any) -> None:
     assert "were near enough to the query; as everything is now, its relevance is" in told["reason"]
 
 
-def test_a_window_replays_after_its_sources_changed(world: Any) -> None:
-    # design section 5
-    note = world.note("as it was. " * 40)
-    config = ruled(rule("note", "summary", filter='content contains "was"'), **{"assembly.summary_mode_tokens": 20})
-    assembled = world.assemble(config=config)
-    world.change(NOTE, note, content="another", confidence=0.1)
-    same_again(world, config, assembled)
-
-
 # --- rules for one window ------------------------------------------------------------------------
 
 
@@ -574,16 +557,6 @@ def test_a_filter_that_does_not_compile_names_its_rule(world: Any) -> None:
     with pytest.raises(MultipleErrors) as error:
         world.window(config=config)
     assert "the filter of rule note" in str(error.value)
-
-
-def test_every_inclusion_is_in_the_trace_by_its_rule(world: Any) -> None:
-    # issue item 5
-    for at in range(3):
-        world.note(f"note {at}")
-        world.artifact(f"artifact {at}")
-    window = world.window(config=ruled(rule("note", ("top_k", 2)), rule("artifact", name="outputs")))
-    included = [item for item in window.assembly_trace if item.action is not AssemblyAction.EXCLUDE]
-    assert sorted(str(item.rule) for item in included) == ["note"] * 2 + ["outputs"] * 3
 
 
 def test_what_a_rule_left_out_of_trajectories_above_is_told_as_its_doing(world: Any) -> None:
