@@ -501,6 +501,7 @@ CLASHES: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("changes", "option_a", "option_b"), CLASHES)
 def test_knobs_that_contradict_each_other_are_refused(changes: dict[str, Any], option_a: str, option_b: str) -> None:
+    # C-122 K-007: one attempt reports everything, also beside unrelated faults
     data = sample()
     for path, value in changes.items():
         put(data, path, value)
@@ -508,16 +509,6 @@ def test_knobs_that_contradict_each_other_are_refused(changes: dict[str, Any], o
     assert isinstance(error, IncompatibleOptions)
     assert (error.context["option_a"], error.context["option_b"]) == (option_a, option_b)
     assert error.context["reason"]
-
-
-@pytest.mark.parametrize(("changes", "option_a", "option_b"), CLASHES)
-def test_contradictions_are_reported_beside_unrelated_faults(
-    changes: dict[str, Any], option_a: str, option_b: str
-) -> None:
-    # C-122 K-007: one attempt reports everything
-    data = sample()
-    for path, value in changes.items():
-        put(data, path, value)
     del data["aio"]
     found = faults(data)
     assert {type(error) for error in found} == {MissingRequired, IncompatibleOptions}

@@ -313,17 +313,11 @@ def mangled(draw: st.DrawFn, text: str) -> str:
 
 
 @settings(max_examples=examples(100, 5_000), deadline=None)
-@given(mangled(TOML))
-def test_a_mangled_toml_document_raises_multiple_errors_or_is_valid(text: str) -> None:
+@given(mangled(TOML), mangled(JSON))
+def test_a_mangled_document_raises_multiple_errors_or_is_valid(toml: str, json_text: str) -> None:
     # C-123, design section 10: parsers are fuzzed
-    outcome(lambda: CaliberConfig.from_toml(text))
-
-
-@settings(max_examples=examples(100, 5_000), deadline=None)
-@given(mangled(JSON))
-def test_a_mangled_json_document_raises_multiple_errors_or_is_valid(text: str) -> None:
-    # C-123, design section 10: parsers are fuzzed
-    outcome(lambda: CaliberConfig.from_json(text))
+    outcome(lambda: CaliberConfig.from_toml(toml))
+    outcome(lambda: CaliberConfig.from_json(json_text))
 
 
 # --- secrets -------------------------------------------------------------------------------------

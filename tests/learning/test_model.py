@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,29 +145,41 @@ def test_what_cannot_be_stored_is_left_out_of_a_statement_and_a_reason(
     assert held(memory) == {"lives in Rome"}
 
 
+GOOD = ExtractedFact("user", HOME, "Rome", "lives in Rome", 0)
+
+
 @pytest.mark.parametrize(
-    "made",
+    "answer",
     [
-        "lives in Rome",
-        ExtractedFact("user", "home", "Rome", "lives in Rome", 0),  # type: ignore[arg-type]
-        ExtractedFact("user", HOME, "Rome", None, 0),  # type: ignore[arg-type]
+        None,
+        7,
+        "facts",
+        {"facts": []},
+        ["lives in Rome"],
+        [replace(GOOD, attribute="home")],  # type: ignore[arg-type]
+        [replace(GOOD, statement=None)],  # type: ignore[arg-type]
+        *([GOOD, replace(GOOD, source_turn=turn)] for turn in ([1], None, "1", {})),  # type: ignore[arg-type]
     ],
 )
-def test_answers_of_another_type_teach_nothing(memory: caliber.Caliber, provider: ScriptedLearner, made: Any) -> None:
-    provider.facts = lambda _: [made]
+def test_answers_of_another_type_teach_nothing(memory: caliber.Caliber, provider: ScriptedLearner, answer: Any) -> None:
+    provider.extract_facts = lambda *_: answer  # type: ignore[method-assign]
     learned = remember(memory, "I live in Rome")
     assert (learned.state, learned.decisions, held(memory)) == (JobState.FAILED, (), set())
 
 
-@pytest.mark.parametrize("decision", [None, FactDecision("explode", 0), FactDecision(LearningAction.UPDATE, "0")])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], [None], [FactDecision("explode", 0)], [FactDecision(LearningAction.UPDATE, "0")]],  # type: ignore[arg-type]
+)
 def test_decisions_of_another_type_teach_nothing(
-    memory: caliber.Caliber, provider: ScriptedLearner, decision: Any
+    memory: caliber.Caliber, provider: ScriptedLearner, answer: Any
 ) -> None:
     provider.facts = facts(fact("Berlin", "lives in Berlin"))
     remember(memory, "Berlin it is")
     provider.facts = facts(fact("Rome", "lives in Rome"))
-    provider.decide = lambda _: decision
-    assert remember(memory, "Rome now").state is JobState.FAILED
+    provider.decide_facts = lambda _: answer  # type: ignore[method-assign]
+    learned = remember(memory, "Rome now")
+    assert (learned.state, learned.decisions) == (JobState.FAILED, ())
     assert held(memory) == {"lives in Berlin"}
 
 
@@ -227,40 +240,6 @@ def test_an_outage_leaves_the_job_to_a_later_attempt(backend: Any, provider: Scr
     provider.failing = set()
     again = remember(memory, "Berlin it is")
     assert (again.learned_id, told(again)) == (learned.learned_id, [("add", "lives in Berlin", "new")])
-
-
-def test_too_few_decisions_teach_nothing(memory: caliber.Caliber, provider: ScriptedLearner) -> None:
-    provider.facts = facts(fact("Berlin", "lives in Berlin"))
-    remember(memory, "Berlin it is")
-    provider.facts = facts(fact("Rome", "lives in Rome"))
-    provider.decide_facts = lambda _: []  # type: ignore[method-assign]
-    learned = remember(memory, "Rome now")
-    assert (learned.state, learned.decisions) == (JobState.FAILED, ())
-    assert held(memory) == {"lives in Berlin"}
-
-
-@pytest.mark.parametrize("answer", [None, 7, "facts", {"facts": []}])
-def test_an_answer_that_is_no_list_fails(memory: caliber.Caliber, provider: ScriptedLearner, answer: Any) -> None:
-    provider.extract_facts = lambda *_: answer  # type: ignore[method-assign]
-    learned = remember(memory, "Berlin it is")
-    assert (learned.state, learned.decisions, held(memory)) == (JobState.FAILED, (), set())
-
-
-def test_decisions_that_are_no_list_fail(memory: caliber.Caliber, provider: ScriptedLearner) -> None:
-    provider.facts = facts(fact("Berlin", "lives in Berlin"))
-    remember(memory, "Berlin it is")
-    provider.facts = facts(fact("Rome", "lives in Rome"))
-    provider.decide_facts = lambda _: None  # type: ignore[assignment,return-value,method-assign]
-    assert remember(memory, "Rome now").state is JobState.FAILED
-    assert held(memory) == {"lives in Berlin"}
-
-
-@pytest.mark.parametrize("turn", [[1], None, "1", {}])
-def test_a_fact_of_no_number_of_a_turn_fails(memory: caliber.Caliber, provider: ScriptedLearner, turn: Any) -> None:
-    good = fact("Berlin", "lives in Berlin")
-    provider.facts = lambda turns: [good(turns), ExtractedFact("user", LIKES, "jazz", "likes jazz", turn)]
-    learned = remember(memory, "Berlin and jazz")
-    assert (learned.state, learned.decisions, held(memory)) == (JobState.FAILED, (), set())
 
 
 @pytest.mark.parametrize("name", ["User ", " USER", "maria ", "us\u200ber"])

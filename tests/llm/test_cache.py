@@ -94,14 +94,6 @@ def test_the_least_recently_used_leaves_first() -> None:
     assert len(cache) == 2
 
 
-def test_a_batch_larger_than_the_cache_is_answered_in_full() -> None:
-    cache = EmbeddingCache(max_entries=2)
-    keys = [key(str(number)) for number in range(10)]
-    found = cache.get_or_compute(keys, lambda places: [vector(place) for place in places])
-    assert [row[0] for row in found] == list(range(10))
-    assert len(cache) == 2
-
-
 def test_zero_entries_keep_nothing_and_a_negative_number_is_refused() -> None:
     cache = EmbeddingCache(max_entries=0)
     assert cache.get_or_compute([key("a")], lambda places: [vector(3)])[0][0] == 3
@@ -158,60 +150,6 @@ def test_a_damaged_stored_vector_is_computed_anew(bad: np.ndarray) -> None:
     assert cache.get_or_compute([key("a")], lambda places: [vector(9)])[0][0] == 9
     assert store.rows[key("a")][0] == 9
     assert cache.stats().store_rejected == 1
-
-
-def test_equal_texts_asked_for_at_once_are_computed_once() -> None:
-    cache = EmbeddingCache(max_entries=8)
-    started, release = threading.Event(), threading.Event()
-    computed: list[int] = []
-    results: list[FloatVector] = []
-
-    def compute(places: list[int]) -> list[FloatVector]:
-        computed.append(len(places))
-        started.set()
-        assert release.wait(10)
-        return [vector(5)]
-
-    def ask() -> None:
-        results.extend(cache.get_or_compute([key("a")], compute))
-
-    first = threading.Thread(target=ask)
-    first.start()
-    assert started.wait(10)
-    others = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in others:
-        thread.start()
-    while cache.stats().waits < 4:
-        os.sched_yield()
-    release.set()
-    for thread in [first, *others]:
-        thread.join(10)
-    assert computed == [1]
-    assert len({id(result) for result in results}) == 1
-    assert len(results) == 5
-
-
-def test_threads_that_want_each_others_texts_do_not_block_each_other() -> None:
-    cache = EmbeddingCache(max_entries=8)
-    both = threading.Barrier(2, timeout=10)
-    results: dict[str, list[float]] = {}
-
-    def ask(name: str, names: str) -> None:
-        # Each computes its first key only once both have claimed theirs.
-        def compute(places: list[int]) -> list[FloatVector]:
-            both.wait()
-            return [vector(ord(names[place])) for place in places]
-
-        cache.get_or_compute([key(names[0])], compute)
-        both.wait()
-        results[name] = [float(row[0]) for row in cache.get_or_compute([key(letter) for letter in names], never)]
-
-    threads = [threading.Thread(target=ask, args=pair) for pair in (("x", "ab"), ("y", "ba"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(15)
-    assert results == {"x": [97.0, 98.0], "y": [98.0, 97.0]}
 
 
 def test_own_keys_are_computed_before_waiting_for_those_of_others() -> None:

@@ -222,16 +222,6 @@ def test_retries_end_with_the_deadline() -> None:
     assert any("the deadline" in note for note in caught.value.__notes__)
 
 
-def test_a_wait_longer_than_allowed_is_not_begun() -> None:
-    def limited() -> str:
-        raise RateLimited(provider="p", retry_after_ms=60_001)
-
-    moments = Moments()
-    with pytest.raises(RateLimited):
-        Retry(Settings(), moments)(limited)  # type: ignore[arg-type]
-    assert moments.waits == []
-
-
 def test_each_item_is_asked_for_until_it_has_an_answer() -> None:
     # C-487
     asked: list[list[int]] = []

@@ -13,7 +13,7 @@ from support.providers import CountingEmbeddings, outage
 
 import caliber
 from caliber.llm.retry import Retry, backoff_ms
-from caliber.model.errors import EmbeddingFailed, LlmError, RateLimited, RequestFailed
+from caliber.model.errors import LlmError, RateLimited, RequestFailed
 
 
 @dataclass(frozen=True)
@@ -43,27 +43,6 @@ class Service:
 
 def _down() -> LlmError:
     return RequestFailed(provider="test", status=503, message="down")
-
-
-@pytest.mark.parametrize("failures", [0, 1, 3])
-def test_an_outage_that_passes_is_not_the_callers(failures: int) -> None:
-    service = Service(failures, _down())
-    assert Retry(Settings(), threading.Event())(service) == "answer"
-    assert service.calls == failures + 1
-
-
-def test_after_max_retries_the_last_error_is_raised() -> None:
-    service = Service(9, _down())
-    with pytest.raises(RequestFailed):
-        Retry(Settings(max_retries=2), threading.Event())(service)
-    assert service.calls == 3
-
-
-def test_what_asking_again_would_not_mend_is_raised_at_once() -> None:
-    service = Service(9, EmbeddingFailed(reason="empty"))
-    with pytest.raises(EmbeddingFailed):
-        Retry(Settings(), threading.Event())(service)
-    assert service.calls == 1
 
 
 def test_closing_ends_the_wait() -> None:

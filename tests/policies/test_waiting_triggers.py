@@ -25,7 +25,6 @@ from caliber.cli import doctor
 from caliber.jobs import claims, queue
 from caliber.jobs.queue import JobQueue
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
-from caliber.model.errors import Unavailable
 from caliber.policies.policy_engine import PolicyEngine
 from caliber.trajectory.service import Tasks
 
@@ -126,16 +125,6 @@ def test_what_a_process_left_is_done_once_it_is_old_enough_as_who_set_it_off(
     assert [len(log(memory, f"caliber_{name}")) for name in ("begun", "said")] == [1, 1]
     assert memory.get(turns[0].turn_id).text == "KEEP it"
     assert memory.admin.verify() == []
-
-
-@HERE
-def test_what_is_done_leaves_no_row(opened: Any, start: Any) -> None:
-    memory = opened(*ON_TURN, policy("task_start", BEGUN, name="starting"))
-    agent = start(memory)
-    turn = agent.say("KEEP this", idempotency_key="one")
-    assert agent.say("KEEP this", idempotency_key="one") == turn, "what was there already sets nothing off"
-    assert left(memory) == []
-    assert outcomes(memory) == [("task_start", "done", None), *[("turn", "done", None)] * 2]
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
@@ -280,28 +269,6 @@ def test_what_failed_for_good_is_not_done_again(
 
 
 @HERE
-def test_what_the_store_keeps_from_being_done_is_done_when_that_has_passed(
-    opened: Any, start: Any, clock: SetClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = opened(*ON_TURN)
-    agent = start(memory)
-    apply = PolicyEngine.apply
-
-    def cut(*arguments: Any) -> Any:
-        apply(*arguments)
-        raise Unavailable("planted", reason="connection lost", retryable=True)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PolicyEngine, "apply", cut)
-        agent.say("KEEP this")
-    assert log(memory) == []
-    assert len(left(memory)) == 1
-    clock.at += BOUND
-    assert memory.jobs.run_due() == 2
-    assert outcomes(memory) == [("turn", "done", 2)] * 2
-
-
-@HERE
 def test_what_stops_everybody_is_given_up_and_said(opened: Any, start: Any, clock: SetClock, dies: Any) -> None:
     # a trigger that kills whoever does it must not go on killing
     memory = opened(*ON_TURN, jobs__attempts_max=2)
@@ -386,9 +353,10 @@ def test_what_has_ended_takes_what_waits_for_it_along(
     assert memory.admin.verify() == []
 
 
+@pytest.mark.parametrize("in_its_table", [False, True])
 @HERE
 def test_a_scope_that_closes_in_the_middle_has_the_last_word(
-    opened: Any, start: Any, summarizer: ScriptedSummarizer
+    opened: Any, start: Any, summarizer: ScriptedSummarizer, in_its_table: bool
 ) -> None:
     # what belongs to a scope goes with it: nothing comes after that
     memory = opened(*ON_TURN)
@@ -396,24 +364,7 @@ def test_a_scope_that_closes_in_the_middle_has_the_last_word(
 
     def close(_: str) -> None:
         summarizer.before = lambda _: None
-        memory.close_scope(agent.scope_id)
-
-    summarizer.before = close
-    agent.say("KEEP this")
-    assert memory.storage.artifacts.count() == 0
-    assert [run.payload["reason"] for run in log(memory)] == ["the scope was closed"]
-
-
-@HERE
-def test_a_scope_that_is_closed_in_its_table_takes_along_what_waits_for_it(
-    opened: Any, start: Any, summarizer: ScriptedSummarizer
-) -> None:
-    memory = opened(*ON_TURN)
-    agent = start(memory)
-
-    def close(_: str) -> None:
-        summarizer.before = lambda _: None
-        memory.storage.scopes.close(agent.scope_id)
+        (memory.storage.scopes.close if in_its_table else memory.close_scope)(agent.scope_id)
 
     summarizer.before = close
     agent.say("KEEP this")
