@@ -259,7 +259,7 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     for decision in trace:
         if decision.rule_id == "relevance_threshold":
             assert np.float32(decision.relevance) < np.float32(config.min_relevance_threshold)
-    for kind, limit in (
+    for kind, limit in (  # C-254, C-466
         (SourceType.ARTIFACT, config.pcp.dosage.max_artifacts_in_window),
         (SourceType.NOTE, config.pcp.dosage.max_notes_in_window),
         (SourceType.SCOPE_SUMMARY, config.pcp.dosage.max_scopes_in_window),

@@ -118,11 +118,6 @@ def test_what_vectors_are_compared_with_is_named(server: ModelServer) -> None:
     assert embeddings(server, "voyage", input_type="query").model_id == "voyage:voyage-3.5/query"
 
 
-@pytest.mark.parametrize("form", ["float", "base64"])
-def test_both_forms_of_vectors_are_read(server: ModelServer, form: str) -> None:
-    np.testing.assert_array_equal(embeddings(server, encoding_format=form).embed("a"), vector_of("a"))
-
-
 def test_a_batch_is_as_many_requests_as_its_tokens_need(server: ModelServer) -> None:
     # M-007
     provider = embeddings(server, batch_tokens=7)  # two texts of three words

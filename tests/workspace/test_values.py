@@ -32,43 +32,6 @@ def values(memory: caliber.Caliber) -> Any:
     return memory.workspace.values
 
 
-def test_a_value_is_read_back_with_its_version_and_writer(values: Any) -> None:
-    # P-062
-    first = values.set("plan", {"step": 1, "done": [True, None]})
-    assert (first.version, first.value) == (1, {"step": 1, "done": [True, None]})
-    assert values.get("plan") == first
-    again = values.set("plan", None)
-    assert (again.version, again.value) == (2, None)
-    assert values.get("plan").value is None
-    assert again.updated_by == first.updated_by
-
-
-def test_compare_and_set_refuses_what_was_changed_since(values: Any) -> None:
-    values.set("leader", "planner", version=0)
-    with pytest.raises(Conflict, match="version is 1"):
-        values.set("leader", "reviewer", version=0)
-    assert values.set("leader", "reviewer", version=1).version == 2
-    with pytest.raises(Conflict, match="version is 2"):
-        values.delete("leader", version=1)
-    assert values.get("leader").value == "reviewer"
-
-
-def test_a_deleted_key_goes_on_with_its_version(values: Any) -> None:
-    old = values.set("key", 1)
-    gone = values.delete("key", version=old.version)
-    assert (gone.value, gone.version) == (1, 2)
-    assert gone.deleted_at is not None
-    assert values.get("key") is None
-    assert values.list() == []
-    with pytest.raises(Conflict, match="no value"):
-        values.set("key", 2, version=old.version)
-    with pytest.raises(Conflict, match="no value"):
-        values.delete("key", version=gone.version)
-    with pytest.raises(NotFound):
-        values.delete("key")
-    assert values.set("key", 2, version=0).version == 3
-
-
 def test_values_are_listed_by_prefix_in_the_order_of_keys(values: Any) -> None:
     for key in ("b", "a/2", "a/10", "a_", "A/1", "ä/1", "%"):
         values.set(key, key)
@@ -182,6 +145,7 @@ def test_closing_the_store_ends_a_watch(memory: caliber.Caliber) -> None:
 
 
 def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: caliber.Caliber) -> None:
+    # P-062
     values, round_ = memory.workspace.values, iter(range(10**6))
 
     class Machine(RuleBasedStateMachine):
@@ -194,7 +158,7 @@ def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: cal
         def set(self, key: str, value: Any, version: int | None) -> None:
             number, there, _ = self.model.get(key, (0, False, None))
             if version is not None and version != (number if there else 0):
-                with pytest.raises(Conflict):
+                with pytest.raises(Conflict, match=f"version is {number}" if there else "no value"):
                     values.set(self.at + key, value, version=version)
                 return
             assert values.set(self.at + key, value, version=version).version == number + 1
@@ -202,12 +166,14 @@ def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: cal
 
         @rule(key=st.sampled_from("xyz"), version=st.none() | st.integers(1, 4))
         def delete(self, key: str, version: int | None) -> None:
-            number, there, _ = self.model.get(key, (0, False, None))
+            number, there, held = self.model.get(key, (0, False, None))
             if not there or version not in (None, number):
-                with pytest.raises((Conflict, NotFound)):
+                said = f"version is {number}" if there else "no value"
+                with pytest.raises(NotFound if version is None else Conflict, match=None if version is None else said):
                     values.delete(self.at + key, version=version)
                 return
-            values.delete(self.at + key, version=version)
+            gone = values.delete(self.at + key, version=version)
+            assert (gone.version, gone.value, gone.deleted_at is not None) == (number + 1, held, True)
             self.model[key] = (number + 1, False, None)
 
         @invariant()
@@ -218,6 +184,10 @@ def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: cal
             assert [(each.key[len(self.at) :], each.version, each.value) for each in stored] == [
                 (key, number, value) for key, (number, _, value) in expected.items()
             ]
+            assert len({each.updated_by for each in stored}) <= 1
+            for key in "xyz" if held else "":
+                there = [each for each in stored if each.key == self.at + key]
+                assert values.get(self.at + key) == (there[0] if there else None)
 
     run_state_machine_as_test(
         Machine,
