@@ -18,6 +18,7 @@ from support.search.worlds import NOW_US, merged
 import caliber
 from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock, Principal
+from caliber.model.knowledge import NOBODY
 from caliber.model.time import to_us
 from caliber.text.lexicon import lexicon_of
 
@@ -103,6 +104,7 @@ def twin_answer(memory: Any, held: World, query: str, given: Given, options: Map
         now if as_of is None else to_us(as_of),
         now,
         lambda visible_to: may_see(visible_to, memory.principal),
+        NOBODY if memory.principal.is_admin else held.readers.get(memory.principal.id),
     )
     return Twin(held, given, asked).answer()
 

@@ -21,6 +21,8 @@ from typing import Any
 
 from support.search.twin_text import NAME_PARTS, Language, Question, days_meant, parts_of, understand, words_of
 
+from caliber.model.knowledge import NOBODY
+
 KINDS = ("note", "artifact", "turn", "scope")
 LEGS = ("vector", "keyword", "graph", "importance")
 FREQUENCIES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128, 256)
@@ -122,7 +124,10 @@ class World:
 
     records: list[Record]
     edges: list[Any]
-    used: dict[uuid.UUID, int]
+    used: dict[tuple[uuid.UUID, uuid.UUID | None], int]
+    """The instant of the last use of a record, by its id and that of whose use it was."""
+    readers: dict[str, uuid.UUID] = field(default_factory=dict)
+    """The ids of the principals that the store knows, by name."""
 
 
 def world_of(storage: Any, space_id: uuid.UUID | None, language: Language) -> World:
@@ -145,13 +150,12 @@ def world_of(storage: Any, space_id: uuid.UUID | None, language: Language) -> Wo
     for row in storage.embeddings.all() if space_id is not None else ():
         if row.space_id == space_id and row.owner_id in by_id:
             by_id[row.owner_id].add_vector(row.vector)
-    used: dict[uuid.UUID, int] = {}
-    for usage in storage.usages.all():
-        used[usage.owner_id] = max(used.get(usage.owner_id, 0), us(usage.last_accessed_at))
+    used = {(usage.owner_id, usage.used_by): us(usage.last_accessed_at) for usage in storage.usages.all()}
     for record in records:
         record.read(language)
     link_turns(records)
-    return World(records, [edge for edge in storage.edges.all() if edge.removed_at is None], used)
+    readers = {identity.name: identity.entity.id for identity in storage.identities.all()}
+    return World(records, [edge for edge in storage.edges.all() if edge.removed_at is None], used, readers)
 
 
 def link_turns(records: Iterable[Record]) -> None:
@@ -216,6 +220,8 @@ class Asked:
     as_of_us: int = 0
     now_us: int = 0
     sees: Callable[[Sequence[str] | None], bool] = lambda visible_to: True
+    used_by: uuid.UUID | None = NOBODY
+    """Whose uses of records may show in the answer."""
 
 
 class Twin:
@@ -819,7 +825,8 @@ class Twin:
         """Return the answer to an empty question."""
         hits = []
         for record in self.allowed:
-            recency = 0.5 * self._recency(max(record.at_us, self.world.used.get(record.id, record.at_us)))
+            used_us = self.world.used.get((record.id, self.asked.used_by), record.at_us)
+            recency = 0.5 * self._recency(max(record.at_us, used_us))
             importance = 0.5 * self._importance(record)
             parts = {"recency": recency, "importance": importance}
             hits.append(Hit(record, f32(recency + importance), parts, ("importance",)))
