@@ -20,9 +20,9 @@ override SEED := $(drawn)
 endif
 # Python's hashes decide the order of sets: they follow the seed too.
 SEEDED   = CALIBER_SEED=$(SEED) PYTHONHASHSEED=$$(($(SEED) % 4294967296))
-# What make prove does with a failed test: runs it once more, alone, and names it as flaky if it then passes. make test
-# does no such thing: what is flaky there is mended.
-RETRY   := -p tests.support.flaky
+# make prove runs failed tests once more, alone: one that then passes is flaky. make test does no such thing: what is
+# flaky there is mended.
+PROVE    = $(SEEDED) $(PYTEST) --tier prove -q --hypothesis-seed=$(SEED)
 # What keeps a run from waiting for ever when a worker dies, and shows where a test hangs before its timeout kills it.
 WORKING := -p tests.support.files_to_workers -o faulthandler_timeout=590
 SAY     := @printf '==> %s\n'
@@ -112,7 +112,9 @@ test: setup
 
 prove: setup
 	$(SAY) 'running every test at its small scale (SEED=$(SEED))'
-	@$(SEEDED) $(PYTEST) --tier prove $(RETRY) $(WORKING) -n $(WORKERS) --dist loadfile -q --hypothesis-seed=$(SEED)
+	@$(PROVE) $(WORKING) -n $(WORKERS) --dist loadfile || { test $$? = 1 && \
+	  echo '==> failed tests once more, alone: one that passes now is flaky; mend it' && \
+	  $(PROVE) --last-failed --last-failed-no-failures none -r fEp; }
 
 soak: setup
 	@if command -v $(CLANG) >/dev/null; then $(MAKE) --no-print-directory $(STAMPS)/fuzz; fi

@@ -26,7 +26,7 @@ from caliber.config import CaliberConfig, profiles
 from caliber.model.progress import unheard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 TENANTS, QUICK_TENANTS = 20, 2
 NOTES, QUICK_NOTES = 20_000, 100

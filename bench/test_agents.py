@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from harness.scale import usual
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber

@@ -25,7 +25,7 @@ from harness.peers import peer
 from harness.report import amount
 from harness.scale import usual
 from harness.stores import SERVER
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.backends import backend

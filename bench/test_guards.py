@@ -20,7 +20,7 @@ from harness.contest import ASIDE, CPU, OURS, Contender
 from harness.notes import ME, QUERY, TOPICS, sentence
 from harness.scale import usual
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from harness import draining
 from harness.scale import usual
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 

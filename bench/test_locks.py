@@ -22,7 +22,7 @@ import pytest
 from harness.bare import for_psycopg
 from harness.contest import OURS, PEER, Contender
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber

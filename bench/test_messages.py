@@ -20,7 +20,7 @@ import pytest
 from harness.mail import BATCH, KNOBS, RECEIVER, SENDER, TYPE, consumed, fill, mail, receiver
 from harness.scale import usual
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.model import Principal

@@ -18,7 +18,7 @@ from harness import stores
 from harness.contest import OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Ours, opened, settled
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.admin.full_text import rebuild_full_text

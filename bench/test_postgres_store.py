@@ -24,7 +24,7 @@ from harness.notes import ME, sentence, settled
 from harness.scale import usual
 from harness.writers import per_second
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber
 from caliber.api.caliber import Caliber

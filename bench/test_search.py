@@ -22,7 +22,7 @@ from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, open
 from harness.report import amount
 from harness.scale import usual
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
 
@@ -287,16 +287,3 @@ def test_memory_of_a_note(tmp_path_factory: pytest.TempPathFactory, figure: Call
         beside = memory.mirrors.column_bytes / count / (4 * dimensions)
         figure(f"resident bytes a note beside its text, {dimensions} dimensions", beside, "of 4 d", at_most=1.6)
         figure("resident bytes of a note's text", memory.mirrors.text_bytes / count, "B")
-
-
-def test_private_server(figure: Callable[..., None], quick: bool, server: LocalServer) -> None:
-    """With everything cached by ``server``: what a test pays for a PostgreSQL of its own."""
-    starts, ends = [], []
-    for _ in range(1 if quick else 5):
-        begin = time.perf_counter()
-        with LocalServer.start(fsync=False):
-            starts.append(time.perf_counter() - begin)
-            begin = time.perf_counter()
-        ends.append(time.perf_counter() - begin)
-    figure("private PostgreSQL server: start", float(np.median(starts)), "s", at_most=1.0)
-    figure("private PostgreSQL server: end", float(np.median(ends)), "s")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 from harness.notes import LIMIT, QUERY, Notes, team
 from harness.peers import peer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cli_runs import caliber, caliber_json, commit, repository
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 import caliber as package
 

@@ -17,7 +17,7 @@ import pytest
 from support.crash.adversary import DSN, KINDS, Outcome, Run, drawn, order_of, verdict
 from support.evidence import record, scale, seed
 from support.folders import open_folder
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 pytestmark = [
     pytest.mark.prove,

@@ -18,7 +18,7 @@ from support.crash.workload import settings_for
 from support.evidence import scale, seed
 from support.folders import open_folder
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.waits import let_run
 
 import caliber

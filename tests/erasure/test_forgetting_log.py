@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.folders import open_folder
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.tenancy.tenancies import SECOND
 
 import caliber

@@ -17,7 +17,7 @@ import numpy as np
 import psycopg
 import pytest
 from support.kernels.copy_columns import copy_chunks, rows_of
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 from caliber.kernels import forced_path
 from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows

@@ -67,40 +67,15 @@ def test_every_module_has_a_first_line_of_its_own() -> None:
     assert alike_modules(REPOSITORY / "caliber") == []
 
 
-def test_planted_dialect_is_caught(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text('"""Rows that nobody reads."""\n\n\ndef f():\n    """Read what it said, anew."""\n')
-    (tmp_path / "b.py").write_text('"""Rows that are not read.\n\nNobody reads them.\n"""\n')
-    assert dialect_docstrings(tmp_path) == ["a.py:module: nobody", "a.py:f: said anew"]
-
-
-def test_planted_modules_with_one_first_line_are_caught(tmp_path: Path) -> None:
-    for name, text in (("a", "Rows.\n\nOf one."), ("b", "Rows."), ("c", "Columns.")):
-        (tmp_path / f"{name}.py").write_text(f'"""{text}"""\n')
-    assert alike_modules(tmp_path) == [("Rows.", ["a.py", "b.py"])]
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_docstring_begins_with_a_question_word(folder: str) -> None:
     assert question_docstrings(REPOSITORY / folder) == []
 
 
-@pytest.mark.parametrize(
-    "word", ["What", "Who", "Whose", "Where", "Whether", "How", "Which", "When", "Why", "Whatever", "That which"]
-)
-def test_planted_question_word_is_caught(word: str, tmp_path: Path) -> None:
-    (tmp_path / "asks.py").write_text(f'# A comment.\n"""{word} a module is."""\n')
-    (tmp_path / "names.py").write_text(
-        f'"""Whole name: {word.lower()} follows."""\n\n\nclass C:\n    """{word} it is."""\n\n'
-        f'    def f(self):\n        """{word} it does."""\n\n'
-        f'    async def g(self):\n        """Find {word.lower()} follows."""\n'
-    )
-    (tmp_path / "empty.py").write_text("")
-    assert question_docstrings(tmp_path) == ["asks.py:module", "names.py:C", "names.py:f"]
-
-
-@pytest.mark.parametrize(
-    ("first", "is_caught"), [("what it is", True), ("whose it is", True), ("whether it is", False)]
-)
-def test_a_result_has_a_name(first: str, is_caught: bool, tmp_path: Path) -> None:
-    (tmp_path / "results.py").write_text(f'def f():\n    """Return {first}."""\n')
-    assert question_docstrings(tmp_path) == ["results.py:f"] * is_caught
+def test_planted_docstrings_are_caught(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('"""Rows that nobody reads."""\n\n\ndef f():\n    """Read what it said, anew."""\n')
+    (tmp_path / "b.py").write_text('"""Rows.\n\nNobody reads them."""\n\n\ndef g():\n    """Return what it is."""\n')
+    (tmp_path / "c.py").write_text('"""Rows."""\n\n\nclass C:\n    async def h(self):\n        """Whether it is."""\n')
+    assert dialect_docstrings(tmp_path) == ["a.py:module: nobody", "a.py:f: said anew"]
+    assert alike_modules(tmp_path) == [("Rows.", ["b.py", "c.py"])]
+    assert question_docstrings(tmp_path) == ["b.py:g", "c.py:h"]

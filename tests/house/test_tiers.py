@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -162,15 +161,6 @@ def test_each_change_runs_a_test_on_one_database_and_leaves_out_what_is_dear(col
 
 
 @pytest.mark.prove
-def test_what_is_named_runs(collected: Collected) -> None:
-    found = collected("search/test_planted.py")
-    assert found[("test_dear", "postgres")] == 1
-    assert found[("test_long", "postgres")] == 0, "at full scale only"
-    for name in NAMES:
-        assert collected(f"search/test_planted.py::test_plain[{name}-7]") == Counter({("test_plain", name): 1})
-
-
-@pytest.mark.prove
 def test_a_night_takes_postgresql_and_one_of_those_that_are_alike(collected: Collected) -> None:
     found = collected("search", "--tier", "prove")
     files, memories = found[("test_plain", "sqlite")], found[("test_plain", "sqlite-memory")]
@@ -187,48 +177,3 @@ def test_a_night_takes_postgresql_and_one_of_those_that_are_alike(collected: Col
     assert found[("test_of_a_module", "postgres")] == 20
     assert sorted(found[("test_of_a_module", name)] for name in ALIKE) == [0, 20], "a module makes one store"
     assert (found[("test_dear", "postgres")], found[("test_long", "postgres")]) == (1, 0)
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize(
-    ("path", "environment"),
-    [
-        ("storage", {"CALIBER_TIER": "prove"}),
-        ("search", {"CALIBER_DATABASES": "all"}),
-        ("search", {"CALIBER_SOAK": "1"}),
-    ],
-    ids=["folder", "variable", "soak"],
-)
-def test_all_of_them_are_taken(collected: Collected, path: str, environment: dict[str, str]) -> None:
-    found = collected(path, **environment)
-    assert [found[("test_plain", name)] for name in NAMES] == [40, 40, 40]
-    if path == "search":
-        assert [found[("test_one", name)] for name in NAMES] == [40, 40, 40]
-        assert found[("test_needing", "postgres")] == 0, "it cannot pass there"
-        assert found[("test_long", "postgres")] == ("CALIBER_SOAK" in environment)
-
-
-# --- the seed -----------------------------------------------------------------------------------------
-
-
-def seeds(*arguments: str) -> set[str]:
-    """Return every seed in the commands that make would run; it prints one and passes on others."""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("SEED", "MAKEFLAGS", "MAKEOVERRIDES")
-    }
-    done = subprocess.run(
-        ["make", "--dry-run", *arguments], cwd=TESTS.parent, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    found = re.findall(r"\(SEED=(\w+)\)|CALIBER_SEED=(\w+)|--hypothesis-seed=(\w+)|HASHSEED=\$\(\((\w+)", done.stdout)
-    assert len(found) >= 3, done.stdout
-    return {"".join(each) for each in found}
-
-
-def test_seed_is_fixed_unless_another_is_asked_for() -> None:
-    # issue 12, First, item 2
-    assert seeds("test") == seeds("prove") == {"20260101"}
-    assert seeds("test", "SEED=5") == seeds("soak", "SEED=5") == {"5"}
-    drawn = [seeds("test", "SEED=random"), seeds("prove", "SEED=random"), seeds("soak"), seeds("soak")]
-    assert all(len(each) == 1 and next(iter(each)).isdecimal() for each in drawn), "one seed in a run"
-    assert len(set.union(*drawn)) == 4, "another one each time"

@@ -22,7 +22,7 @@ from support.configs import USER, config
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 from support.inspection import inspect, session_of
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.waits import until
 
 import caliber

@@ -11,7 +11,7 @@ import pytest
 from support.databases import DSN, PostgresBackend, note
 from support.folders import open_folder
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 
 from caliber.backends.postgres.store import PostgresStore
 

@@ -23,7 +23,7 @@ from support.configs import AGENT, config
 from support.drawn import LACKS
 from support.folders import open_folder
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.tenancy import tenancies
 
 DSN = "CALIBER_TEST_DSN"

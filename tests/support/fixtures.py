@@ -17,7 +17,7 @@ from support.drawn import NAMES, needs
 if TYPE_CHECKING:
     import caliber
     from support.databases import Agent, Backend, PostgresBackend
-    from support.localserver.server import LocalServer
+    from support.local_server import LocalServer
 
 
 @pytest.fixture(scope="session", autouse=True)

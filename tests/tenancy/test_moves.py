@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from support.evidence import scale, soaking
 from support.inspection import inspect
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.memories import FACT, STEP
 from support.tenancy.tenancies import (
     FIRST,

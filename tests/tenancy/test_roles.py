@@ -16,8 +16,8 @@ from psycopg import errors
 from support.configs import USER
 from support.folders import open_folder
 from support.inspection import inspect
-from support.localserver.server import LocalServer
-from support.postgres.pgbouncer import PROGRAM, free_port, until_it_answers
+from support.local_server import LocalServer, free_port
+from support.postgres.pgbouncer import PROGRAM, until_it_answers
 from support.tenancy.tenancies import SECOND, SECRET, tenancy_config
 
 import caliber

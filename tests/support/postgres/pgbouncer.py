@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 
 import psycopg
 from support.waits import until
 
 PROGRAM = os.environ.get("CALIBER_TEST_PGBOUNCER") or shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until_it_answers(dsn: str) -> None:
