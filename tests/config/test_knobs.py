@@ -18,8 +18,54 @@ from caliber.config import profiles
 from caliber.config.manual.explaining import REPEATED, declared
 from caliber.schema.relations import RELATIONS
 
-ELSEWHERE: dict[str, str] = {}
-"""Knobs without a case, and why."""
+ELSEWHERE = {
+    "agents.heartbeat_timeout_ms": "agents/test_registry.py",
+    "agents.messages.attempts_max": "agents/test_messages.py",
+    "agents.messages.payload_max_bytes": "agents/test_messages.py",
+    "agents.messages.pending_max": "agents/test_messages.py",
+    "agents.registration": "agents/test_registry.py",
+    "close.on_llm_failure": "policies/test_closing.py",
+    "embedding.batch_size": "embedding/test_fill_jobs.py",
+    "embedding.long_text": "embedding/test_embedding_behaviour.py",
+    "embedding.long_text_tokens": "embedding/test_embedding_behaviour.py",
+    "embedding.reembed": "embedding/test_fill_jobs.py",
+    "embedding_provider.http.max_connections": "llm/test_http_embedding.py",
+    "embedding_provider.http.proxy": "llm/test_http_secrets.py",
+    "embedding_provider.http.requests_per_minute": "llm/test_http_embedding.py",
+    "embedding_provider.http.timeout_ms": "llm/test_http_embedding.py",
+    "embedding_provider.http.tokens_per_minute": "llm/test_http_embedding.py",
+    "embedding_provider.http.trusted": "llm/test_http_secrets.py",
+    "jobs.attempts_max": "policies/test_waiting_triggers.py",
+    "jobs.lease_ms": "jobs/test_queue.py",
+    "lock_timeout": "engine/test_locks.py",
+    "message_retention": "agents/test_messages.py",
+    "orphan_detection_threshold": "pcp/test_orphans.py",
+    "policy_engine.on_error": "policies/test_policy_runs.py",
+    "resident.resident_bytes": "storage/test_opening.py",
+    "resident.warm_after_ms": "search/test_warming.py",
+    "retention.changes_keep_rows": "api/test_events_handles.py",
+    "retention.changes_ms": "api/test_events_handles.py",
+    "retention.events_ms": "api/test_events_handles.py",
+    "retention.sweep_every_ms": "retention/test_retention.py",
+    "retention.sweep_rows": "retention/test_retention.py",
+    "summarization_provider.chat.max_input_tokens": "llm/test_language_models.py",
+    "summarization_provider.chat.max_output_tokens": "llm/test_language_models.py",
+    "summarization_provider.chat.prompts": "llm/test_language_models.py",
+    "summarization_provider.chat.retry_invalid": "llm/test_language_models.py",
+    "summarization_provider.chat.temperature": "llm/test_language_models.py",
+    "summaries.block_turns": "trajectory/test_turn_summaries.py",
+    "summaries.turns": "trajectory/test_turn_summaries.py",
+    "trajectory.children_on_complete": "trajectory/test_trajectories.py",
+    "trajectory.store_goal_text": "trajectory/test_trajectories.py",
+    "validation_mode": "pcp/test_checked_reads.py",
+    "write_behind.flush_interval_ms": "api/test_events_handles.py",
+    "write_behind.operation_share": "pcp/test_inspecting.py",
+    "write_behind.queue_max": "engine/test_write_behind.py",
+    "write_behind.trace_enabled": "api/test_events_handles.py",
+    "write_behind.usage_enabled": "api/test_events_handles.py",
+    "write_behind.window_durability": "api/test_events_handles.py",
+}
+"""Knobs without a case, and the tests of their behaviour, which fail where the knob does nothing."""
 
 VALUES_ELSEWHERE = {
     "search.keyword.language": "more stemmers of the same library, chosen by name as these are",
@@ -72,6 +118,9 @@ def test_every_knob_has_a_case() -> None:
     assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
     assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
     assert [path for path, count in Counter(map(str, CASES)).items() if count > 1] == []
+    for path, place in ELSEWHERE.items():
+        text = (Path(__file__).resolve().parents[1] / place).read_text(encoding="utf-8")
+        assert path.rpartition(".")[2] in text, f"{place} does not turn {path}"
 
 
 def test_every_kind_that_is_embedded_has_a_case() -> None:

@@ -518,11 +518,6 @@ def test_small_segments_change_nothing(backend: Any, start: Any) -> None:
     assert agent.memory.admin.verify() == []
 
 
-def test_verify_on_open_is_a_knob(backend: Any, start: Any) -> None:
-    agent = filled(backend, start, resident__verify_on_open=True)
-    assert agent.memory.admin.verify() == []
-
-
 # --- the verifier sees everything ----------------------------------------------------------------
 
 

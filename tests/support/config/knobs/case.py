@@ -20,7 +20,6 @@ from support.configs import AGENT, config
 import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError
-from caliber.model.time import FixedClock
 
 FILE = "a file of its own"
 """Stands for the path of a store that no other observation uses."""
@@ -164,14 +163,6 @@ class Agent:
     def note(self, content: str, **options: Any) -> Any:
         given = {"entity": "thing", "entity_type": "topic", "note_type": "fact", "confidence": 0.9, **options}
         return self.memory.add_note(content=content, **given)
-
-
-class SteppingClock(FixedClock):
-    """A clock that goes on by a millisecond each time it is asked: nothing happens at the same instant."""
-
-    def now_us(self) -> int:
-        self.advance(us=1_000)
-        return super().now_us()
 
 
 def works(call: Callable[[], Any]) -> str:

@@ -69,13 +69,6 @@ def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
     return see
 
 
-def at_once(config: CaliberConfig, place: Place) -> list[int]:
-    provider = Batches()
-    agent = Agent(place.open(config, embedding_provider=provider))
-    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": f"turn {at}"} for at in range(4)])
-    return provider.batches
-
-
 def tried_again(config: CaliberConfig, place: Place) -> bool:
     """Return whether the worker asks again soon after a provider failed."""
     provider = Batches()
@@ -111,14 +104,6 @@ def pieces(config: CaliberConfig, place: Place) -> tuple[int, int]:
     with suppress(CaliberError):
         agent.note(LONG)
     return len(provider.asked), vectors(agent.memory)
-
-
-def questions_asked(config: CaliberConfig, place: Place) -> int:
-    provider = CountingEmbeddings()
-    agent = Agent(place.open(config, embedding_provider=provider))
-    agent.memory.search("zeppelin")
-    agent.memory.search("zeppelin")
-    return len(provider.asked)
 
 
 # --- the space ---------------------------------------------------------------------------------------
@@ -192,7 +177,6 @@ CASES: tuple[Case, ...] = (
         close__on_llm_failure="fail",
         policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
     ),
-    vector_case("embedding.batch_size", at_once, (2, [2, 2]), (4, [4]), embedding__embed__turn="commit"),
     vector_case(
         "embedding.worker_idle_ms",
         tried_again,
@@ -201,7 +185,6 @@ CASES: tuple[Case, ...] = (
         embedding__embed__note="behind",
         llm_retry_config__max_retries=0,
     ),
-    vector_case("embedding.reembed", filled, ("behind", True), ("manual", False), storage__path=FILE, **NOTES),
     vector_case(
         "embedding.reembed_pause_ms",
         filled,
@@ -210,19 +193,6 @@ CASES: tuple[Case, ...] = (
         storage__path=FILE,
         embedding__batch_size=1,
         **NOTES,
-    ),
-    vector_case(
-        "embedding.long_text",
-        pieces,
-        ("truncate", (1, 1)),
-        ("chunks", (3, 3)),
-        ("chunk_mean", (3, 1)),
-        ("error", (0, 0)),
-        embedding__long_text_tokens=8,
-        **NOTES,
-    ),
-    vector_case(
-        "embedding.long_text_tokens", pieces, (8, (3, 3)), (500, (1, 1)), embedding__long_text="chunks", **NOTES
     ),
     # --- the space
     Case(

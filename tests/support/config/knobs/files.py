@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -50,11 +48,6 @@ def store_of(config: CaliberConfig, place: Place) -> Any:
 def pragma(name: str) -> Seen:
     """Return the observation of what SQLite itself says of a connection."""
     return lambda config, place: inspect(store_of(config, place)).connection.pragma(name)
-
-
-def statements_kept(config: CaliberConfig, place: Place) -> int:
-    with inspect(store_of(config, place)).lend_connection() as connection:
-        return int(connection.raw.cache_stats()["size"])
 
 
 def files(_: CaliberConfig, place: Place) -> list[str]:
@@ -126,33 +119,6 @@ def locked_out(
 
 def store_write(config: CaliberConfig, place: Place) -> Callable[[], Any]:
     return functools.partial(store_of(config, place).write, insert)
-
-
-def forked_beside_a_call(config: CaliberConfig, place: Place) -> str:
-    """Return the calls open to a child that was forked while a thread was in SQLite."""
-    store = store_of(config, place)
-    inside, go = threading.Event(), threading.Event()
-
-    def call() -> None:
-        with inspect(store).connection.turn():
-            inside.set()
-            go.wait(30)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    inside.wait(20)
-    with released(go.set, gives_up=config.storage.fork_wait_ms < SHORT_MS):  # type: ignore[union-attr]
-        with warnings.catch_warnings(action="ignore"):
-            child = os.fork()
-        if not child:  # pragma: no cover  (another process)
-            said = "killed"
-            try:
-                said = works(lambda: store_of(config, place))
-            finally:
-                os._exit(0 if said == "done" else 1 if said == "Unavailable" else 2)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    thread.join(30)
-    return ("done", "Unavailable")[code]
 
 
 def closings(config: CaliberConfig, place: Place) -> int:
@@ -286,10 +252,6 @@ def counted_while_writers_wait(config: CaliberConfig, place: Place) -> bool:
     return "note" in moved(config, place)[0].rows
 
 
-def notes_told(config: CaliberConfig, place: Place) -> list[int]:
-    return [count for what, count in moved(config, place)[1] if what == "copy note"]
-
-
 def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
     """Return the outcome of a move that meets a slow write at its end."""
     caliber.create(config, tenant="one")
@@ -302,21 +264,6 @@ def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
 
         with caliber.Tenants(config) as tenants:
             return works(lambda: tenants.move("one", "there", progress=progress))
-
-
-def another_tenant(config: CaliberConfig, _: Place) -> Callable[[], Any]:
-    caliber.create(config, tenant="one")
-    return lambda: caliber.create(config, tenant="two")
-
-
-def directory_of(config: CaliberConfig) -> str:
-    assert config.tenancy is not None
-    return str(config.tenancy.directory.path)  # type: ignore[union-attr]
-
-
-def patience_of_directory(config: CaliberConfig) -> int:
-    assert config.tenancy is not None
-    return int(config.tenancy.directory.busy_timeout_ms)  # type: ignore[union-attr]
 
 
 def tenancy_cases() -> Sequence[Case]:

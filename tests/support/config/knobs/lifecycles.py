@@ -6,14 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import apsw
 from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
-from support.configs import USER, policy
+from support.configs import policy
 from support.inspection import inspect
 from support.memories import FACT
 from support.providers import ScriptedLearner, ScriptedSummarizer
@@ -21,7 +19,7 @@ from support.waits import until
 from support.weeks import MONDAY
 
 import caliber
-from caliber.agents.acting import acting_agent, registered
+from caliber.agents.acting import registered
 from caliber.agents.mail.wakeups import wakeups_of
 from caliber.config import CaliberConfig
 from caliber.jobs.claims import Claim
@@ -29,25 +27,15 @@ from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.facts import ExtractedFact
 from caliber.model import AgentRole, EntityRef, EventType, LockToken, Principal, PrincipalKind
-from caliber.model.errors import Conflict, InvalidValue, LockAcquisitionFailed, NotRegistered
+from caliber.model.errors import Conflict, LockAcquisitionFailed
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
 from caliber.policies.schedules import Schedules
-from caliber.trajectory.service import Tasks
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
-EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
 NOTIFY = {"action": "notify", "channel": "told"}
 PRUNE = {"action": "prune", "target": "note", "below_confidence": 0.5}
 HOUR_MS = 3_600_000
-OLD_TURNS = [
-    {
-        "name": "turn_buffer",
-        "type": "ephemeral",
-        "fields": [{"name": "content", "type": "text"}],
-        "retention": {"kind": "duration", "duration_ms": "1h"},
-    }
-]
 EVERY_CHECKPOINT = {"pcp.recovery_points.frequency": "per_turn"}
 
 
@@ -56,15 +44,6 @@ def scheduled(*actions: dict[str, Any]) -> list[dict[str, Any]]:
     made = policy("schedule", *actions)
     made["rules"][0]["cron"] = "0 3 * * *"
     return [made]
-
-
-def value_stored(settings: CaliberConfig, place: Place) -> str:
-    """Store a value of five characters."""
-    try:
-        place.open(settings).workspace.values.set("key", "abc")
-    except InvalidValue:
-        return "refused"
-    return "stored"
 
 
 def occurrences(settings: CaliberConfig, place: Place) -> int:
@@ -94,16 +73,6 @@ def case(
 
 
 # --- agents --------------------------------------------------------------------------------------------
-
-
-def acted(config: CaliberConfig, place: Place) -> str:
-    """Return the outcome of an act of an agent that was never registered."""
-    engine = inspect(place.open(config)).engine
-    try:
-        acting = acting_agent(engine, Principal.agent("planner"))
-        return engine.write(lambda uow: registered(uow, engine.config, acting)).name
-    except NotRegistered:
-        return "refused"
 
 
 def heard(config: CaliberConfig, place: Place) -> int:
@@ -164,17 +133,6 @@ def mailed(memory: caliber.Caliber, payload: str = "x") -> str:
     return works(lambda: memory.agents.messages.send(payload, to="bob", agent="ann"))
 
 
-def mailed_twice(config: CaliberConfig, place: Place) -> str:
-    """Return the outcomes of two messages to a receiver that reads none."""
-    memory = place.open(config)
-    return " ".join((mailed(memory), mailed(memory)))
-
-
-def mailed_much(config: CaliberConfig, place: Place) -> str:
-    """Return the outcome of a message of 52 bytes."""
-    return mailed(place.open(config), "x" * 50)
-
-
 def delivered(config: CaliberConfig, place: Place) -> list[int]:
     """Return how many messages each of four claims gets, 1.5 s after the one before, of one that stays unread."""
     clock = FixedClock()
@@ -185,17 +143,6 @@ def delivered(config: CaliberConfig, place: Place) -> list[int]:
         counts.append(len(memory.agents.messages.claim(agent="bob")))
         clock.advance(ms=1_500)
     return counts
-
-
-def mail_kept(config: CaliberConfig, place: Place) -> int:
-    """Return how many messages there are two hours after the one that was sent was acknowledged."""
-    clock = FixedClock()
-    memory = place.open(config, clock=clock)
-    mailed(memory)
-    memory.agents.messages.ack(memory.agents.messages.claim(agent="bob"), agent="bob")
-    clock.advance(ms=7_200_000)
-    memory.admin.maintain()
-    return len(memory.agents.messages.list())
 
 
 def mailed_elsewhere(config: CaliberConfig, place: Place) -> bool:
@@ -213,18 +160,12 @@ def mailed_elsewhere(config: CaliberConfig, place: Place) -> bool:
 # --- scopes and trajectories -------------------------------------------------------------------------
 
 
-def closed(failing: str = "") -> Callable[[CaliberConfig, Place], tuple[str, int]]:
-    """Return the observation of closing a scope: what it came to, and what its summary is."""
-
-    def see(config: CaliberConfig, place: Place) -> tuple[str, int]:
-        summarizer = ScriptedSummarizer()
-        summarizer.failing = {failing}
-        agent = Agent(place.open(config, summarization_provider=summarizer))
-        agent.say("KEEP what was said")
-        outcome = works(lambda: agent.memory.close_scope(agent.scope_id))
-        return outcome, len(agent.memory.get(agent.scope_id).summary or "")
-
-    return see
+def closed(config: CaliberConfig, place: Place) -> int:
+    """Close a scope; return the length of its summary."""
+    agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
+    agent.say("KEEP what was said")
+    agent.memory.close_scope(agent.scope_id)
+    return len(agent.memory.get(agent.scope_id).summary or "")
 
 
 def summaries_of_turns(config: CaliberConfig, place: Place) -> list[str]:
@@ -234,14 +175,6 @@ def summaries_of_turns(config: CaliberConfig, place: Place) -> list[str]:
         agent.say(f"turn {number}")
     agent.memory.flush()
     return [summary.content for summary in agent.memory.storage.turn_summaries.list_by_scope(agent.scope_id)]
-
-
-def children(config: CaliberConfig, place: Place) -> tuple[str, str]:
-    memory = place.open(config)
-    agent = Agent(memory)
-    child = memory.start_trajectory("part", initiator=USER, parent=agent.trajectory_id)
-    outcome = works(lambda: memory.complete_trajectory(agent.trajectory_id, status="success", summary="done"))
-    return outcome, memory.get(child.trajectory_id).status.value
 
 
 def goal(config: CaliberConfig, place: Place) -> str | None:
@@ -320,39 +253,6 @@ def by_itself(config: CaliberConfig, place: Place) -> str:
     return "told" if heard.wait(20 if config.jobs.poll_ms else 0.05) else "silent"
 
 
-def taken_up(config: CaliberConfig, place: Place) -> int:
-    """Return the number of actions done half an hour after a turn whose process only stored it."""
-    clock, after_commit = clock_at(1), Tasks.after_commit
-    memory = place.open(config, clock=clock)
-    scope = memory.current_scope(memory.start_trajectory("test", initiator=USER).trajectory_id)
-    assert scope is not None
-    Tasks.after_commit = lambda *_: None  # type: ignore[method-assign]
-    try:
-        memory.append_turn(scope.scope_id, role="user", content="said")
-    finally:
-        Tasks.after_commit = after_commit  # type: ignore[method-assign]
-    clock.advance(ms=HOUR_MS // 2)
-    return memory.jobs.run_due()
-
-
-def tries(config: CaliberConfig, place: Place) -> list[str]:
-    """Return the outcomes of an action that others always get in the way of, one look after the other."""
-
-    def overtaken(*_: Any) -> int:
-        raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
-
-    place.fixture("monkeypatch").setattr(Schedules, "prune", overtaken)
-    clock = clock_at(1)
-    memory = place.open(config, clock=clock)
-    memory.jobs.run_due()
-    clock.advance(ms=3 * HOUR_MS)
-    for _ in range(4):
-        memory.jobs.run_due()
-        clock.advance(ms=60_000)
-    runs = (event for event in memory.storage.events.all() if event.event_type == EventType.POLICY_EXECUTE.value)
-    return [event.payload["outcome"] for event in runs]
-
-
 def tries_within_half_a_minute(config: CaliberConfig, place: Place) -> int:
     """Return how often an action that others get in the way of is tried within 30 seconds of its first failure."""
 
@@ -368,18 +268,6 @@ def tries_within_half_a_minute(config: CaliberConfig, place: Place) -> int:
     clock.advance(ms=30_000)
     memory.jobs.run_due()
     return sum(event.event_type == EventType.POLICY_EXECUTE.value for event in memory.storage.events.all())
-
-
-def jobs_kept(config: CaliberConfig, place: Place) -> int:
-    """Return the number of ended jobs that are left two hours later."""
-    clock = clock_at(1)
-    memory = place.open(config, clock=clock)
-    scope = memory.current_scope(memory.start_trajectory("test", initiator=USER).trajectory_id)
-    assert scope is not None
-    memory.append_turn(scope.scope_id, role="user", content="said")
-    clock.advance(ms=2 * HOUR_MS)
-    memory.admin.maintain()
-    return len(memory.jobs.list(state="done"))
 
 
 def run_at_once(config: CaliberConfig, place: Place) -> int:
@@ -465,34 +353,6 @@ def lapsed(config: CaliberConfig, place: Place) -> str:
     return "lapsed"
 
 
-def damaged(config: CaliberConfig, place: Place) -> str:
-    """Return the error of reading an artifact whose stored bytes were changed."""
-    agent = Agent(place.open(config))
-    artifact = agent.keep("a thing made")
-    agent.memory.close()
-    with closing(apsw.Connection(config.storage.shown)) as file:
-        file.execute("UPDATE artifact SET content = x'00'")
-    memory = place.open(config)
-    return works(lambda: memory.get(artifact.artifact_id))
-
-
-def traced(config: CaliberConfig, place: Place) -> int:
-    agent = Agent(place.open(config))
-    for number in range(5):
-        agent.keep(f"artifact {number}")
-    return len(agent.memory.trace(agent.trajectory_id))
-
-
-def viewed(config: CaliberConfig, place: Place) -> int:
-    """Return the number of artifacts in the view of the newest."""
-    agent = Agent(place.open(config))
-    for number in range(5):
-        agent.keep(f"artifact {number}")
-    agent.memory.admin.create_views()
-    with inspect(agent.memory).store.read() as session:
-        return len(session.command("SELECT * FROM caliber_debug_recent_artifacts"))
-
-
 def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
     """Return how many of six asynchronous calls are under way while none can end, and how many wait for a thread."""
 
@@ -521,49 +381,12 @@ def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
     return asyncio.run(run())
 
 
-def swept(config: CaliberConfig, place: Place) -> list[int]:
-    """Return how many turns each sweep of retention took, two hours after one that found nothing."""
-    clock = FixedClock(int(MONDAY.timestamp()) * 1_000_000)
-    memory = place.open(config, clock=clock)
-    agent = Agent(memory)
-    for number in range(4):
-        agent.say(f"turn {number}")
-    memory.jobs.run_due()
-    clock.advance(ms=2 * HOUR_MS)
-    memory.jobs.run_due()
-    memory.flush()
-    kinds = (event for event in memory.storage.events.all() if event.event_type == EventType.RETENTION_APPLY)
-    return [event.payload["taken"] for event in kinds]
-
-
-def abandoned(config: CaliberConfig, place: Place) -> str:
-    """Return the status of a task two hours after its last activity."""
-    clock = FixedClock(int(MONDAY.timestamp()) * 1_000_000)
-    memory = place.open(config, clock=clock)
-    agent = Agent(memory)
-    clock.advance(ms=2 * HOUR_MS)
-    memory.admin.maintain()
-    return memory.get(agent.trajectory_id).status.value
-
-
 ROLES = AgentRole
 
 CASES: tuple[Case, ...] = (
     # --- agents
     Case("agents.messages.lease_ms", delivered, (1_000, [1, 1, 1, 1]), (4_000, [1, 0, 0, 1]), NO_VECTORS),
-    Case(
-        "agents.messages.attempts_max",
-        delivered,
-        (2, [1, 1, 0, 0]),
-        (3, [1, 1, 1, 0]),
-        {**NO_VECTORS, "agents.messages.lease_ms": 1_000},
-    ),
-    Case("agents.messages.pending_max", mailed_twice, (1, "done MailboxFull"), (2, "done done"), NO_VECTORS),
-    Case("agents.messages.payload_max_bytes", mailed_much, (51, "InvalidValue"), (52, "done"), NO_VECTORS),
     Case("agents.messages.poll_ms", mailed_elsewhere, (0, False), (10, True), {**NO_VECTORS, "storage.path": FILE}),
-    Case("message_retention", mail_kept, ("1h", 0), ("3h", 1), NO_VECTORS),
-    Case("agents.registration", acted, ("open", "planner"), ("required", "refused"), NO_VECTORS),
-    Case("agents.heartbeat_timeout_ms", heard, (8_000, 3), (20_000, 0), NO_VECTORS),
     Case("agents.lock_place_ms", queued, ("2s", 2.0), ("7s", 7.0), NO_VECTORS),
     Case(
         "agents.lock_poll_ms",
@@ -580,42 +403,13 @@ CASES: tuple[Case, ...] = (
     ),
     case("delegation_timeout", unanswered, ("1h", "rejected"), ("3h", "pending")),
     # --- tasks
-    case("orphan_detection_threshold", abandoned, ("1h", "failed"), ("3h", "active")),
-    case(
-        "trajectory.children_on_complete",
-        children,
-        ("reject", ("ConstraintViolation", "active")),
-        ("cascade_fail", ("done", "failed")),
-        ("detach", ("done", "active")),
-    ),
-    case("trajectory.store_goal_text", goal, (True, "find out"), (False, None)),
     case("learning.method", learnt, ("model", ["lives in town"]), ("rules", ["lives in Berlin", "lives in Rome"])),
     case(
-        "close.on_llm_failure",
-        closed("summarize"),
-        ("fail", ("RequestFailed", 0)),
-        ("close_without_summary", ("done", 0)),
-        policies=[policy("scope_close", SUMMARIZE)],
-    ),
-    case(
         "close.summary_max_tokens",
-        closed(),
-        (3, ("done", 14)),
-        (5, ("done", 16)),
+        closed,
+        (3, 14),
+        (5, 16),
         policies=[policy("scope_close", SUMMARIZE)],
-    ),
-    case(
-        "summaries.turns",
-        summaries_of_turns,
-        ("off", []),
-        ("behind", ["summary of user: turn 0", "summary of user: turn 2"]),
-        summaries__block_turns=2,
-    ),
-    case(
-        "summaries.block_turns",
-        summaries_of_turns,
-        (2, ["summary of user: turn 0", "summary of user: turn 2"]),
-        (3, ["summary of user: turn 0"]),
     ),
     case(
         "summaries.max_tokens",
@@ -642,23 +436,8 @@ CASES: tuple[Case, ...] = (
         ([], []),
         ([{**FACT, "fields": [field for field in FACT["fields"] if field["type"] != "embedding"]}], ["memory_fact"]),
     ),
-    case(
-        "policy_engine.on_error",
-        closed("extract_artifacts"),
-        ("abort", ("RequestFailed", 0)),
-        ("continue", ("done", 0)),
-        policies=[policy("scope_close", EXTRACT)],
-    ),
     case("policy_engine.time_zone", due, ("UTC", 1), ("Asia/Tokyo", 0), policies=scheduled(NOTIFY)),
     case("jobs.poll_ms", by_itself, (0, "silent"), (1, "told"), policies=scheduled(NOTIFY)),
-    case(
-        "jobs.attempts_max",
-        tries,
-        (2, ["to_retry", "failed"]),
-        (3, ["to_retry", "to_retry", "failed"]),
-        policies=scheduled(PRUNE),
-        jobs__poll_ms=0,
-    ),
     case(
         "jobs.backoff_ms",
         tries_within_half_a_minute,
@@ -677,17 +456,7 @@ CASES: tuple[Case, ...] = (
         jobs__backoff_ms="1m",
     ),
     case("jobs.workers", run_at_once, (1, 1), (2, 2), jobs__poll_ms=5),
-    case(
-        "jobs.lease_ms",
-        taken_up,
-        ("20m", 1),
-        ("40m", 0),
-        policies=[policy("turn", NOTIFY)],
-        jobs__poll_ms=0,
-    ),
     # --- how long records stay
-    case("retention.sweep_every_ms", swept, ("2h", [4]), ("3h", []), memories=OLD_TURNS),
-    case("retention.sweep_rows", swept, (2, [2, 2]), (4, [4]), memories=OLD_TURNS),
     # --- who acts
     visibility(ROLES.ORCHESTRATOR, ROLES.OPTIMIZER, ROLES.EXECUTOR),
     visibility(ROLES.OPTIMIZER, ROLES.EXECUTOR, ROLES.REVIEWER),
@@ -714,8 +483,6 @@ CASES: tuple[Case, ...] = (
     ),
     case("principal.admin", storage_open, (False, "PermissionDenied"), (True, "done")),
     # --- calls
-    case("lock_timeout", lapsed, ("7s", "lapsed"), ("9s", "held")),
-    case("validation_mode", damaged, ("on_mutation", "done"), ("always", "ConstraintViolation"), storage__path=FILE),
     case("aio.workers", at_once, (1, (1, 1)), (2, (2, 1)), aio__queue=1),
     case("aio.queue", at_once, (1, (1, 1)), (3, (1, 3)), aio__workers=1),
 )

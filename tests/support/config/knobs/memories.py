@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from contract.world import count
@@ -11,7 +10,7 @@ from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, rele
 from support.inspection import inspect, replaced
 from support.providers import CountingEmbeddings
 from support.storage.crowds import Gate
-from support.waits import holds_within, until
+from support.waits import holds_within
 
 import caliber
 from caliber.backends.sqlite.store import SqliteStore
@@ -19,11 +18,10 @@ from caliber.config import CaliberConfig
 from caliber.kernels import evaluator as evaluators
 from caliber.kernels import uuid7
 from caliber.model.errors import NotFound, StorageError, Unavailable
-from caliber.model.events import Event, EventFamily, EventType
+from caliber.model.events import Event, EventFamily
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
-from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, USAGE
-from caliber.search.opening import SearchEngine
+from caliber.schema.relations import EVENT
 
 DAY_MS = 86_400_000
 MOMENT_S = 0.05
@@ -43,15 +41,6 @@ def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
 
 
 # --- memory ------------------------------------------------------------------------------------------
-
-
-def texts_in_memory(config: CaliberConfig, place: Place) -> bool:
-    """Return whether two megabytes of texts stay in memory."""
-    agent = Agent(place.open(config))
-    for number in range(4):
-        agent.keep(f"{number}" * 500_000)
-    agent.memory.search("x")
-    return bool(agent.memory.admin.stats()["resident"]["text_bytes"] > 1_500_000)
 
 
 def segments(config: CaliberConfig, place: Place) -> int:
@@ -84,16 +73,6 @@ def knows(memory: caliber.Caliber, record: Any) -> bool:
 def seen_later(config: CaliberConfig, place: Place) -> bool:
     memory, note = beside_another(config, place)
     return comes(lambda: knows(memory, note), expected=config.resident.feed_poll_ms > 0)
-
-
-def words_known(config: CaliberConfig, place: Place) -> bool:
-    """Return whether the words of a store are known before the first search."""
-    agent = Agent(place.open(config))
-    agent.note("zeppelin")
-    agent.memory.close()
-    memory = place.open(config)
-    words = inspect(memory).part(SearchEngine).searcher.keywords.dictionary
-    return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
 
 
 def evaluator(config: CaliberConfig, place: Place) -> str:
@@ -135,30 +114,6 @@ def event(config: CaliberConfig) -> Event:
     return Event(EventId(uuid7()), EventFamily.TRACE, "caliber_seen", from_us(0))
 
 
-def room(config: CaliberConfig, place: Place) -> int:
-    """Return the number of events taken while none can be written."""
-    engine = inspect(place.open(config)).engine
-    engine.behind.flush()
-    gate = Gate(engine.store)
-    engine.behind.put((engine.log, None, event(config)))
-    with suppress(Unavailable):
-        engine.behind.flush(timeout_ms=0)
-    until(lambda: engine.behind.busy)
-    taken = 0
-    while engine.behind.offer((engine.log, None, event(config))):
-        taken += 1
-    gate.open()
-    return taken
-
-
-def written_by_itself(config: CaliberConfig, place: Place) -> bool:
-    engine = inspect(place.open(config)).engine
-    behind = engine.behind
-    behind.flush()
-    behind.put((engine.log, None, event(config)))
-    return comes(lambda: not behind.waiting(), expected=config.write_behind.flush_interval_ms == 1)
-
-
 def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
     """Return the outcome of closing while another writes for a while."""
     memory = caliber.open(config)
@@ -173,30 +128,9 @@ def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
     return "drained"
 
 
-def windows_on_disk(config: CaliberConfig, place: Place) -> int:
-    agent = Agent(place.open(config))
-    agent.memory.assemble_context(agent.trajectory_id)
-    return count(inspect(agent.memory).store, CONTEXT_WINDOW)
-
-
-def uses(config: CaliberConfig, place: Place) -> int:
-    agent = Agent(place.open(config))
-    agent.memory.get(agent.note("a thing").note_id)
-    agent.memory.flush()
-    return count(inspect(agent.memory).store, USAGE)
-
-
 def events(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     return len(agent.memory.trace(agent.trajectory_id))
-
-
-def operations(config: CaliberConfig, place: Place) -> list[str]:
-    agent = Agent(place.open(config))
-    agent.memory.search("harbour")
-    agent.memory.flush()
-    found = [event for event in agent.memory.storage.events.all() if event.event_type == EventType.OPERATION]
-    return [name for event in found if (name := event.payload["operation"]) == "search"]
 
 
 # --- retention ---------------------------------------------------------------------------------------
@@ -241,17 +175,6 @@ def windows_of_before(config: CaliberConfig, place: Place) -> int:
     return place.open(config, clock=clock).admin.maintain()["windows"]
 
 
-def changes_left(config: CaliberConfig, place: Place) -> int:
-    clock = FixedClock()
-    agent = Agent(place.open(config, clock=clock))
-    for number in range(5):
-        agent.note(f"note {number}")
-    agent.memory.flush()
-    clock.advance(ms=2 * DAY_MS)
-    agent.memory.admin.maintain()
-    return count(inspect(agent.memory).store, CHANGE)
-
-
 def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
     clock = FixedClock()
     agent = Agent(place.open(config, clock=clock))
@@ -261,13 +184,10 @@ def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
     return comes(lambda: not count(store, EVENT), expected=config.retention.apply_every_ms > 0)
 
 
-HOUR = {"write_behind.flush_interval_ms": "1h"}
 CASES: tuple[Case, ...] = (
     # --- memory
-    case("resident.resident_bytes", texts_in_memory, (1 << 20, False), (1 << 30, True)),
     case("resident.read_consistency", seen_at_once, ("local", False), ("latest", True), storage__path=FILE),
     case("resident.feed_poll_ms", seen_later, (0, False), (1, True), storage__path=FILE),
-    case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
     case("resident.segment_rows", segments, (64, 2), (128, 1)),
     case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), ("numba",)),
     case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
@@ -280,13 +200,7 @@ CASES: tuple[Case, ...] = (
         resident__evaluator="numba",
     ),
     # --- what is written behind
-    case("write_behind.queue_max", room, (1, 1), (3, 3)),
-    case("write_behind.flush_interval_ms", written_by_itself, ("1h", False), (1, True)),
     case("write_behind.shutdown_ms", closed_beside_a_writer, (1, "given up"), ("20s", "drained")),
-    case("write_behind.window_durability", windows_on_disk, ("behind", 0), ("commit", 1), **HOUR),
-    case("write_behind.usage_enabled", uses, (False, 0), (True, 1)),
-    case("write_behind.trace_enabled", events, (False, 0), (True, 2)),
-    case("write_behind.operation_share", operations, (0, []), (1, ["search"])),
     # --- retention
     case(
         "retention.windows_ms",
@@ -296,9 +210,6 @@ CASES: tuple[Case, ...] = (
         storage__path=FILE,
         context_window_persistence__ttl_ms="12h",
     ),
-    case("retention.events_ms", left_after_two_days("events"), ("1d", 1), ("3d", 0)),
     case("retention.ended_ms", ended_records, ("1d", 1), ("3d", 0)),
-    case("retention.changes_ms", left_after_two_days("changes"), ("1d", 1), ("3d", 0), retention__changes_keep_rows=0),
-    case("retention.changes_keep_rows", changes_left, (1, 1), (2, 2), retention__changes_ms="1d"),
     case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
 )

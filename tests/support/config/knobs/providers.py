@@ -5,27 +5,20 @@ The services are those of ``model_server``, on loopback.
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 from support.config.knobs.case import Case, Knobs, Place
 from support.configs import HASH_PROVIDER
-from support.llm.model_server import CERTIFICATE, ModelServer, changed, serving, slow, status
+from support.llm.model_server import ModelServer, serving, status
 from support.llm.services import KEY, KEY_NAME, count, embedding_section, summarizer_section
-from support.waits import let_run
 
-from caliber.config import CaliberConfig, RetryConfig
+from caliber.config import CaliberConfig
 from caliber.config.profiles import services
-from caliber.llm.prompts import load_prompts
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
-from caliber.llm.retry import Retry, backoff_ms, retrying, retrying_summarization
-from caliber.model.deadline import within
-from caliber.model.errors import CaliberError, InvalidResponse, RequestFailed
-from caliber.model.providers import ExtractionTurn
-from caliber.model.trajectory import TurnRole
+from caliber.llm.retry import Retry, backoff_ms, retrying
+from caliber.model.errors import CaliberError, RequestFailed
 
 EMBEDS, EMBEDDED, SUMMARIZES = "embedding_provider", "previous_embedding_provider", "summarization_provider"
 TEXT = "one two three four five six"
@@ -186,179 +179,6 @@ def provider_cases(section: str) -> Sequence[Case]:
     )
 
 
-# --- how it is called ------------------------------------------------------------------------------
-
-
-def never_answered(provider: Any, server: ModelServer, _: Place) -> str:
-    """Return the first limit to pass: that of the request, or that of the call."""
-    server.always = slow(60)
-    return never_connected(provider)
-
-
-def never_connected(provider: Any, *_: Any) -> str:
-    """Return the first limit to pass, in one of three attempts: a busy machine may let both pass."""
-    found = ""
-    for _ in range(3):
-        with within(0.2):
-            found = outcome(provider)
-        if found != "Unavailable":
-            break
-    return found
-
-
-def simply(provider: Any, *_: Any) -> str:
-    return outcome(provider)
-
-
-def silent(section: str) -> Callable[[Place], Knobs]:
-    """Return the overrides for a service that takes connections and never answers."""
-
-    def also(place: Place) -> Knobs:
-        knobs = service(section, trusted=str(CERTIFICATE))(place)
-        listening = place.keep(closing(socket.create_server(("127.0.0.1", 0))))
-        return {**knobs, f"{section}.endpoint": f"https://127.0.0.1:{listening.getsockname()[1]}"}
-
-    return also
-
-
-def two_in_a_minute(provider: Any, *_: Any) -> list[str]:
-    with within(20):
-        return [outcome(provider), outcome(provider)]
-
-
-def two_that_cost_much(provider: Any, server: ModelServer, place: Place) -> list[str]:
-    server.always = changed(lambda answer: {**answer, "usage": {"total_tokens": 10_000_000}})
-    return two_in_a_minute(provider, server, place)
-
-
-def one_beside_another(provider: Any, server: ModelServer, _: Place) -> str:
-    """Return the outcome of a request while another waits for its answer."""
-    arrived = threading.Event()
-
-    def hold(handler: Any, _: Any) -> bool:
-        arrived.set()
-        handler.pause(60)
-        return False
-
-    server.script.append(hold)
-    threading.Thread(target=outcome, args=(provider,), daemon=True).start()
-    assert arrived.wait(20)
-    found = ""
-    for _ in range(3):
-        if found != "answered":
-            with within(0.12):
-                found = outcome(provider)
-    server.stopping.set()
-    return found
-
-
-def connections_made(provider: Any, server: ModelServer, _: Place) -> int:
-    outcome(provider)
-    let_run(0.01)  # longer than the shorter of the two, however busy the machine is
-    outcome(provider)
-    return server.connections
-
-
-def long_answer(provider: Any, server: ModelServer, _: Place) -> str:
-    server.always = changed(lambda answer: {**answer, "more": "x" * 5_000})
-    return outcome(provider)
-
-
-def through_a_proxy(provider: Any, server: ModelServer, place: Place) -> tuple[int, int]:
-    proxy = serve(place)
-    proxy.always = status(404)
-    place.environment(http_proxy=proxy.endpoint)
-    outcome(provider)
-    return len(server.asked), len(proxy.asked)
-
-
-def encrypted(section: str) -> Callable[[Place], Knobs]:
-    def also(place: Place) -> Knobs:
-        knobs = service(section)(place)
-        return {**knobs, f"{section}.endpoint": serve(place, tls=CERTIFICATE).endpoint}
-
-    return also
-
-
-def http_cases(section: str) -> Sequence[Case]:
-    http = f"{section}.http"
-    plain = service(section)
-
-    def case(knob: str, show: Any, one: Any, other: Any, also: Any = plain) -> Case:
-        return Case(f"{http}.{knob}", asked(section, show), one, other, also)
-
-    return (
-        case("timeout_ms", never_answered, (10, "RequestFailed"), ("60s", "Unavailable")),
-        case("requests_per_minute", two_in_a_minute, (1, ["answered", "RateLimited"]), (0, ["answered", "answered"])),
-        case(
-            "tokens_per_minute",
-            two_that_cost_much,
-            (1_000_000, ["answered", "RateLimited"]),
-            (0, ["answered", "answered"]),
-        ),
-        case("max_connections", one_beside_another, (1, "Unavailable"), (2, "answered")),
-        case("proxy", through_a_proxy, ("none", (1, 0)), ("environment", (0, 1))),
-        case("trusted", simply, ("usual", "RequestFailed"), (str(CERTIFICATE), "answered"), encrypted(section)),
-    )
-
-
-# --- what a language model is told -----------------------------------------------------------------
-
-
-def requests(provider: Any, server: ModelServer, _: Place) -> int:
-    outcome(provider, "This is a sentence. " * 100)
-    return len(server.asked)
-
-
-def artifacts(*contents: str) -> Seen:
-    """Return an observation of how many of some artifacts are taken."""
-    found = [{"artifact_type": "fact", "content": content, "confidence": 0.9, "source_turn": 1} for content in contents]
-
-    def show(provider: Any, server: ModelServer, _: Place) -> int:
-        server.replies["extract_artifacts"] = lambda _: {"artifacts": found}
-        try:
-            return len(provider.extract_artifacts([ExtractionTurn(1, TurnRole.USER, TEXT)]))
-        except InvalidResponse:
-            return -1
-
-    return show
-
-
-def asked_again(provider: Any, server: ModelServer, _: Place) -> int:
-    """Return how often a model is asked that cannot keep to the form of its answer."""
-    server.replies["summarize"] = lambda _: "perhaps"
-    retry = RetryConfig(**{**RETRY, "max_retries": 2, "initial_backoff": 1})
-    outcome(retrying_summarization(provider, Retry(retry, threading.Event())))
-    return len(server.asked)
-
-
-def instructions(provider: Any, server: ModelServer, _: Place) -> str:
-    outcome(provider)
-    return str(server.asked[-1].document["messages"][0]["content"])
-
-
-def own_prompts(place: Place) -> str:
-    for call, text in load_prompts("builtin").items():
-        (place.folder / f"{call}.txt").write_text(f"Mine. {text}")
-    return str(place.folder)
-
-
-def chat_cases() -> Sequence[Case]:
-    def case(knob: str, show: Seen, one: Any, other: Any) -> Case:
-        see = asked(SUMMARIZES, show)
-        return Case(f"{SUMMARIZES}.chat.{knob}", see, one, other, service(SUMMARIZES))
-
-    builtin = load_prompts("builtin")["summarize"]
-    limit = document("max_completion_tokens")
-    return (
-        case("max_input_tokens", requests, (64, 8), (1_000, 1)),
-        case("max_output_tokens", limit, (100, [100]), (200, [200])),
-        case("retry_invalid", asked_again, (False, 1), (True, 3)),
-        case("prompts", instructions, ("builtin", builtin), (own_prompts, f"Mine. {builtin}")),
-        case("temperature", document("temperature"), ("unsent", [None]), (0.5, [0.5])),
-    )
-
-
 # --- asking again ----------------------------------------------------------------------------------
 
 RETRY = {
@@ -418,7 +238,5 @@ def retry_cases() -> Sequence[Case]:
 
 CASES: tuple[Case, ...] = (
     *(case for section in (EMBEDS, EMBEDDED, SUMMARIZES) for case in provider_cases(section)),
-    *http_cases(EMBEDS),
-    *chat_cases(),
     *retry_cases(),
 )
