@@ -73,6 +73,10 @@ CASES: dict[str, tuple[list[Op], tuple[str, ...], list[str]]] = {
     ),
     "sound: undone by a restoration": ([BACKUP, writes(4, A), op(6, "overwrite", {"archive": "a"})], (), []),
     "lost by a restoration": ([writes(1, A), BACKUP, op(6, "overwrite", {"archive": "a"})], (), ["lost"]),
+    "sound: one record under a key": ([op(at, "once", {"key": "once 1"}, OK, "a-1") for at in (1, 2)], (), []),
+    "two records under a key": (
+        [op(at, "once", {"key": "once 1"}, OK, f"a-{at}") for at in (1, 2)], (), ["two records under one key"],
+    ),
     "an update lost": ([op(1, "count", {})], (), ["the counter is 0 in version 1, after 1 to 1 updates"]),
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Many processes use one tenant at the same time; clients and server are killed under them. Source: design section 10.
+"""Clients of PostgreSQL and their server are killed; processes hear each other's events. Source: design section 10.
 
-A second and two kills in ``make test``, 20 in ``make prove``; eight processes for a minute and 200 kills in
-``make soak``, recorded in ``docs/evidence/``. Source: issue (PostgreSQL), Done when.
+Two kills in ``make test``, 20 in ``make prove``, 200 in ``make soak``, recorded in ``docs/evidence/``. Source: issue
+(PostgreSQL), Done when.
 """
 
 from __future__ import annotations
@@ -20,20 +20,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.configs import USER
 from support.crash.processes import Child
 from support.crash.workload import check, settings_for
 from support.evidence import record, scale, seed
 from support.folders import open_folder
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.waits import holds_within, let_run
 
 import caliber
 
-MIXING = Path(__file__).parent / "mixing_process.py"
 TELLING = Path(__file__).parent / "telling_process.py"
 WRITING = Path(__file__).parent / "writing_process.py"
-PROCESSES, SECONDS = scale(2, 8), scale(1, 60)
 KILLS, LIVES_A_STORE = scale(20, 200, daily=2), 10
 DSN = "CALIBER_TEST_MANY_DSN"
 NO_LIMIT = pytest.mark.timeout(0 if os.environ.get("CALIBER_SOAK") else 300)
@@ -61,166 +58,6 @@ def on_postgres(schema: str, durability: str) -> dict[str, Any]:
 
 TOLD = {"storage__feed_dsn": f"env:{DSN}"}
 """Commits are told: the process that only listens hears every event."""
-
-
-# --- together ------------------------------------------------------------------------------------------
-
-
-class Mix:
-    """Processes that write, and one that listens, on one store that was just made."""
-
-    def __init__(self, path: str, overrides: dict[str, Any]) -> None:
-        self.settings = settings_for(path, **overrides)
-        caliber.create(self.settings)
-        with caliber.open(self.settings) as memory:
-            trajectory = memory.start_trajectory("shared", initiator=USER)
-            scope = memory.current_scope(trajectory.trajectory_id)
-            assert scope is not None
-            note = memory.add_note(entity="counter", entity_type="t", note_type="fact", content="0", confidence=1)
-        self.scope, self.counter = scope.scope_id, note.note_id
-        order = {
-            "path": path, "seconds": SECONDS, "epoch": time.time(),
-            "trajectory": str(trajectory.trajectory_id), "scope": str(scope.scope_id), "counter": str(note.note_id),
-        }  # fmt: skip
-        self.processes = []
-        for at in range(PROCESSES + 1):
-            # Half of them share commits among threads; the last one only listens.
-            threads = 0 if at == PROCESSES else 1 + at % 2
-            durability = {"storage__durability": "group" if at % 2 else "commit"}
-            own = {**order, "name": at, "threads": threads, "overrides": {**overrides, **durability}}
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(MIXING), json.dumps(own)],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                )
-            )  # fmt: skip
-
-    def _line(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        line = process.stdout.readline().strip()
-        assert line, process.communicate()[1]
-        return line
-
-    def _tell(self, word: object) -> None:
-        for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{word}\n")
-            process.stdin.flush()
-
-    def run(self) -> tuple[list[dict[str, Any]], dict[str, Any], int, int]:
-        """Return the results of each thread, the listener's events, and the counts of transactions and events."""
-        for process in self.processes:
-            assert self._line(process) == "ready"
-        self._tell("go on")
-        ends = [json.loads(self._line(process)) for process in self.processes]
-        assert [failure for end in ends for failure in end[2]] == []
-        writers = [writer for end in ends for writer in end[0]]
-        self._tell(sum(len(writer["made"]) for writer in writers))
-        last = [json.loads(self._line(process)) for process in self.processes]
-        assert [faults for faults, _ in last] == [[]] * len(last), "memory of a process differs from the store"
-        for process in self.processes:
-            _, errors = process.communicate(timeout=60)
-            assert (process.returncode, errors) == (0, "")
-        told = last[-1][1]
-        if told is not None:
-            assert_all_told(told, writers)
-        own = sum(end[4] for end in ends[:-1])
-        return writers, {**ends[-1][1], "told": told}, sum(end[3] for end in ends), own
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.communicate()
-
-
-def assert_all_told(told: list[str], writers: list[dict[str, Any]]) -> None:
-    """Assert that a process that made none of them heard of each event once, those of a thread in their order."""
-    maker = {made: at for at, writer in enumerate(writers) for made in writer["made"]}
-    assert len(told) == len(maker), "an event was heard twice, or never"
-    heard: list[list[str]] = [[] for _ in writers]
-    for one in told:
-        heard[maker[one]].append(one)
-    assert heard == [writer["made"] for writer in writers], "events were heard in another order"
-
-
-def assert_nothing_lost(mix: Mix, writers: list[dict[str, Any]]) -> dict[str, int]:
-    keys: dict[str, list[str]] = {}
-    for writer in writers:
-        for key, ids in writer["keys"].items():
-            assert keys.setdefault(key, ids) == ids, "two records under one idempotency key"
-    appended = {text: (number, sequence) for writer in writers for number, sequence, text in writer["appended"]}
-    assert len(appended) == sum(len(writer["appended"]) for writer in writers)
-    counted = sum(writer["counted"] for writer in writers)
-    kept = {one for writer in writers for one in writer["kept"]}
-    tokens = [token for writer in writers for token in writer["tokens"]]
-    assert len(set(tokens)) == len(tokens), "two holders were given one fencing token"
-    with caliber.open(mix.settings) as memory:
-        stored = memory.storage.turns.list_by_scope(mix.scope)
-        assert [turn.sequence for turn in stored] == list(range(len(appended) + len(keys)))
-        assert [turn.turn_number for turn in stored] == list(range(len(stored)))
-        found = {turn.text: (turn.turn_number, turn.sequence) for turn in stored if not turn.idempotency_key}
-        assert found == appended
-        assert {str(turn.turn_id) for turn in stored if turn.idempotency_key} == {ids[0] for ids in keys.values()}
-        notes = [note for note in memory.storage.notes.all() if note.idempotency_key]
-        assert {str(note.note_id) for note in notes} == {ids[1] for ids in keys.values()}
-        assert len(notes) == len(keys)
-        counter = memory.get(mix.counter)
-        assert (counter.content, counter.version) == (str(counted), 1 + counted), "an update was lost"
-        assert {str(artifact.artifact_id) for artifact in memory.storage.artifacts.all()} == kept
-        assert memory.admin.verify() == []
-    raced = sum(sum(key in writer["keys"] for writer in writers) > 1 for key in keys)
-    return {"turns": len(appended), "counted": counted, "keys": len(keys), "raced": raced, "tokens": len(tokens)}
-
-
-def prove(name: str, what: str, mix: Mix) -> None:
-    try:
-        writers, listened, retried, heard = mix.run()
-        figures = assert_nothing_lost(mix, writers)
-    finally:
-        mix.close()
-    assert all(len(writer["appended"]) > 2 for writer in writers), "one hardly got to write"
-    assert figures["raced"] > 0, "no two processes wrote under one key"
-    assert listened["seen"] > 1, "the listener heard of nobody"
-    told = {}
-    if listened["told"] is not None:
-        assert listened["told"], "nobody told of an event"
-        told = {"events of others heard by a process that only listens, each once and in order": len(listened["told"])}
-    record(
-        name,
-        f"Many processes on {what}",
-        {
-            "writing processes": PROCESSES,
-            "threads that write": len(writers),
-            "seconds": SECONDS,
-            "turns appended to one scope, numbered without gaps": figures["turns"],
-            "conditional updates of one record, none lost": figures["counted"],
-            "of them told of a lost race and done again": sum(writer["lost_races"] for writer in writers),
-            "idempotency keys, each with one record": figures["keys"],
-            "of them written by several processes": figures["raced"],
-            "fencing tokens, each given once": figures["tokens"],
-            "records deleted again": sum(len(writer["deleted"]) for writer in writers),
-            "windows assembled at the latest state": sum(writer["windows"] for writer in writers),
-            "transactions tried again inside": retried,
-            "events heard by each process of its own commits, each once and in order": heard,
-            **told,
-            "looks of a process that only listens, never backwards": listened["looks"],
-            "mirrors that differ from the store at the end": 0,
-        },
-    )
-
-
-@NO_LIMIT
-def test_processes_on_one_tenant(server: LocalServer) -> None:
-    # issue, Done when: no lost update, no duplicate, mirrors equal, every event once and in order
-    overrides = {**on_postgres("many", "commit"), **TOLD}
-    prove("many-processes-postgres", "one PostgreSQL tenant", Mix(f"env:{DSN}", overrides))
-
-
-@pytest.mark.soak
-@NO_LIMIT
-def test_processes_on_one_file(tmp_path: Path) -> None:
-    overrides = {"storage__busy_timeout_ms": 60_000}
-    prove("many-processes-sqlite", "one SQLite file", Mix(str(tmp_path / "store.db"), overrides))
 
 
 # --- killed --------------------------------------------------------------------------------------------

@@ -240,7 +240,7 @@ class Judge:
 
     def faults(self) -> list[str]:
         """Return everything that is not as it was promised."""
-        parts = (self._texts, self._half_batches, self._facts, self._copies, self._counter, self._board)
+        parts = (self._texts, self._half_batches, self._facts, self._copies, self._counter, self._board, self._keys)
         return [fault for part in (*parts, self._results, self._errors) for fault in part()]
 
     def _errors(self) -> list[str]:
@@ -376,6 +376,17 @@ class Judge:
         scope = self._world["scope"].replace("-", "")
         numbers = [row[2] for row in self._rows["turn"] if row[3] == scope]
         return [] if sorted(numbers) == list(range(len(numbers))) else [f"turns of the board are numbered {numbers}"]
+
+    def _keys(self) -> list[str]:
+        """Return the idempotency keys that have several records: those that calls were given, or those stored."""
+        ids: dict[str, list[str]] = defaultdict(list)
+        for key, content, *_ in self._rows["note"]:
+            ids[content or ""].append(key)
+        given = {op.given["key"] for op in self._ops if op.name == "once" and op.outcome == OK}
+        for op in self._ops:
+            if op.name == "once" and op.outcome == OK and not self._overwriting:
+                ids[op.given["key"]].append(op.result.replace("-", ""))
+        return [f"two records under one key: {key}, {set(ids[key])}" for key in given if len(set(ids[key])) > 1]
 
     def _results(self) -> list[str]:
         """Return the answers that tell of a fault."""

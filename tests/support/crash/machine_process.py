@@ -32,6 +32,8 @@ STATEMENTS: Final = ("I live in Graz.", "I like green tea.", "I work as a nurse.
 SIZES: Final = (20, 60, 300, 3_000, 20_000)
 PATIENCE: Final = 20
 """Tries to open the store again."""
+ONCE_US: Final = 125_000
+"""The time for which every process writes under the same idempotency key."""
 HELD_TASKS: Final = 6
 """A worker forgets older tasks of its own."""
 
@@ -236,6 +238,19 @@ def count(worker: Worker) -> None:
     worker.do("count", call)
 
 
+def once(worker: Worker) -> None:
+    """Write what every process writes at this time, under one key: all are given one record."""
+    key = f"once {now_us() // ONCE_US}"
+
+    def call() -> str:
+        made = worker.memory.add_note(
+            entity="once", entity_type="topic", note_type="fact", confidence=0.5, content=key, idempotency_key=key
+        )
+        return str(made.note_id)
+
+    worker.do("once", call, key=key)
+
+
 def look(worker: Worker) -> None:
     task = worker.task()
 
@@ -381,6 +396,7 @@ OPERATIONS: Final[dict[str, tuple[int, Callable[[Worker], None]]]] = {
     "note": (30, note),
     "artifact": (20, artifact),
     "count": (20, count),
+    "once": (15, once),
     "start": (8, start),
     "look": (8, look),
     "forget": (3, forget),
