@@ -15,8 +15,8 @@ import pytest
 from retrieval import ablation, tuning
 from retrieval.asking import Stores, ask_baseline
 from retrieval.baseline import K1, LEND_FAR, LEND_NEAR, B, Baseline
-from retrieval.conversations import BadData, load, load_all
-from retrieval.measures import MEASURES, Scored, bootstrap, measure
+from retrieval.conversations import load, load_all
+from retrieval.measures import MEASURES, bootstrap, measure
 from support.bench.talks import TALK
 
 import caliber
@@ -76,19 +76,6 @@ def test_the_baseline_scores_and_lends_as_written() -> None:
 # --- data ---------------------------------------------------------------------------------------
 
 
-def test_a_list_of_conversations_is_read_as_the_benchmark_publishes_it(tmp_path: Path) -> None:
-    sessions = {name: value for name, value in TALK.items() if name != "qa"}
-    listed = [{"sample_id": "conv-1", "conversation": sessions, "qa": TALK["qa"]}, TALK]
-    for name, content in (("one", TALK), ("many", listed)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    (one,) = load(tmp_path / "one.json")
-    first, second = load(tmp_path / "many.json")
-    assert (first.name, second.name) == ("conv-1", "2")
-    assert first.turns == second.turns == one.turns
-    assert first.questions == second.questions == one.questions
-    assert [question.number for question in one.questions] == [1, 2]
-
-
 def test_a_conversation_is_read_in_the_order_it_was_held(data: Path) -> None:
     (talk,) = load(data / "talk.json")
     assert [turn.name for turn in talk.turns] == ["D1:1", "D1:2", "D1:3", "D2:1", "D10:1", "D10:2"]
@@ -99,15 +86,6 @@ def test_a_conversation_is_read_in_the_order_it_was_held(data: Path) -> None:
         ("Where did Tomas run a marathon?", ["D2:1"]),
         ("What did Ines adopt?", ["D1:1", "D1:3"]),
     ]
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"session_1": []}', '{"session_1": [{}], "qa": []}'])
-def test_what_is_no_conversation_is_refused_by_name(content: str, tmp_path: Path) -> None:
-    (tmp_path / "wrong.json").write_text(content)
-    with pytest.raises(BadData, match=r"wrong\.json"):
-        load_all(tmp_path)
-    with pytest.raises(BadData, match="holds no conversations"):
-        load_all(tmp_path / "nowhere")
 
 
 # --- asking -------------------------------------------------------------------------------------
@@ -141,24 +119,6 @@ def test_every_knob_that_the_bench_turns_exists(tmp_path: Path) -> None:
         caliber.profiles.reference(tmp_path / "a.db", **overrides)
     assert [dict(off) for _, off in ablation.switched_on()][-1] == {}, "the last step is the profile"
     assert set().union(*(names for _, names in ablation.STEPS)) == set(ablation.OFF)
-
-
-def test_leave_one_out_chooses_on_the_others() -> None:
-    # The second point does best on a and b, the third on c alone; c must be answered with what suits a and b.
-    levels = {"p0": (0.2, 0.2, 0.2), "p1": (0.6, 0.6, 0.1), "p2": (0.1, 0.1, 0.9)}
-    tried = [{"point": name} for name in levels]
-
-    def ask(overrides: ablation.Overrides) -> Scored:
-        values = zip("abc", levels[overrides["point"]], strict=True)
-        return Scored({name: np.full((4, len(MEASURES)), level) for name, level in values})
-
-    tuned = tuning.leave_one_out(tried, ask)
-    assert tuned.chosen["c"] == {"point": "p1"}
-    assert tuned.chosen["a"] == {"point": "p2"}, "on b and c together the third wins"
-    assert tuned.held_out.by_conversation["c"][0, 0] == 0.1
-    assert tuned.held_out.mean("recall@10") == pytest.approx((0.1 + 0.1 + 0.1) / 3)
-    assert tuned.recalls == pytest.approx((0.2, (0.6 + 0.6 + 0.1) / 3, (0.1 + 0.1 + 0.9) / 3))
-    assert tuning.draws(5) == tuning.draws(5)
 
 
 def test_the_program_prints_tables_or_one_document(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

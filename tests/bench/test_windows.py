@@ -18,14 +18,9 @@ from retrieval.windows import (
     SEARCH_AND_FILL,
     TASKS,
     WITH_DAYS,
-    Asked,
     ask_windows,
-    lines_that_fit,
 )
 from support.bench.talks import TALK
-
-import caliber
-from caliber.cli.evaluating.evidence import Held
 
 
 @pytest.fixture
@@ -90,60 +85,7 @@ def test_the_program_prints_tables_or_one_document(
     assert "holds no conversations" in capsys.readouterr().err
 
 
-def test_search_constants_may_be_those_chosen_on_other_conversations(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = tmp_path / "chosen.json"
-    # One hit cannot hold the two turns that answer the second question.
-    only_one = {"search.limit_max": 1, "search.default_limit": 1}
-    chosen.write_text(json.dumps({"tuned": {"chosen_without": {"talk": only_one}}}))
-    options = ["--data", str(data), "--budgets", "500", "--tasks", "new", "--json"]
-    figures = []
-    for more in ([], ["--held-out", str(chosen)]):
-        assert windows.main([*options, *more]) == 0
-        document = json.loads(capsys.readouterr().out)
-        figures.append(document["rows"][0]["budgets"]["500"]["held"])
-    assert figures[0] == 1
-    assert figures[1] <= 0.75
-
-
 # --- variants -----------------------------------------------------------------------------------
-
-
-def test_parts_are_switched_on_one_by_one_until_the_profile(tmp_path: Path) -> None:
-    config = caliber.profiles.reference(tmp_path / "a.db")
-    steps = list(variants.switched_on())
-    assert steps[-1].knobs == {}, "the last step is the profile"
-    assert [len(step.knobs) for step in steps] == sorted((len(step.knobs) for step in steps), reverse=True)
-    for step in steps:
-        assert step.missing(config) == []
-        caliber.profiles.reference(tmp_path / "a.db", **step.knobs)
-    profile = config.to_mapping()
-    assert all(variants.value_at(profile, knob) != off for knob, off in variants.OFF.items()), "a step changes nothing"
-
-
-def asked(group: str, share: int, where: str = NEW) -> Asked:
-    held = frozenset(str(number) for number in range(share))
-    return Asked("question 1", "why?", where, (), Held(100, 10, held, 0, 0), group)
-
-
-def test_leave_one_out_takes_the_variant_that_is_best_on_the_others() -> None:
-    # The second is best on a and b, the third on c alone: c must be answered with the second.
-    levels = {"one": (2, 2, 2), "two": (6, 6, 1), "three": (1, 1, 9)}
-    tried = {
-        name: [asked(group, share) for group, share in zip("abc", shares, strict=True)]
-        for name, shares in levels.items()
-    }
-    # Search and fill is the same under all, and decides nothing.
-    for name, items in tried.items():
-        items.append(asked("c", 9 if name == "one" else 0, SEARCH_AND_FILL))
-    chosen = variants.choose(tried)
-    assert chosen is not None
-    assert chosen.names == {"a": "three", "b": "three", "c": "two"}
-    assert sorted((item.group, len(item.window.held)) for item in chosen.asked if item.where == NEW) == [
-        ("a", 1), ("b", 1), ("c", 1),
-    ]  # fmt: skip
-    assert variants.choose({"one": [asked("a", 1)]}) is None
 
 
 def test_variants_are_measured_beside_the_profile(
@@ -170,19 +112,3 @@ def test_variants_are_measured_beside_the_profile(
     text = capsys.readouterr().out
     assert "left out, for want of recall.telepathy: of tomorrow" in text
     assert "the one chosen on the others" in text
-
-
-def test_lines_fit_until_the_first_that_does_not() -> None:
-    lines = ["aaaa", "b", "cccccccc", "", "d"]
-
-    def plainly(budget: int) -> int:
-        used = 0
-        for count, line in enumerate(lines):
-            used += len(line) + 1
-            if used > budget:
-                return count
-        return len(lines)
-
-    for budget in range(25):
-        assert lines_that_fit(lines, len, budget) == plainly(budget)
-    assert lines_that_fit([], len, 5) == 0

@@ -131,15 +131,6 @@ def test_token_spans_equal_single_estimates(
     assert found.tolist() == [estimator.tokens_of_length(int(n)) for n in np.diff(offsets)]
 
 
-@pytest.mark.parametrize("path", EVERY)
-@searched(texts=st.lists(st.text(max_size=30), max_size=6), divisor=DIVISORS)
-def test_token_batch_equals_single_estimates(path: str, texts: list[str], divisor: float) -> None:
-    estimator = kernels.BytesEstimator(divisor)
-    with running_on(path):
-        found = kernels.estimate_tokens_batch(texts, estimator=estimator)
-        assert found.tolist() == [kernels.estimate_tokens(text, estimator=estimator) for text in texts]
-
-
 @pytest.mark.parametrize("path", COMPILED)
 @searched(length=st.integers(0, 2**62), divisor=DIVISORS)
 @example(length=2**62, divisor=1000)
@@ -169,25 +160,6 @@ EMOJI = st.sampled_from(
     ["\U0001f468", "\u200d", "\U0001f3fd", "\ufe0f", "\u20e3", "\U0001f1e9", "\U0001f1ea", "\u0301", "\r", "\n", " "]
 )
 TEXTS = st.lists(EMOJI | st.characters(), max_size=40).map("".join)
-
-
-@given(text=TEXTS, limit=st.integers(-2, 60), divisor=DIVISORS)
-def test_truncation_keeps_its_promises(text: str, limit: int, divisor: float) -> None:  # C-309, C-310
-    estimator = kernels.BytesEstimator(divisor)
-    cut = kernels.truncate_to_tokens(text, limit, estimator=estimator)
-    if limit <= 0:
-        assert cut == ""
-        return
-    assert kernels.estimate_tokens(cut, estimator=estimator) <= limit
-    if kernels.estimate_tokens(text, estimator=estimator) <= limit:
-        assert cut == text
-        return
-    kept = cut.removesuffix("...") if not text.startswith(cut) else cut
-    assert text.startswith(kept)
-    rest = text[len(kept) :]
-    gap = len(rest) - len(rest.lstrip())
-    # Either a boundary between clusters, or only white space was dropped from one.
-    assert any(graphemes.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
 
 
 @given(text=TEXTS)

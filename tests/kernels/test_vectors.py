@@ -155,17 +155,6 @@ def test_masks_of_both_types_select_rows() -> None:
     np.testing.assert_array_equal(found, matrix.topk(query, 20, mask=chosen.astype(np.uint8) * 7)[0])
 
 
-def test_topk_many_equals_topk() -> None:
-    matrix = kernels.VectorMatrix(8)
-    matrix.append(rows(200))
-    queries = rows(7, seed=5)
-    mask = np.arange(200) % 2 == 0
-    for query, (ids, scores) in zip(queries, matrix.topk_many(queries, 9, mask=mask), strict=True):
-        alone = matrix.topk(query, 9, mask=mask)
-        np.testing.assert_array_equal(ids, alone[0])
-        np.testing.assert_array_equal(scores, alone[1])
-
-
 def test_results_are_the_callers_own() -> None:
     matrix = kernels.VectorMatrix(8)
     matrix.append(rows(3))

@@ -20,7 +20,7 @@ from support.configs import USER
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 from support.inspection import inspect, replaced
-from support.localserver.server import LocalServer
+from support.local_server import LocalServer
 from support.waits import until
 
 import caliber
@@ -115,20 +115,6 @@ def test_knobs_of_one_adapter_are_refused_by_the_other() -> None:
     with pytest.raises(MultipleErrors) as caught:
         caliber.profiles.reference("a.db", **{"storage.pool_max": 3})
     assert [error.context["field"] for error in caught.value.errors] == ["storage.pool_max"]
-
-
-def test_store_that_was_never_created_says_what_to_run(pg: PostgresBackend) -> None:
-    with pytest.raises(Unavailable, match="caliber create") as caught:
-        caliber.open(pg.config(storage__schema_name="never_made"))
-    assert caught.value.context["reason"] == "missing"
-    assert not caught.value.retryable
-
-
-def test_creating_twice_is_a_conflict_and_exist_ok_is_not(pg: PostgresBackend) -> None:
-    pg.store()
-    with pytest.raises(Conflict, match="exist_ok"):
-        caliber.create(pg.config())
-    caliber.create(pg.config(), exist_ok=True)
 
 
 def test_schema_of_somebody_else_is_left_alone(pg: PostgresBackend) -> None:
@@ -310,17 +296,6 @@ def test_out_of_connections_is_said(pg: PostgresBackend) -> None:
 
 
 # --- races -------------------------------------------------------------------------------------------
-
-
-def test_lost_race_is_tried_again_until_it_is_won(pg: PostgresBackend) -> None:
-    # C-469, K-082: read, add one, write, in two stores as two processes have them
-    stores = [pg.store(), pg.store()]
-    trajectory = plain(TRAJECTORY)
-    stores[0].write(lambda uow: uow.insert(TRAJECTORY, trajectory))
-    ends = together(6, lambda at: [add_one(stores[at % 2], trajectory) for _ in range(15)])
-    assert [end for end in ends if isinstance(end, BaseException)] == []
-    stored = stores[0].write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes))
-    assert (stored.turn_count, stored.version) == (90, 91)
 
 
 def test_work_that_is_done_again_tells_of_its_events_once(pg: PostgresBackend) -> None:
@@ -713,47 +688,6 @@ def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: Postg
     admin("DROP DATABASE neighbour")
 
 
-def test_own_commits_are_not_read_back(pg: PostgresBackend) -> None:
-    memory, other = pg.open(), pg.open()
-    memory.flush()
-    inspect(memory).snapshot("latest")
-    applied = memory.admin.stats()["resident"]["applied_foreign"]
-    for at in range(5):
-        note(memory, f"own {at}")
-    note(other, "theirs")
-    inspect(memory).snapshot("latest")
-    news = memory.admin.stats()["resident"]["applied_foreign"] - applied
-    assert 1 <= news <= 3, "the note, its vector, what the other's reads left behind"
-    assert memory.admin.verify() == []
-
-
-def test_writers_of_two_processes_and_their_readers_agree(pg: PostgresBackend) -> None:
-    handles = [pg.open(resident__feed_poll_ms=5), pg.open(resident__feed_poll_ms=5)]
-    trajectory = handles[0].start_trajectory("goal", initiator=USER)
-    scope = handles[0].current_scope(trajectory.trajectory_id)
-    assert scope is not None
-    for memory in handles:
-        inspect(memory).snapshot("latest")
-
-    def write(at: int) -> None:
-        memory = handles[at % 2]
-        for number in range(12):
-            memory.append_turn(scope.scope_id, role="user", content=f"{at}.{number}")
-            kept = note(memory, f"note {at}.{number}")
-            assert memory.get(kept.note_id).content == kept.content, "one's own write is there at once"
-            if number % 3 == 0:
-                memory.storage.notes.delete(kept.note_id)
-
-    assert [end for end in together(4, write) if end is not None] == []
-    for memory in handles:
-        memory.flush()
-    for memory in handles:
-        inspect(memory).snapshot("latest")
-        assert memory.admin.verify() == []
-        turns = memory.storage.turns.list_by_scope(scope.scope_id)
-        assert [turn.sequence for turn in turns] == list(range(48))
-
-
 # --- values ------------------------------------------------------------------------------------------
 
 
@@ -772,22 +706,6 @@ def test_json_comes_back_as_it_went_in(pg: PostgresBackend, payload: dict[str, A
     stored = store.write(lambda uow: uow.get(EVENT, event.event_id.bytes)).payload
     assert stored == payload
     assert repr(stored) == repr(dict(sorted(payload.items())) if "a\0b" not in payload else stored)
-
-
-def test_errors_hold_no_values(pg: PostgresBackend) -> None:
-    # design section 10: no row values, keys or DSNs in error messages
-    store = pg.store()
-    secret = "a very private sentence"
-    taken = plain(NOTE, idempotency_key=secret, content=secret)
-    store.write(lambda uow: uow.insert(NOTE, taken))
-    with pytest.raises(Conflict) as caught:
-        store.write(lambda uow: uow.insert(NOTE, plain(NOTE, fingerprint=b"9" * 32, idempotency_key=secret)))
-    told = "".join(traceback.format_exception(caught.value))
-    assert secret not in told.replace(__file__, "")
-    with pytest.raises(StorageError) as broken:
-        store.write(lambda uow: uow.insert(NOTE, plain(NOTE, content=secret, confidence=7.0)))
-    assert secret not in str(broken.value)
-    assert secret not in str(broken.value.__cause__)
 
 
 def test_facts_name_the_driver(pg: PostgresBackend) -> None:

@@ -212,27 +212,6 @@ def test_path_that_no_file_system_takes_is_said(tmp_path: Path) -> None:
         assert not caught.value.retryable
 
 
-# --- the disk ----------------------------------------------------------------------------------------
-
-
-def test_full_disk_says_what_is_free(file_backend: Any) -> None:
-    # issue, Bad input: out of disk (free bytes said)
-    memory = file_backend.open(embedding_provider=None)
-    task = memory.start_trajectory("goal", initiator=USER)
-    scope = memory.current_scope(task.trajectory_id)
-    connection = inspect(memory).connection
-    connection.command(f"PRAGMA max_page_count = {connection.pragma('page_count') + 5}")
-    with pytest.raises(Unavailable, match=r"\d+ bytes are free there") as caught:
-        memory.append_turn(scope.scope_id, role="user", content=b"x" * 200_000)
-    assert caught.value.context["reason"] == "disk full"
-    assert caught.value.context["free_bytes"] > 0
-    assert caught.value.retryable
-    connection.command("PRAGMA max_page_count = 1000000")
-    memory.append_turn(scope.scope_id, role="user", content="after")
-    assert memory.storage.turns.count() == 1
-    assert memory.admin.verify() == []
-
-
 # --- locks -------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -234,32 +235,29 @@ def test_interrupt_of_the_main_thread_at_any_line_is_its_own(backend: Any, stand
         assert not inspect(store).waiting
 
 
+def interrupted(backend: Any, patch: pytest.MonkeyPatch, store: Any, *, is_sent: bool = True) -> None:
+    """Interrupt the main thread's COMMIT: as soon as it is answered, or before it is sent."""
+    kind, name = (
+        (PgConnection, "exchange") if backend.adapter == "postgres" else (type(inspect(store).connection), "command")
+    )
+    run = getattr(kind, name)
+
+    def around(self: Any, *asked: Any) -> Any:
+        if threading.current_thread() is not MAIN or "COMMIT" not in str(getattr(asked[-1], "arguments", asked[-1])):
+            return run(self, *asked)
+        results = run(self, *asked) if is_sent else None
+        signal.raise_signal(signal.SIGINT)
+        return results
+
+    patch.setattr(kind, name, around)
+
+
 @pytest.mark.usefixtures("leading")
 def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> None:
     memory = backend.open(storage__durability="group")
     store = inspect(memory).store
-
     with pytest.MonkeyPatch.context() as patch:
-        if backend.adapter == "postgres":
-            exchange = PgConnection.exchange
-
-            def answered(self: Any, *commands: Any) -> Any:
-                results = exchange(self, *commands)
-                if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
-                    signal.raise_signal(signal.SIGINT)
-                return results
-
-            patch.setattr(PgConnection, "exchange", answered)
-        else:
-            command = type(inspect(store).connection).command
-
-            def done(self: Any, text: str) -> Any:
-                rows = command(self, text)
-                if threading.current_thread() is MAIN and text == "COMMIT":
-                    signal.raise_signal(signal.SIGINT)
-                return rows
-
-            patch.setattr(type(inspect(store).connection), "command", done)
+        interrupted(backend, patch, store)
         crowd = Crowd(store)
         end = crowd.led_by_me(insert, [insert] * 3)
     assert isinstance(end, KeyboardInterrupt)
@@ -271,72 +269,29 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
 
 @pytest.mark.usefixtures("leading")
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> None:
-    """Nobody knows then whether the COMMIT stands: companions are told so, and do not write a second time."""
+@pytest.mark.parametrize("outcome", ["asked for, and interrupted again", "unknown", "not sent"])
+def test_interrupt_of_a_commit_is_the_threads_own(backend: Any, outcome: str) -> None:
+    """Companions hear that nobody knows the outcome of a COMMIT, and write again where it was not sent."""
     store = backend.store(storage__durability="group")
-    exchange = PgConnection.exchange
-
-    def answered(self: Any, *commands: Any) -> Any:
-        results = exchange(self, *commands)
-        if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
-            signal.raise_signal(signal.SIGINT)
-        return results
 
     def asked(*_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.MonkeyPatch.context() as patch, replaced(inspect(store).writer, "cut_off", asked):
-        patch.setattr(PgConnection, "exchange", answered)
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        interrupted(backend, patch, store, is_sent=outcome != "not sent")
+        if outcome == "unknown":
+            patch.setattr("caliber.backends.postgres.writing.writer.was_committed", lambda *_: None)
+        elif outcome != "not sent":
+            stack.enter_context(replaced(inspect(store).writer, "cut_off", asked))
         crowd = Crowd(store)
         end = crowd.led_by_me(insert, [insert] * 3)
     assert isinstance(end, KeyboardInterrupt)
-    assert [getattr(crowd.ends[at], "reason", None) for at in range(3)] == ["outcome unknown"] * 3, crowd.ends
-    assert count(store, TRAJECTORY) == 4, "written once: the COMMIT did stand"
-    assert_free(store)
-
-
-@pytest.mark.usefixtures("leading")
-@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_interrupt_of_a_commit_whose_outcome_nobody_knows(backend: Any) -> None:
-    """The interrupt is not swallowed: it is its thread's own, and only companions hear of the outcome instead."""
-    store = backend.store(storage__durability="group")
-    exchange = PgConnection.exchange
-
-    def answered(self: Any, *commands: Any) -> Any:
-        results = exchange(self, *commands)
-        if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
-            signal.raise_signal(signal.SIGINT)
-        return results
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PgConnection, "exchange", answered)
-        patch.setattr("caliber.backends.postgres.writing.writer.was_committed", lambda *_: None)
-        crowd = Crowd(store)
-        end = crowd.led_by_me(insert, [insert] * 3)
-    assert isinstance(end, KeyboardInterrupt)
-    assert {crowd.ends[at].context["reason"] for at in range(3)} == {"outcome unknown"}, crowd.ends
-    assert_free(store)
-
-
-@pytest.mark.usefixtures("leading")
-@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
-    """The transaction ends with its connection and is known to have come to nothing: companions write again."""
-    store = backend.store(storage__durability="group")
-    exchange = PgConnection.exchange
-
-    def unsent(self: Any, *commands: Any) -> Any:
-        if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
-            signal.raise_signal(signal.SIGINT)
-        return exchange(self, *commands)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PgConnection, "exchange", unsent)
-        crowd = Crowd(store)
-        end = crowd.led_by_me(insert, [insert] * 3)
-    assert isinstance(end, KeyboardInterrupt)
-    assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
-    assert count(store, TRAJECTORY) == 3
+    if outcome == "not sent":
+        assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
+        assert count(store, TRAJECTORY) == 3
+    else:
+        assert {crowd.ends[at].context["reason"] for at in range(3)} == {"outcome unknown"}, crowd.ends
+        assert count(store, TRAJECTORY) == 4, "written once: the COMMIT did stand"
     assert_free(store)
 
 

@@ -18,10 +18,7 @@ from support.waits import until
 import caliber
 from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
-from caliber.schema.relations import NOTE, TRAJECTORY
-from caliber.storage.protocol import Store
-from caliber.storage.write import group
-from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.schema.relations import TRAJECTORY
 
 DURABILITIES = ("commit", "group")
 
@@ -55,55 +52,6 @@ def test_commit_durability_commits_each_alone(backend: Any) -> None:
     before = store.facts()["commits"]
     together(6, lambda at: store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY))))
     assert store.facts()["commits"] - before == 6
-
-
-def test_one_failing_work_in_a_group_does_not_harm_the_others(backend: Any) -> None:
-    store = backend.store(storage__durability="group")
-    taken = plain(NOTE)
-    store.write(lambda uow: uow.insert(NOTE, taken))
-    gate = Gate(store)
-    results: list[Any] = []
-    done = threading.Thread(target=lambda: results.extend(together(9, lambda at: _group_member(store, taken, at))))
-    done.start()
-    until(lambda: inspect(store).waiting == 9)
-    gate.open()
-    done.join(60)
-    assert [type(result).__name__ for result in results] == [
-        "int", "Conflict", "ZeroDivisionError", "int", "Conflict", "ZeroDivisionError", "int", "Conflict",
-        "ZeroDivisionError",
-    ]  # fmt: skip
-    assert count(store, TRAJECTORY) == 3, "what a failing work wrote before it failed is gone"
-    assert count(store, NOTE) == 1
-    tracebacks = {id(result.__traceback__) for result in results if isinstance(result, Exception)}
-    assert len(tracebacks) == 6, "threads do not share an error"
-
-
-def _group_member(store: Store, taken: Any, at: int) -> Any:
-    def work(uow: UnitOfWork) -> Any:
-        ordinal = uow.insert(TRAJECTORY, plain(TRAJECTORY))
-        if at % 3 == 1:
-            uow.insert(NOTE, taken)
-        if at % 3 == 2:
-            _ = 1 / 0
-        return ordinal
-
-    return store.write(work)
-
-
-def test_group_is_no_larger_than_its_limit(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "GROUP_MAX_BATCH", 3)
-    store = backend.store(storage__durability="group")
-    before = store.facts()["commits"]
-    gate = Gate(store)
-    done = threading.Thread(
-        target=lambda: together(8, lambda at: store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY))))
-    )
-    done.start()
-    until(lambda: inspect(store).waiting == 8)
-    gate.open()
-    done.join(60)
-    assert count(store, TRAJECTORY) == 8
-    assert store.facts()["commits"] - before >= 1 + 3
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

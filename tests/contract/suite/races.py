@@ -128,8 +128,9 @@ def test_failing_work_harms_nobody_beside_it(contract: Contract) -> None:
 
         return store.write(work)
 
-    names = [type(result).__name__ for result in together(9, member)]
-    assert names == ["int", "Conflict", "ZeroDivisionError"] * 3
+    results = together(9, member)
+    assert [type(result).__name__ for result in results] == ["int", "Conflict", "ZeroDivisionError"] * 3
+    assert len({id(error.__traceback__) for error in _failures(results)}) == 6, "threads do not share an error"
     assert count(store, TRAJECTORY) == 3, "what a failing work wrote before it failed is gone"
     assert count(store, NOTE) == 1
 
