@@ -167,7 +167,7 @@ class Filling:
         self.codes[place] = code
 
     def _freed(self, place: int) -> int:
-        """Return what a candidate takes in the window, which it leaves: the lines of a passage share their lead."""
+        """Return the tokens of a candidate that leaves the window: the lines of a passage share their lead."""
         plan, section = self.plan, self.section[place]
         cost = next((item.room for item in self.truncations if item.place == place), self.cost[place])
         if self.passage[place]:

@@ -227,7 +227,7 @@ class TurnReader:
         return entries & _LENGTH_MASK, (entries & _CALLS_BIT) != 0
 
     def _known(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what is remembered of turns, worked out where it is not yet."""
+        """Return the remembered counts of turns, made where they are missing."""
         ordinals = self.turns.column("ordinal")[rows]
         versions = self.turns.column("version")[rows]
         entries = self._table.lookup(ordinals)
