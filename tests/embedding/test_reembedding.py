@@ -375,23 +375,6 @@ def test_with_the_old_model_down_the_new_one_is_filled_all_the_same(store: Path)
         assert len(vectors_of(memory, NEW_NAME)) == 53
 
 
-def test_two_programs_fill_it_and_nothing_is_there_twice(store: Path) -> None:
-    providers = [Counting("newer", 48), Counting("newer", 48)]
-    changes = {"previous_embedding_provider": OLD, "embedding.batch_size": 2, "resident.feed_poll_ms": 20}
-    changes |= {"embedding.reembed_pause_ms": 5}
-    with contextlib.ExitStack() as stack:
-        one, other = (
-            stack.enter_context(caliber.open(settings(store, NEW, **changes), embedding_provider=provider))
-            for provider in providers
-        )
-        until(lambda: states(one)[NEW_NAME] == "active")
-        until(lambda: inspect(other).resident.snapshot.space_in_use == inspect(one).resident.snapshot.space_in_use)
-        assert other.search("what is known of 7").status == "ok"
-        assert len(vectors_of(one, NEW_NAME)) == 50
-        assert sum(len(provider.asked) for provider in providers) <= 52, "one fills, the other need not"
-        assert one.admin.verify() == other.admin.verify() == []
-
-
 def test_a_program_of_the_old_model_says_that_it_cannot_answer_any_more(store: Path) -> None:
     with caliber.open(settings(store, OLD, **{"resident.feed_poll_ms": 0})) as before:
         assert before.search("what is known of 7").status == "ok"

@@ -156,7 +156,8 @@ class LocalServer:
             os.kill(member, signal.SIGKILL)
         until(lambda: not any(map(is_alive, family)), "every process has ended")
         # Where nobody reaps it, a dead server passes for a living one, and none would start beside it.
-        (self.data_directory / "postmaster.pid").unlink()
+        for lock in (self.data_directory / "postmaster.pid", self.home / f".s.PGSQL.{self.port}.lock"):
+            lock.unlink()
 
     def close(self) -> None:
         """Stop the server and remove its temporary folder. A forked child leaves both to its parent."""
