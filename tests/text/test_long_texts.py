@@ -65,9 +65,11 @@ def seconds(call: Callable[[], Any]) -> float:
 
 def too_slow(read: Callable[[str], Any], part: str) -> str | None:
     times = [seconds(lambda size=size: read((part * size)[:size])) for size in (SHORT, LONG)]
-    if times[1] > SOON_S and times[1] > GROWTH * times[0]:
-        return f"{part!r}: {times[0]:.2f} s for {SHORT} characters, {times[1]:.2f} s for {LONG}"
-    return None
+    for _ in range(3):  # what is slow is slow each time: a collection of garbage, or another thread, is not
+        if times[1] <= SOON_S or times[1] <= GROWTH * times[0]:
+            return None
+        times[1] = min(times[1], seconds(lambda: read((part * LONG)[:LONG])))
+    return f"{part!r}: {times[0]:.2f} s for {SHORT} characters, {times[1]:.2f} s for {LONG}"
 
 
 @pytest.mark.parametrize("name", READERS)
