@@ -251,9 +251,11 @@ def _fill_following(state: Filling, places: list[int]) -> None:
 def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:
     """Fill the floor of one section, until hardly anything of it is left."""
     for place in places:
-        if state.used_in[state.section[place]] + state.least > floor:
+        room = floor - state.used_in[state.section[place]]
+        if room < state.least:
             return
-        state.admit(place, floor)
+        if state.cost[place] <= room + state.hole:
+            state.admit(place, floor)
 
 
 def _cut_best(state: Filling, places: list[int]) -> None:
