@@ -332,12 +332,14 @@ class RelationSnapshot:
         "length",
         "live_mask",
         "partial",
+        "relation",
     )
 
     def __init__(self, generation: Generation, evaluator: Evaluator = NUMPY) -> None:
         self.generation = generation
         self.evaluator = evaluator  # how loops over its columns run
         self.layout = generation.layout
+        self.relation: Relation = generation.layout.relation  # kept: a window asks for it a hundred times
         self.length = generation.length
         self.live_mask = generation.live[: generation.length]
         self.dead = generation.dead  # with the length it orders two boundaries
@@ -345,10 +347,6 @@ class RelationSnapshot:
         self._cache: dict[str, NDArray[Any]] = {}
         self._groups: dict[tuple[str, bytes], NDArray[np.int64]] = {}
         self.keywords: KeywordSnapshot | None = None  # built at the first keyword search
-
-    @property
-    def relation(self) -> Relation:
-        return self.layout.relation
 
     def count(self) -> int:
         """Return how many live rows there are."""
