@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.configs import config
-from support.drawn import needs
 
 import caliber
 from caliber.model import FixedClock, LockMode, LockToken, Principal
@@ -49,57 +47,6 @@ def test_exclusive_lock_excludes(agent: Any, clock: FixedClock) -> None:
     assert locks.release(token_of(first), holder="a") is True
     assert locks.release(token_of(first), holder="a") is False
     assert locks.acquire("file", holder="b", lease_ms=1_000).token > first.token
-
-
-def test_shared_locks_share(agent: Any) -> None:
-    locks = agent.memory.agents.locks
-    locks.acquire("file", holder="a", lease_ms=1_000, mode="shared")
-    locks.acquire("file", holder="b", lease_ms=1_000, mode="shared")
-    assert len(locks.held("file")) == 2
-    with pytest.raises(LockAcquisitionFailed):
-        locks.acquire("file", holder="c", lease_ms=1_000)
-
-
-def test_lease_ends_and_another_takes_over(agent: Any, clock: FixedClock) -> None:
-    locks = agent.memory.agents.locks
-    first = locks.acquire("file", holder="a", lease_ms=1_000)
-    clock.advance(ms=999)
-    agent.say("still mine", guard=token_of(first))
-    clock.advance(ms=1)
-    with pytest.raises(LockExpired):
-        agent.say("too late", guard=token_of(first))
-    second = locks.acquire("file", holder="b", lease_ms=1_000)
-    assert second.token > first.token
-    with pytest.raises(LockExpired):
-        locks.renew(token_of(first), holder="a", lease_ms=1_000)
-    assert locks.renew(token_of(second), holder="b", lease_ms=5_000).expires_at == from_us(clock.now_us() + 5_000_000)
-    clock.advance(ms=4_000)
-    agent.say("renewed", guard=token_of(second))
-    assert [turn.text for turn in agent.memory.storage.turns.all()] == ["still mine", "renewed"]
-
-
-def test_same_holder_renews_under_a_new_token(agent: Any) -> None:
-    locks = agent.memory.agents.locks
-    first = locks.acquire("file", holder="a", lease_ms=1_000)
-    second = locks.acquire("file", holder="a", lease_ms=1_000)
-    assert second.token > first.token
-    assert len(locks.held("file")) == 1
-    with pytest.raises(LockExpired):
-        agent.say("with the old token", guard=token_of(first))
-    agent.say("with the new one", guard=token_of(second))
-
-
-def test_tokens_rise_also_after_old_rows_are_gone(agent: Any, clock: FixedClock) -> None:
-    # K-037: a token that came twice would let a lost writer through
-    locks = agent.memory.agents.locks
-    seen = []
-    for _ in range(4):
-        seen.append(locks.acquire("file", holder="a", lease_ms=10).token)
-        clock.advance(ms=20)
-        locks.reap()
-        agent.memory.admin.maintain()
-    assert seen == sorted(set(seen))
-    assert agent.memory.storage.locks.count() == 1
 
 
 GUARDED: dict[str, Callable[[Any, LockToken], Any]] = {
@@ -156,36 +103,6 @@ def test_a_lock_guards_the_writes_of_its_holder_alone(name: str, agent: Any) -> 
     with pytest.raises(PermissionDenied, match="lock of another holder"):
         ALSO_GUARDED[name](stranger, token_of(lock))
     ALSO_GUARDED[name](holder, token_of(lock))
-
-
-def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:
-    agent = start(backend.open())
-    won: list[str] = []
-    inside = []
-
-    def work(holder: str) -> None:
-        lock = agent.memory.agents.locks.acquire("r", holder=holder, lease_ms=60_000, wait_ms=30_000)
-        inside.append(holder)
-        assert len(inside) == 1, "two held an exclusive lock"
-        won.append(holder)
-        inside.remove(holder)
-        agent.memory.agents.locks.release(token_of(lock), holder=holder)
-
-    threads = [threading.Thread(target=work, args=(f"h{at}",)) for at in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(won) == [f"h{at}" for at in range(6)]
-
-
-@needs("sharing")
-def test_two_handles_exclude_each_other(backend: Any) -> None:
-    first, second = backend.open(), backend.open()
-    lock = first.agents.locks.acquire("r", holder="a", lease_ms=60_000)
-    with pytest.raises(LockAcquisitionFailed):
-        second.agents.locks.acquire("r", holder="b", lease_ms=60_000)
-    assert [item.token for item in second.agents.locks.held("r")] == [lock.token]
 
 
 @pytest.mark.parametrize(
