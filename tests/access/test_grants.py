@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,15 +337,3 @@ def test_merged_users_keep_their_grants(backend: Backend) -> None:
     assert shared.seen_by_ben() == {"turn"}
     (grant,) = shared.admin.access.grants(to="ben")
     assert grant.to == EntityRef.user("ben")
-
-
-def test_backups_hold_grants(backend: Backend, another: Any, tmp_path: Path) -> None:
-    shared = Shared(backend)
-    grant = shared.ana.access.grant(to="ben", on=shared.task)
-    shared.admin.admin.backup(tmp_path / "there.zip")
-    elsewhere = another("sqlite")
-    caliber.restore(elsewhere.config(), tmp_path / "there.zip")
-    with caliber.open(elsewhere.config()) as restored:
-        ben = restored.acting_as(BEN)
-        assert ben.access.grants() == [grant]
-        assert ben.get(shared.turn).turn_id == shared.turn

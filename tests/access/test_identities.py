@@ -336,16 +336,6 @@ def test_forgetting_an_unknown_name_stores_nothing(memory: Any) -> None:
     assert memory.storage.identities.count() == 0
 
 
-def test_identities_move_with_the_store(backend: Any, another: Any, tmp_path: Any) -> None:
-    memory = backend.open()
-    memory.identities.merge("guest-17", MARIA)
-    memory.admin.backup(tmp_path / "there.zip")
-    elsewhere = another("sqlite")
-    caliber.restore(elsewhere.config(), tmp_path / "there.zip")
-    with caliber.open(elsewhere.config()) as restored:
-        assert restored.identities.resolve("guest-17") == EntityRef.user(MARIA)
-
-
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
 _STEPS = st.one_of(
     st.tuples(st.just("merge"), _NAMES, _NAMES), st.tuples(st.just("start"), _NAMES, st.none()),

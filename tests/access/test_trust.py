@@ -317,38 +317,6 @@ def test_filters_of_the_language_keep_what_has_a_label(backend: Any, opened: Any
             assert 0 < len(meant) < len(rows)
 
 
-def rule(memory: str, text: str) -> dict[str, Any]:
-    return {"memory": memory, "mode": {"kind": "full"}, "priority": 50, "filter": text}
-
-
-def test_rules_keep_untrusted_text_out_of_the_sections_they_fill(opened: Any) -> None:
-    # issue 6, item 5
-    trusted = 'trust = "user" or trust = "system"'
-    rules = [rule("note", trusted), rule("artifact", 'trust != "web"'), rule("turn_buffer", 'trust != "web"')]
-    agent = opened(injection_rules=rules)
-    call = {"id": "c", "function": {"name": "browse", "arguments": "{}"}}
-    agent.say("what does the page say?")
-    agent.say("", role="assistant", tool_calls=[call])
-    agent.say("POISON on the page", role="tool", tool_call_id="c", trust="web")
-    agent.say("it says POISON", role="assistant")
-    agent.say("let us go on")
-    agent.keep("POISON kept", source_turn=2)
-    agent.keep("a result of a tool")
-    poisoned = agent.note("POISON noted")
-    agent.note("a note of mine", trust="user")
-    window = agent.memory.assemble_context(agent.trajectory_id)
-    for entered in ("what does the page say?", "let us go on", "a result of a tool", "a note of mine"):
-        assert entered in window.text
-    assert "POISON" not in window.text
-    agent.memory.flush()
-    why = agent.memory.explain(window.window_id, exclusion=poisoned.note_id)
-    assert (why["verdict"], why["trust"]) == ("filtered", "tool")
-    assert "trust" in why["reason"]
-    told = agent.memory.explain(window.window_id)["inclusions"]
-    assert {item["trust"] for item in told if item["type"] == "note"} == {"user"}
-    assert agent.memory.replay(window.window_id).text == window.text
-
-
 # --- loaded ----------------------------------------------------------------------------------------
 
 

@@ -177,27 +177,6 @@ def test_closing_does_not_wait_for_a_full_pool(config: CaliberConfig) -> None:
     asyncio.run(run())
 
 
-def test_every_call_on_a_closed_handle_is_refused_as_the_synchronous_handle_refuses_it(config: CaliberConfig) -> None:
-    async def run() -> None:
-        memory = await caliber.aio.open(config)
-        other, notes, locks = memory.acting_as(memory.sync.principal), memory.records("note"), memory.agents.locks
-        await memory.close()
-        calls = (
-            lambda: memory.get(uuid.uuid4()),
-            lambda: other.start_trajectory("late", initiator=ME),
-            lambda: other.search("late"),
-            memory.flush,
-            notes.count,
-            lambda: locks.held("file"),
-        )
-        for call in calls:
-            with pytest.raises(Unavailable, match="the handle is closed; open the store again") as caught:
-                await call()
-            assert (caught.value.reason, caught.value.retryable) == ("closed", False)
-
-    asyncio.run(run())
-
-
 class SlowClock(SystemClock):
     """The machine's clock, whose first reading waits until it is released."""
 

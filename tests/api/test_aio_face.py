@@ -223,9 +223,10 @@ def test_a_closed_handle_refuses_each_call_of_each_facet(config: CaliberConfig) 
         memory = await caliber.aio.open(config)
         waiting = [call for pair in facets(memory, memory.sync) for call in calls(*pair)]
         waiting.append(lambda turns=memory.storage.turns: turns.list_by_scope(None))
+        waiting.append(functools.partial(memory.acting_as(memory.sync.principal).search, "late"))
         await memory.close()
         for call in waiting:
-            with pytest.raises(Unavailable) as caught:
+            with pytest.raises(Unavailable, match="the handle is closed; open the store again") as caught:
                 await call()
             assert (caught.value.reason, caught.value.retryable) == ("closed", False)
         return len(waiting)

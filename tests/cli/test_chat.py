@@ -164,20 +164,14 @@ def test_an_owner_that_is_none_is_refused_before_anything_is_read(here: Path, ow
     assert stored() == []
 
 
-def test_an_owner_is_forgotten_by_name(here: Path) -> None:
+@pytest.mark.parametrize("named", [("--entity", "user:maria"), ("maria",)])
+def test_an_owner_is_forgotten_by_name(here: Path, named: tuple[str, ...]) -> None:
     for name in ("maria", "bo"):
         caliber("ingest", "chat", write("talk.jsonl", TALK), "--for", name)
-    found = caliber_json("forget", "--entity", "user:maria", "--yes")
-    assert found["proven"] is True
+    found = caliber_json("forget", *named, "--yes")
+    assert (found["proven"], found["erased"]["trajectory"]) == (True, 1)
     assert initiators() == {TALK[1]["content"]: [package.EntityRef.user("bo")]}
     assert len(stored()) == 5
-
-
-def test_a_name_alone_forgets_its_user(here: Path) -> None:
-    for name in ("maria", "bo"):
-        caliber("ingest", "chat", write("talk.jsonl", TALK), "--for", name)
-    assert caliber_json("forget", "maria", "--yes")["erased"]["trajectory"] == 1
-    assert initiators() == {TALK[1]["content"]: [package.EntityRef.user("bo")]}
 
 
 def test_a_name_of_several_asks_which_is_meant(here: Path) -> None:

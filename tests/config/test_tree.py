@@ -364,16 +364,6 @@ def test_no_number_is_nan_or_infinite(path: str, value: float) -> None:
     assert (type(error), error.context["field"]) == (InvalidConfigValue, path)
 
 
-@pytest.mark.parametrize(
-    ("given", "ms"), [("250ms", 250), ("30s", 30_000), ("1h", 3_600_000), (1_500, 1_500), ("2w", 1_209_600_000)]
-)
-def test_durations_are_text_or_milliseconds_and_become_milliseconds(given: Any, ms: int) -> None:
-    # C-125
-    config = CaliberConfig.from_mapping(put(sample(), "lock_timeout", given))
-    assert config.lock_timeout == ms
-    assert config.hash == CaliberConfig.from_mapping(put(sample(), "lock_timeout", ms)).hash
-
-
 SECTIONS = [
     "",
     *(

@@ -120,10 +120,3 @@ def test_what_the_analysis_says_are_the_days_of_now() -> None:
     with companion() as user:
         tell(user, *TALKS[-1:])
         assert user.search("What was it yesterday?").analysis.days == (date(2026, 5, 12),) * 2
-
-
-def test_the_same_words_on_another_day_are_another_event() -> None:
-    with companion() as user:
-        for day in (1, 2, 2, 3):
-            user.remember([{"role": "user", "content": "Walked the dog.", "occurred_at": NOW - timedelta(day)}])
-        assert found(user, "walked dog") == ["Walked the dog."] * 3

@@ -128,90 +128,57 @@ def test_replay_is_the_same_at_once_and_from_disk(agent: Any) -> None:
 
 
 @needs("reopen")
-def test_replay_survives_reopening(agent: Any, backend: Any, clock: FixedClock) -> None:
-    # issue, Done when
-    windows = windows_of(agent)
-    agent.memory.close()
-    with backend.open(clock=clock, **OPTIONS) as again:
-        replayed(again, windows)
-
-
-@needs("reopen")
-def test_replay_survives_another_configuration(agent: Any, backend: Any, clock: FixedClock) -> None:
-    """A window names the configuration it was made under, and is replayed under that one."""
+def test_replay_survives_reopening_under_any_configuration(agent: Any, backend: Any, clock: FixedClock) -> None:
+    """A window names the configuration it was made under, and is replayed under that one. Issue, Done when."""
     windows = windows_of(agent)
     agent.memory.close()
     changed = {**OPTIONS, "system_instructions": "Something else.", "token_budget": 600, "assembly__separator": "\n"}
-    with backend.open(clock=clock, **changed) as again:
-        replayed(again, windows)
+    for options in (OPTIONS, changed):
+        with backend.open(clock=clock, **options) as again:
+            replayed(again, windows)
 
 
-def test_replay_survives_compaction_and_reloading(agent: Any) -> None:
-    # issue, Done when
-    windows = windows_of(agent)
-    for note in agent.notes[::3]:
-        agent.memory.storage.notes.delete(note.note_id)
-    inspect(agent.memory).resident.compact()
-    replayed(agent.memory, windows)
-    inspect(agent.memory).resident.reload()
-    replayed(agent.memory, windows)
-
-
-def test_replay_survives_changes_of_its_sources(agent: Any) -> None:
-    # issue, Done when: updating its own sources, several times
-    windows = windows_of(agent)
-    for round_number in range(3):
-        for note in agent.notes:
-            agent.memory.storage.notes.update(note.note_id, content=f"changed {round_number} {note.note_id}")
-        agent.memory.storage.notes.update(agent.notes[0].note_id, confidence=round_number / 10)
-        replayed(agent.memory, windows)
-    assert "changed 2" in agent.memory.assemble_context(agent.trajectory_id, query="changed").text
-
-
-def test_replay_survives_pruning_of_its_sources(agent: Any) -> None:
-    # issue, Done when: pruning its own sources
-    windows = windows_of(agent)
-    agent.memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
-    assert agent.memory.storage.turns.count() == 0
-    replayed(agent.memory, windows)
-    agent.memory.admin.maintain()
-    replayed(agent.memory, windows)
-
-
-def test_replay_survives_deletion_of_its_sources(agent: Any) -> None:
-    windows = windows_of(agent)
-    storage = agent.memory.storage
-    for table, key in (("notes", "note_id"), ("turns", "turn_id"), ("artifacts", "artifact_id")):
-        for entity in list(getattr(storage, table).all()):
-            assert getattr(storage, table).delete(getattr(entity, key))
-    assert storage.turns.count() == storage.notes.count() == storage.artifacts.count() == 0
-    replayed(agent.memory, windows)
-    assert agent.memory.admin.verify() == []
-
-
-def test_replay_survives_expiry_of_its_sources(agent: Any, clock: FixedClock) -> None:
-    kept = agent.keep("for a moment", ttl="1s")
-    windows = windows_of(agent)
-    clock.advance(ms=2_000)
-    agent.memory.admin.maintain()
-    assert agent.memory.get(kept.artifact_id).retired_at is not None
-    replayed(agent.memory, windows)
-
-
-def test_replay_survives_new_knowledge(agent: Any) -> None:
-    """Later records are no candidates of an earlier window."""
+def test_replay_survives_whatever_happens_to_its_sources(agent: Any, clock: FixedClock) -> None:
+    # issue, Done when: new knowledge, updates, merges, expiry, compaction, eviction, pruning and deletion
+    memory, storage = agent.memory, agent.memory.storage
+    fleeting = agent.keep("for a moment", ttl="1s")
     windows = windows_of(agent)
     for at in range(40):
         agent.note(f"memory points {at}")
         agent.say(f"later {at}")
-    replayed(agent.memory, windows)
-
-
-def test_replay_survives_eviction(agent: Any) -> None:
-    windows = windows_of(agent)
-    for generation in inspect(agent.memory).mirrors.generations.values():
+    replayed(memory, windows)
+    for round_number in range(3):
+        for note in agent.notes:
+            storage.notes.update(note.note_id, content=f"changed {round_number} {note.note_id}")
+        storage.notes.update(agent.notes[0].note_id, confidence=round_number / 10)
+        replayed(memory, windows)
+    assert "changed 2" in memory.assemble_context(agent.trajectory_id, query="changed").text
+    memory.supersede_note(agent.notes[1].note_id, content="merged")
+    (closed,) = [scope for scope in storage.scopes.all() if scope.summary]
+    storage.scopes.update(closed.scope_id, summary="rewritten")
+    clock.advance(ms=2_000)
+    memory.admin.maintain()
+    assert memory.get(fleeting.artifact_id).retired_at is not None
+    replayed(memory, windows)
+    for note in agent.notes[::3]:
+        storage.notes.delete(note.note_id)
+    inspect(memory).resident.compact()
+    replayed(memory, windows)
+    inspect(memory).resident.reload()
+    replayed(memory, windows)
+    for generation in inspect(memory).mirrors.generations.values():
         generation.evict_texts(1 << 30)
-    replayed(agent.memory, windows)
+    replayed(memory, windows)
+    memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
+    assert storage.turns.count() == 0
+    memory.admin.maintain()
+    replayed(memory, windows)
+    for table, key in (("notes", "note_id"), ("artifacts", "artifact_id")):
+        for entity in list(getattr(storage, table).all()):
+            assert getattr(storage, table).delete(getattr(entity, key))
+    assert storage.notes.count() == storage.artifacts.count() == 0
+    replayed(memory, windows)
+    assert memory.admin.verify() == []
 
 
 def test_replay_names_a_source_that_was_erased(agent: Any, backend: Any) -> None:

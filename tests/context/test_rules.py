@@ -241,12 +241,12 @@ def test_untrusted_text_stays_out_of_a_section(backend: Any, start: Any) -> None
     for label in ("user", "tool", "web", "system"):
         memory.append_turn(earlier.scope_id, role="user", content=f"once, a turn of {label}", trust=label)
     task = start(memory).trajectory_id
-    scope = memory.current_scope(task).scope_id
+    scope, made = memory.current_scope(task).scope_id, {}
     for label in ("user", "tool", "web", "system"):
         memory.add_note(content=f"note of {label}", trust=label, **{**NOTE, "entity": label})
-        memory.create_artifact(
+        made[label] = memory.create_artifact(
             scope, artifact_type="fact", content=f"artifact of {label}", extraction_method="explicit", trust=label
-        )
+        ).artifact_id
         memory.append_turn(scope, role="user", content=f"turn of {label}", trust=label)
     memory.append_turn(scope, role="user", content="which turn was it, once?", trust="user")
     window = memory.assemble_context(task)
@@ -261,6 +261,12 @@ def test_untrusted_text_stays_out_of_a_section(backend: Any, start: Any) -> None
         assert "of tool" in texts[name], name
         assert "of user" not in texts[name], name
     assert memory.replay(window.window_id).text == window.text
+    memory.flush()
+    why = memory.explain(window.window_id, exclusion=made["tool"])
+    assert (why["verdict"], why["trust"]) == ("filtered", "tool")
+    assert "trust" in why["reason"]
+    told = memory.explain(window.window_id)["inclusions"]
+    assert {item["trust"] for item in told if item["type"] == "artifact"} == {"user", "system"}
 
 
 def test_what_is_recalled_from_other_tasks_is_trusted(backend: Any, start: Any) -> None:

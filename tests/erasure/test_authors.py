@@ -49,15 +49,6 @@ def test_turns_of_an_author_who_was_merged_go_with_the_one_person(memory: calibe
     assert contents(memory) == []
 
 
-def test_an_agent_is_the_author_in_a_task_of_others_only(memory: caliber.Caliber) -> None:
-    planner, writer = (memory.acting_as(Principal.agent(name)) for name in ("planner", "writer"))
-    task = planner.start_trajectory("an open task")
-    scope = planner.current_scope(task.trajectory_id)
-    assert planner.append_turn(scope.scope_id, role="assistant", content="first").author_id is None
-    written = writer.append_turn(scope.scope_id, role="assistant", content="second")
-    assert written.author_id == memory.identities.resolve("writer", kind="agent").id
-
-
 DONE: dict[str, Any] = {"status": "success", "summary": "done"}
 
 
@@ -177,12 +168,13 @@ def test_what_an_agent_made_in_the_task_of_another_goes_with_it(memory: caliber.
     task = planner.start_trajectory("an open task")
     scope = planner.current_scope(task.trajectory_id).scope_id
     kept: dict[str, Any] = {"artifact_type": "fact", "extraction_method": "explicit"}
-    assert planner.create_artifact(scope, content="first", **kept).author_id is None
-    written = writer.create_artifact(scope, content="second", **kept)
-    assert written.author_id == memory.identities.resolve("writer", kind="agent").id
-    admin = memory.acting_as(Principal.admin())
-    assert not admin.forget(entity=caliber.EntityRef("agent", written.author_id)).findings
-    assert knowledge(memory) == ["first"]
+    author = memory.identities.resolve("writer", kind="agent")
+    for agent, content, expected in ((planner, "first", None), (writer, "second", author.id)):
+        said = agent.append_turn(scope, role="assistant", content=content)
+        made = agent.create_artifact(scope, content=content, **kept)
+        assert (said.author_id, made.author_id) == (expected, expected)
+    assert not memory.acting_as(Principal.admin()).forget(entity=author).findings
+    assert contents(memory) == knowledge(memory) == ["first"]
 
 
 def test_a_second_erasure_knows_what_the_first_one_left(memory: caliber.Caliber) -> None:

@@ -36,19 +36,16 @@ def test_an_opaque_id_is_searched_everywhere(backend: Any, tmp_path: Any) -> Non
     assert not list(searched(backend, memory, tmp_path, [OPAQUE.encode(), b"diabetic"]))
 
 
-def test_notes_about_a_user_of_a_plain_name_go(memory: caliber.Caliber) -> None:
-    memory.start_trajectory("x", user="maria")
-    note(memory, "maria", "has an unpaid invoice")
-    note(memory, "Maria", "is diabetic", "user")
-    assert memory.forget(user="maria").proven
-    assert contents(memory) == set()
-
-
-def test_a_person_of_two_kinds_is_one(memory: caliber.Caliber) -> None:
-    for kind in ("person", "user"):
-        note(memory, "ana@example.com", "is diabetic", kind)
-    memory.start_trajectory("x", user="ana@example.com")
-    assert memory.forget(user="ana@example.com").proven
+@pytest.mark.parametrize(
+    ("name", "entities"), [("maria", ("maria", "Maria")), ("ana@example.com", ("ana@example.com",) * 2)]
+)
+def test_notes_about_a_user_go_as_a_person_and_as_a_user(
+    memory: caliber.Caliber, name: str, entities: tuple[str, str]
+) -> None:
+    memory.start_trajectory("x", user=name)
+    for entity, kind in zip(entities, ("person", "user"), strict=True):
+        note(memory, entity, "is diabetic", kind)
+    assert memory.forget(user=name).proven
     assert contents(memory) == set()
 
 

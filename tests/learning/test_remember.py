@@ -70,22 +70,6 @@ def test_what_is_known_already_changes_nothing(memory: caliber.Caliber) -> None:
     assert facts(memory) == {"lives in Berlin"}
 
 
-def test_junk_teaches_nothing(memory: caliber.Caliber) -> None:
-    junk = [
-        "Remember that.",
-        "Do I live in Berlin?",
-        "If I lived in Rome, I'd be happy.",
-        'She said "I live in Rome".',
-        "Just kidding, I live in Atlantis lol",
-        "Translate this: I live in Paris.",
-        "I might move to Oslo.",
-        "I like the second one.",
-    ]
-    learned = memory.remember(said(*junk), user="maria")
-    assert facts(memory) == set()
-    assert all(each.action.value == "nothing" for each in learned.decisions)
-
-
 def test_users_are_kept_apart(memory: caliber.Caliber) -> None:
     memory.remember(said("I live in Berlin."), user="maria")
     learned = memory.remember(said("I moved to Lisbon."), user="bob")
@@ -108,26 +92,6 @@ def test_only_the_user_teaches(memory: caliber.Caliber) -> None:
 
 
 # --- messages ------------------------------------------------------------------------------------
-
-
-def test_messages_of_openai(memory: caliber.Caliber) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"in":"Rome"}'}}
-    learned = memory.remember(
-        [
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {}}]},
-            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
-            {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
-        ],
-        user="maria",
-    )
-    assert turns(memory, learned.trajectory_id) == [
-        ("system", "Be brief."),
-        ("user", "Look:\n\n[image_url]"),
-        ("assistant", ""),
-        ("tool", "sunny"),
-    ]
-    assert memory.get(learned.turns[2]).tool_calls[0].name == "weather"
 
 
 def test_messages_of_anthropic(memory: caliber.Caliber) -> None:
@@ -336,15 +300,6 @@ def test_merged_users_have_one_set_of_facts(memory: caliber.Caliber) -> None:
     memory.identities.merge("guest-17", into="maria")
     learned = memory.remember(said("I moved to Lisbon."), user="maria")
     assert told(learned) == [("update", "lives in Lisbon")]
-
-
-def test_what_was_learnt_is_forgotten_with_the_user(memory: caliber.Caliber) -> None:
-    memory.remember(said("I live in Berlin."), user="maria")
-    memory.remember(said("I moved to Lisbon."), user="maria")
-    memory.remember(said("I live in Rome."), user="bob")
-    memory.forget(user="maria")
-    assert {note.content for note in memory.records("note").find(limit=10)} == {"lives in Rome"}
-    assert memory.storage.person_facts.count() == 1
 
 
 def test_old_messages_do_not_end_what_is_newer(memory: caliber.Caliber) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from support.agents.conflicts import Pair
 from support.databases import Backend
-from support.drawn import needs
 from support.erasure.byte_search import searched
 from support.weeks import SetClock
 
@@ -53,19 +52,6 @@ def check_copy(pair: Pair, copy: caliber.Caliber, known: list[Any]) -> None:
     assert copy.storage.conflicts.get(waits.conflict_id).kept.id == pair.surer.note_id
     assert copy.admin.verify() == []
     assert listed(pair.memory) == known
-
-
-@needs("reopen")
-@pytest.mark.parametrize("into", ["sqlite", "postgres"])
-def test_conflicts_are_in_backups_of_either_database(
-    pair: Pair, another: Any, clock: SetClock, into: str, tmp_path: Path
-) -> None:
-    known = listed(pair.memory)
-    made = pair.memory.admin.backup(tmp_path / "all.zip")
-    target = another(into)
-    caliber.restore(target.config(), made.path)
-    target.created.add(target.store_of(target.config()))
-    check_copy(pair, target.open(clock=clock), known)
 
 
 @pytest.mark.parametrize("into", ["sqlite", "sqlite-memory", "postgres"])

@@ -26,8 +26,7 @@ from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
 
 import caliber
-from caliber.model import Clock, FixedClock, Principal, ToolCall, TrustLabel
-from caliber.model.access import PrincipalKind
+from caliber.model import Clock, FixedClock, ToolCall, TrustLabel
 from caliber.model.errors import CaliberError, Conflict, NotFound, SummarizationFailed
 from caliber.model.events import EventType
 from caliber.model.ids import TurnSummaryId
@@ -782,21 +781,6 @@ def test_the_extractive_provider_of_the_profiles(backend: Any, start: Any) -> No
 # --- kept, moved, checked --------------------------------------------------------------------------
 
 
-def test_summaries_are_exported_and_imported(backend: Any, start: Any) -> None:
-    talk = Talk(backend, start)
-    talk.count(2 * SIZE + 1)
-    talk.memory.flush()
-    before = talk.summaries
-    table = talk.memory.storage.bulk_read("turn_summary").read_all()
-    assert table.num_rows == 2
-    with talk.resting():
-        for summary in before:
-            talk.memory.storage.turn_summaries.delete(summary.turn_summary_id)
-        talk.memory.storage.bulk_load("turn_summary", table)
-    talk.memory.flush()
-    assert talk.summaries == before
-
-
 def test_a_turn_that_is_loaded_between_others_has_their_summary_made_anew(talk: Talk) -> None:
     talk.count(2 * SIZE + 1)
     loaded = talk.memory.storage.bulk_read("turn").read_all().slice(1, 1)
@@ -837,12 +821,6 @@ def test_check_finds_summaries_that_are_not_of_their_turns(talk: Talk) -> None:
         twice = replace(first, turn_summary_id=TurnSummaryId(talk.turns[0].turn_id), first_turn=1, version=1)
         table.insert(replace(twice, source_turns=first.source_turns[1:]))
         assert found() == [("reference", "overlaps another of its scope")]
-
-
-def test_only_an_admin_reads_the_table(talk: Talk) -> None:
-    with pytest.raises(caliber.CaliberError):
-        talk.memory.acting_as(Principal(PrincipalKind.AGENT, "reader")).storage.turn_summaries.all()
-    assert TURN_SUMMARY.plural in list(talk.memory.storage)
 
 
 @pytest.mark.prove
