@@ -56,8 +56,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def report(conversations: Sequence[Conversation], folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     """Return everything that was asked for."""
-    stores = Stores(conversations, folder, asked.space)
     changed = dict(knob(text) for text in asked.set)
+    written = {name: value for name, value in changed.items() if name == "search.mode"}  # the database's own full text
+    stores = Stores(conversations, folder, asked.space, create_with=written)
     baseline = ask_baseline(conversations)
     ours = stores.ask(changed)
     document: dict[str, Any] = {

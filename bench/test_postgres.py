@@ -30,8 +30,7 @@ NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"
 RELATIONS = ("session", "trajectory", "scope", "note", "artifact", "turn", "embedding_space", "embedding")
 TEAM = "team 3"
-# As texts only: what stands for a word is not in a database.
-STORED = {"search.mode": "backend", "search.keyword.similar_words": "none"}
+STORED = {"search.mode": "backend"}
 
 
 class Both:
@@ -141,7 +140,7 @@ def test_search_in_the_database(contest: Callable[..., None], both: Both, of: st
         build_index_of(both.config(adapter, **STORED))
     with both.opened(**STORED) as (postgres, sqlite):
         assert [space.index for space in postgres.storage.embedding_spaces.report()] == ["hnsw"]
-        assert _told(_search(postgres, of)) == _told(_search(sqlite, of))
+        assert [hit.id for hit in _search(postgres, of).hits] == [hit.id for hit in _search(sqlite, of).hits]
         contest(
             f"search, {both.sqlite.notes.size}, {kind}, search.mode = backend",
             [

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 _PRINCIPALS: Final = {kind: principal for principal, kind in OWN_KIND.items()}
 OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:", f"{ADMIN}:")
 """The beginnings of names of persons in lists of readers."""
-_ROLES: Final = frozenset(role.value for role in AgentRole)
-_OF_OTHERS: Final = tuple(
+ROLES: Final = frozenset(role.value for role in AgentRole)
+OF_OTHERS: Final = tuple(
     f"{kind.value}:" for kind in (PrincipalKind.AGENT, PrincipalKind.SYSTEM, PrincipalKind.APPLICATION)
 )
 """The beginnings of names of principals that are no persons."""
@@ -67,7 +67,7 @@ class Sight:
         if not self.names.isdisjoint(readers):
             return True
         # A name that is nobody's may have been a person's.
-        return self.serves and all(name in _ROLES or name.startswith(_OF_OTHERS) for name in readers)
+        return self.serves and all(name in ROLES or name.startswith(OF_OTHERS) for name in readers)
 
 
 def private_to(entity: EntityRef) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
-from caliber.access.owners import Sight, TaskOwners, names_of_reader, person
+from caliber.access.owners import OF_OTHERS, ROLES, Sight, TaskOwners, names_of_reader, person
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
@@ -337,16 +337,19 @@ class Readers:
                 masks[name] = kept[2]
         return masks
 
-    def stated(self, lists: Sequence[str]) -> str:
+    def stated(self) -> str:
         """Return the parameter of a search in the database, as JSON.
 
-        ``lists`` are the stored lists of readers that let it see a record; ``ids`` the entities whose tasks it may see:
-        without it, all; ``granted`` the tasks and records that it was granted.
+        ``names`` are those of the principal in lists of readers, ``others`` the names and beginnings of names of which
+        a list may consist that hides nothing from a person; ``ids`` are the entities whose tasks it may see, without
+        them all; ``granted`` the tasks and records that it was granted.
         """
-        listed = [json.loads(text) for text in lists if self._listed(text)]
-        found: dict[str, Any] = {"lists": listed, "used_by": [key.hex().upper() for key in self.used_by]}
+        found: dict[str, Any] = {"used_by": [key.hex().upper() for key in self.used_by]}
         if not self.everything:
             sight = self.sight()
+            found["names"] = sorted(sight.names)
+            if sight.serves:
+                found["others"] = [*sorted(ROLES), *OF_OTHERS]
             found["ids"] = sorted(key.hex().upper() for key in sight.ids)
             if sight.rights is not None:
                 found |= sight.rights.stated()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from caliber.admin.full_text import rebuild_as_job
 from caliber.admin.table import Table
 from caliber.embedding import reembedding
 from caliber.embedding.embedded_kinds import EmbeddedKinds
@@ -386,8 +385,7 @@ def rebuild_search(
     kept = engine.store.full_text if full_text else None
     if kept is not None and kept.state() is not None:
         progress("writing full text anew", 0, None)
-        indexer = WordIndexer(engine.config.search.keyword.language)
-        rows = rebuild_as_job(engine.store, engine.config, indexer, unheard, clock_us=engine.clock.now_us)
+        rows = kept.rebuild(WordIndexer(engine.config.search.keyword.language))
     if engine.store.vector_index is not None:
         progress("indexing vectors", 0, None)
         build_index(engine.store, engine.config)

@@ -12,7 +12,6 @@ from caliber.access.grants import Access
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
 from caliber.admin.facet import Admin
-from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
 from caliber.agents.facet import Agents
 from caliber.context.service import Reader, open_windows
@@ -181,7 +180,6 @@ def add_parts(engine: Engine) -> None:
         engine.add(orphans)
         orphans.register(jobs)
     _end_delegations(engine, jobs, retaining)
-    register_full_text(engine, jobs)
     jobs.register(
         Handler("workspace.reminder", functools.partial(_remind, engine)),
         Handler("agents.silent", functools.partial(_fail_silent_agents, engine)),

@@ -137,18 +137,12 @@ class SearchConfig(Section):
     mode: Literal["resident", "backend"] = knob(
         "Place of searches: resident memory, or the database (results report it).", "design"
     )
-    candidates_max: Int = knob(
-        "Most records found by words that are scored exactly, besides the nearest ones; with mode backend only.",
-        "ours",
-        unit="records",
-        ge=1_000,
-        le=1_000_000,
-    )
     limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", source_value=999, ge=1, le=999)
     default_limit: Int = knob("Hits of a search on the command line without a limit.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(
         "Nearest records that are examined when vector_candidates does not fill the limit, as a multiple of"
-        " the limit; more than 1 finds more where an index of the database is approximate.",
+        " the limit; with mode backend also those that each leg finds. Raise it when a search in the database misses"
+        " what resident memory finds.",
         "B-093",
         source_value=2,
         ge=1,

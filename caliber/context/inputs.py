@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from caliber.search.stats import StoredStats
-
 
 class TextSource(Protocol):
     """Source of the texts of mirrored rows; ``ResidentMemory`` is one."""
@@ -94,8 +92,6 @@ class AssemblyInputs:
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     """How many records of a kind there are to choose from, where the snapshot holds only some of them."""
-    stats: StoredStats | None = None
-    """Counts over the whole store, where the snapshot holds only a part of it."""
     degraded: tuple[str, ...] = ()
     """Inputs that the caller could not supply."""
     once: tuple[OneShot, ...] = ()

@@ -168,7 +168,7 @@ class Reader:
         snapshot, now = readers.within(snapshot), engine.clock.now_us()
         degraded: tuple[str, ...] = ()
         totals: Mapping[str, int] = {}
-        stats, searcher = None, self._shared.searcher
+        searcher = self._shared.searcher
         space = self._embeddings.searched(snapshot)
         shared, names = self._shared, self._user_names(trajectory_id)
         if shared.records is not None and shared.stored is not None:
@@ -180,7 +180,7 @@ class Reader:
             embedder = self._embeddings.embedder
             request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal, embedder, names)
             read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, request)
-            snapshot, query, totals, stats = read.snapshot, read.query, read.totals, read.stats
+            snapshot, query, totals = read.snapshot, read.query, read.totals
             searcher = shared.stored.searcher()
         elif query is None:
             space_id = None if space is None else space.space_id
@@ -207,7 +207,6 @@ class Reader:
                 space_id=None if space is None else space.space_id,
                 extra_sections=arguments.as_mapping(extra_sections, "extra_sections"),
                 totals=totals,
-                stats=stats,
                 degraded=degraded,
                 once=once,
             ),

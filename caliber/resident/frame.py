@@ -1,6 +1,6 @@
 """Relations kept in memory even with ``search.mode = "backend"``, and the error for reading any other there.
 
-Source: design, section 5; docs/decisions/0082.
+Source: design, section 5; docs/decisions/0209.
 """
 
 from __future__ import annotations

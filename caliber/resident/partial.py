@@ -1,6 +1,6 @@
 """Temporary mirrors of a few rows and their vectors, for one call of a tenant that is not resident.
 
-Source: design, section 5; docs/decisions/0082.
+Source: design, section 5; docs/decisions/0209.
 """
 
 from __future__ import annotations

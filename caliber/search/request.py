@@ -20,7 +20,6 @@ from caliber.schema.predicate import Predicate
 from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.where import Where
 from caliber.search.query import Query
-from caliber.search.stats import StoredStats
 from caliber.search.usage import Uses
 from caliber.text.dates import Moment
 
@@ -47,8 +46,6 @@ class Request:
     readers: Seen
     as_of_us: int
     now_us: int
-    stats: StoredStats | None = None
-    """Counts over the whole store, where the snapshot holds only a part of it."""
     query: Query | None = None
     """The text as it was understood, where it was read already."""
     where: Where | None = None

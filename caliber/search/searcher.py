@@ -204,7 +204,7 @@ class Searcher:
         """Return the parsed query of a request."""
         if request.query is not None:
             return request.query
-        newest = functools.partial(days.newest_day, searched) if request.stats is None else request.stats.newest
+        newest = functools.partial(days.newest_day, searched)
         return self.read(request.text, request.moment or Moment(request.now_us), newest)
 
     def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
@@ -225,17 +225,17 @@ class Searcher:
         if query.when is not None:
             for item in searched:
                 item.meant = self._days_meant.of(item, query.when)
-            if query.day_terms and not days.days_tell(searched, query.when, request.stats):
+            if query.day_terms and not days.days_tell(searched, query.when):
                 query = query.with_words_of_days()
         linked = weights["graph"] > 0
         settings = self._settings
-        coverage = keyword_leg(searched, query, settings.keyword, self._similar, request.stats, linked=linked)
+        coverage = keyword_leg(searched, query, settings.keyword, self._similar, linked=linked)
         names = self._names.named(searched, query.parts)
         joined, reached = self._joined(searched, nearest, query, names, weights, request, links)
         floored = Floored(joined, nearest.beyond)
         if request.floor:
             thresholds = Thresholds.of(settings.floor, self._similarities, nearest, request.snapshot, request.space_id)
-            floor = Floor(query, coverage, thresholds, request.stats)
+            floor = Floor(query, coverage, thresholds)
             floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
         before = sum(map(len, nearest.similarities))
         return _Scored(floored, reached, weights, degraded, names, before)
@@ -255,11 +255,7 @@ class Searcher:
     def _missing(self, request: Request, links: LinkGraph | None) -> tuple[list[str], str | None]:
         """Return the legs that are unavailable, and a note if the configuration counts on them."""
         counts = self._settings.weights.graph > 0
-        linked = counts and (
-            self._graph.has_links(links)
-            if request.stats is None
-            else request.stats.linked or self._settings.graph.conversation
-        )
+        linked = counts and self._graph.has_links(links)
         missing = [] if linked else ["graph"]
         if request.vector is not None:
             return missing, None
@@ -407,7 +403,7 @@ class Searcher:
 def _over(request: Request, pools: Sequence[Pool]) -> Request:
     """Return a request for the kinds of some pools."""
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
-    return replace(request, kinds=kinds, stats=None if request.stats is None else request.stats.of(kinds))
+    return replace(request, kinds=kinds)
 
 
 class _Scored(NamedTuple):

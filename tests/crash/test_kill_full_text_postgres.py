@@ -23,7 +23,7 @@ from support.waits import let_run
 
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
-from caliber.search.in_database.full_text import WordIndexer, rebuild
+from caliber.search.in_database.full_text import WordIndexer
 
 pytestmark = pytest.mark.prove
 
@@ -75,4 +75,4 @@ def test_full_text_says_what_the_texts_say_after_every_kill(dsn: str) -> None:
             assert faults == [], (kill, orders, faults[:5])
     with caliber.open(settings_for(dsn, search__mode="backend", **STORE)) as memory:
         assert memory.search("kill", kinds=["turn"]).hits
-        assert rebuild(inspect(memory).store.full_text, WordIndexer("english")) >= indexed > 0
+        assert inspect(memory).store.full_text.rebuild(WordIndexer("english")) >= indexed > 0

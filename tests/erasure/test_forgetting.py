@@ -39,7 +39,7 @@ from caliber.model import EntityRef, EntityType, FixedClock, Principal, ToolCall
 from caliber.model.access import AgentRole, PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.schema.relations import TURN
-from caliber.search.in_database.full_text import WordIndexer, rebuild
+from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import completed
 
@@ -73,7 +73,7 @@ def world(backend: Any, start: Any) -> Any:
     )
     full_text = inspect(memory).store.full_text
     if full_text is not None:
-        rebuild(full_text, WordIndexer("english"))
+        full_text.rebuild(WordIndexer("english"))
     agent = start(memory, f"help {NAME}")
     # Somebody else's: what is recalled there is not of the subject.
     own = memory.start_trajectory("a task of their own", initiator=EntityRef.user("somebody else"))

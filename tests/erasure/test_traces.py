@@ -16,7 +16,7 @@ from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import InvalidValue
-from caliber.search.in_database.full_text import WordIndexer, rebuild
+from caliber.search.in_database.full_text import WordIndexer
 
 WHOLE = {"memory", "store.db", "pg_stats", "file of pg_statistic"}
 """Places that hold the values of every table."""
@@ -70,7 +70,7 @@ def test_forget_leaves_no_trace_of_forty_kinds(backend: Any, tmp_path: Path) -> 
     memory = backend.open(summarization_provider=Model(), **KNOBS)
     full_text = inspect(memory).store.full_text
     if full_text is not None:
-        rebuild(full_text, WordIndexer("english"))
+        full_text.rebuild(WordIndexer("english"))
     ada, ben = Person(), Person()
     Planter(memory, ben).plant()
     of_ben = _values(backend, memory, ben)  # Ada's tasks show public notes about Ben, and go

@@ -34,8 +34,8 @@ from caliber.model.ids import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.where import Where
-from caliber.search.in_database.candidates import Candidates, VisibleSet, by_vector
-from caliber.search.in_database.full_text import WordIndexer, rebuild
+from caliber.search.in_database.candidates import Candidates
+from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked
 from caliber.storage.compile.filters import parameters, unfiltered
 from caliber.storage.sql.vector_index import Near
@@ -93,10 +93,8 @@ class World:
         settings = self.backend.config().search.model_copy(update={"vector_candidates": 10, "candidate_factor": 1})
         asked = self.asked(name, query, **conditions)
         with store.read() as session:
-            visibility = VisibleSet(session, store.full_text.statements, asked, store.vector_index)
-            out = Candidates(1_000)
-            by_vector(visibility, self.spaces[name], query, settings, 10, out, least=-1e30)
-        return sorted(ordinal - 1 for ordinal in out.rows.get("note", ()))
+            found = Candidates(session, store, store.full_text.statements, settings, asked).nearest()
+        return sorted(row[0] - 1 for row in found["note"])
 
     def near(self, name: str, query: NDArray[np.float32], records: int = 10, **conditions: Any) -> Any:
         filters = parameters(NOTE, conditions_of([NOTE], conditions).get("note"))
@@ -158,7 +156,7 @@ def world(postgres: str) -> Iterator[World]:
         spaces[name] = space
     memory.close()
     store = backend.store(vector__index_type="hnsw")
-    rebuild(store.full_text, WordIndexer("english"))
+    store.full_text.rebuild(WordIndexer("english"))
     told: list[tuple[str, int, int]] = []
     for name, space in spaces.items():
         made = store.vector_index.build(space, lambda *said: told.append(said)) if name == "cosine" else None

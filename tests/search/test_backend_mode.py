@@ -1,6 +1,6 @@
-"""Search through the database: the same answers as from memory, said to be degraded, and no trace of what is hidden.
+"""Search through the database: answers close to those from memory, said to be degraded, and no trace of what is hidden.
 
-Source: issue "Search in native memory", 1; design, section 5; docs/decisions/0082.
+Source: issue "Search in native memory", 1; design, section 5; docs/decisions/0209.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from support.deadlines import bounded
 from support.drawn import needs
 from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
+from support.search.closeness import check_close
 
 import caliber
 from caliber.model import (
@@ -66,6 +67,20 @@ def told(result: Any) -> Any:
     return hits, result.analysis, result.position, result.below_floor
 
 
+OPTIONS = (
+    {},
+    {"limit": 3},
+    {"kinds": ["note"]},
+    {"kinds": ["turn", "artifact"]},
+    {"filter": {"entity": "Ines Weber"}},
+    {"filter": {"name": "Ines", "role": ["user", "assistant"]}},
+    {"kinds": ["note"], "filter": {"importance": [3, 4.0], "note_type": "fact"}},
+    {"filter": {"trust": ["user", "web"]}},
+    {"filter": {"entity": []}},
+    {"as_of": MARCH},
+)  # fmt: skip
+
+
 def newest(memory: Any, query: str, **options: Any) -> Any:
     """Search memory once it has seen what others wrote."""
     return memory.search(query, consistency="latest", **options)
@@ -95,30 +110,12 @@ def pair(backend: Any, start: Any) -> Any:
     return stored.memory, words_only(backend, "resident")
 
 
-def test_same_hits_scores_and_reasons_as_from_memory(pair: Any) -> None:
-    stored, resident = pair
-    for query, options in itertools.product(
-        QUERIES,
-        (
-            {},
-            {"limit": 3},
-            {"kinds": ["note"]},
-            {"kinds": ["turn", "artifact"]},
-            {"filter": {"entity": "Ines Weber"}},
-            {"filter": {"name": "Ines", "role": ["user", "assistant"]}},
-            {"kinds": ["note"], "filter": {"importance": [3, 4.0], "note_type": "fact"}},
-            {"filter": {"trust": ["user", "web"]}},
-            {"filter": {"entity": []}},
-            {"as_of": MARCH},
-        ),
-    ):
-        result, expected = stored.search(query, **options), newest(resident, query, **options)
-        assert told(result) == told(expected), (query, options)
-        assert (result.status, result.reason) == (ResultStatus.DEGRADED, "not_resident")
+def test_hits_and_their_order_are_close_to_those_from_memory(pair: Any) -> None:
+    check_close(*pair, itertools.product(QUERIES, OPTIONS))
 
 
 @needs("sharing")
-def test_the_floor_is_the_same_as_in_memory(backend: Any, start: Any) -> None:
+def test_the_floor_is_that_of_memory(backend: Any, start: Any) -> None:
     floor = {
         "search__floor__words": 0.35,
         "search__floor__similarity": {"hash-1:test@32": 0.3},
@@ -135,19 +132,17 @@ def test_the_floor_is_the_same_as_in_memory(backend: Any, start: Any) -> None:
     )
     fill(start(stored))
     stored.flush()
-    statuses = set()
-    asked = ({}, {"limit": 200}, {"kinds": ["note"]}, {"filter": {"entity": "Ines Weber"}}, {"as_of": MARCH})
-    for query, options in itertools.product(QUERIES, asked):
-        result, expected = stored.search(query, **options), newest(resident, query, **options)
-        assert told(result) == told(expected), (query, options)
-        statuses.add((expected.status, expected.below_floor is None))
-    assert statuses == {(ResultStatus.OK, True), (ResultStatus.EMPTY, True), (ResultStatus.EMPTY, False)}
+    check_close(stored, resident, itertools.product(QUERIES, OPTIONS))
+    evidence = [stored.search(query, **options).below_floor for query, options in itertools.product(QUERIES, OPTIONS)]
+    below = [each for each in evidence if each is not None]
+    assert below
+    assert all(each.words < each.least_words for each in below)
 
 
 def test_many_searches_read_one_boundary(pair: Any) -> None:
-    stored, resident = pair
+    stored, _ = pair
     many = stored.search_many(QUERIES[:4], limit=4)
-    assert [told(result) for result in many] == [told(newest(resident, query, limit=4)) for query in QUERIES[:4]]
+    assert [told(result) for result in many] == [told(stored.search(query, limit=4)) for query in QUERIES[:4]]
     assert len({result.position for result in many}) == 1
 
 
@@ -175,8 +170,9 @@ def test_summaries_sessions_and_ids_are_filtered_alike(pair: Any, start: Any) ->
         {"filter": {"scope_id": agent.scope_id}},
         {"filter": {"scope_id": uuid.uuid4()}},
     ):
+        options |= {"limit": 100}
         result, expected = stored.search("lakes met", **options), newest(resident, "lakes met", **options)
-        assert told(result) == told(expected), options
+        assert {hit.id for hit in result.hits} == {hit.id for hit in expected.hits}, options
     assert stored.search("lakes met", kinds=["scope"]).hits
 
 
@@ -201,10 +197,10 @@ SYNTAX = [
 def test_user_text_is_never_query_syntax(pair: Any) -> None:
     # issue, 1: "user text is never query syntax"
     stored, resident = pair
-    for query in SYNTAX:
-        said = query.encode("utf-8", "replace").decode()
+    queries = [query.encode("utf-8", "replace").decode() for query in SYNTAX]
+    for said in queries:
         stored.add_note(entity="x", entity_type="t", note_type="fact", content=f"says {said} so", confidence=0.5)
-        assert told(stored.search(said)) == told(newest(resident, said)), query
+    check_close(stored, resident, [(query, {}) for query in queries])
     with pytest.raises(InvalidValue):
         stored.search("lake\ud800")
     assert stored.admin.verify() == []
@@ -251,11 +247,9 @@ def test_vectors_are_searched_exactly_and_an_outage_is_said(backend: Any, start:
     fill(agent)
     agent.memory.flush()
     resident = backend.open(embedding_provider=CountingEmbeddings(), clock=FixedClock(), **options)
-    for query in ("happy boats of lakes", "zebra", "something else"):
-        for asked in ({}, {"filter": {"entity": "Ines Weber"}, "limit": 50}, {"kinds": ["artifact"]}):
-            result = agent.memory.search(query, **asked)
-            assert told(result) == told(newest(resident, query, **asked)), (query, asked)
-            assert result.reason == "not_resident"
+    asked = ({}, {"filter": {"entity": "Ines Weber"}, "limit": 50}, {"kinds": ["artifact"]})
+    queries = ("happy boats of lakes", "zebra", "something else")
+    check_close(agent.memory, resident, itertools.product(queries, asked))
     assert any("vector" in hit.found_by for hit in agent.memory.search("something else").hits)
     provider.failure = outage
     result = agent.memory.search("a happy lake of BackupHost")
@@ -270,7 +264,7 @@ def link(memory: Any, one: Any, other: Any) -> None:
 
 
 def test_links_bring_hits(pair: Any, start: Any) -> None:
-    stored, resident = pair
+    stored, _ = pair
     agent = start(stored)
     found, boat, rope, far, hidden = (
         agent.note(text, visible_to=seen)
@@ -278,11 +272,6 @@ def test_links_bring_hits(pair: Any, start: Any) -> None:
     )
     for one, other in ((found, boat), (rope, boat), (rope, far), (found, hidden), (hidden, far)):
         link(stored, one, other)
-    for memory in (stored, stored.acting_as(READER)):
-        mirror = resident if memory is stored else resident.acting_as(READER)
-        result = memory.search("ferret", limit=5)
-        # Positions may differ: that a link was used is written behind.
-        assert told(result)[:2] == told(newest(mirror, "ferret", limit=5))[:2]
     names = {hit.content for hit in stored.acting_as(READER).search("ferret").hits}
     assert {"ferret", "a mast", "rope"} <= names
     assert "secret" not in names
@@ -326,8 +315,8 @@ def test_hidden_notes_leave_no_trace(tmp_path_factory: Any, told_of: list[Any]) 
 
 
 def test_more_matches_than_are_looked_at_give_the_best(backend: Any, start: Any) -> None:
-    """Beyond ``candidates_max`` the best by words are kept; k hits still come back whenever k match a filter."""
-    agent = start(words_only(backend, "backend", search__candidates_max=1_000))
+    """Of more matches than there are candidates the best by words; k hits come back whenever k match a filter."""
+    agent = start(words_only(backend, "backend"))
     agent.memory.append_turns(
         agent.scope_id,
         [
@@ -422,12 +411,10 @@ def test_what_reads_all_records_of_a_kind_is_refused(backend: Any, start: Any) -
 
 
 def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start: Any) -> None:
-    """More hidden matches than ``candidates_max``, each better than the visible ones: a reader is told the same."""
+    """More hidden matches than candidates, each better than the visible ones: a reader is told the same."""
     answers = []
     for hidden in (1_100, 0):
-        agent = start(
-            words_only(backend, "backend", **(_elsewhere(backend) if hidden else {}), search__candidates_max=1_000)
-        )
+        agent = start(words_only(backend, "backend", **(_elsewhere(backend) if hidden else {})))
         seen = [
             plain(NOTE, note_id=uuid.UUID(int=at + 1), content=f"a lake {'far ' * at}", entity="e") for at in range(9)
         ]

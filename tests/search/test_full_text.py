@@ -20,9 +20,10 @@ from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_ful
 from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.schema.relations import BY_NAME, NOTE
-from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of, rebuild
+from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.sql.full_text import FULL_TEXT, PART_MARK, TEXTS
+from caliber.storage.sql.full_text import PART_MARK, TEXTS
+from caliber.storage.sql.search_statements import search_contracts
 
 pytestmark = pytest.mark.usefixtures("full_text")
 
@@ -47,12 +48,13 @@ def filled(backend: Any, start: Any) -> Any:
 
 def test_every_statement_is_there_with_its_contract(backend: Any) -> None:
     store = backend.store()
-    rebuild(store.full_text, WordIndexer("english"))
-    assert set(store.full_text.statements) == set(FULL_TEXT)
-    lists: dict[str, Any] = {"seen": "[]", "keys": "[]", "ordinals": "[1]", "space_id": bytes(16)}
-    lists |= {"term": "lake", "low": "a", "beyond": "", "high": "z"}
+    store.full_text.rebuild(WordIndexer("english"))
+    contracts = search_contracts(TEXTS)
+    assert set(store.full_text.statements) == set(contracts)
+    lists: dict[str, Any] = {"seen": "{}", "keys": "[]", "ordinals": "[1]", "space_id": bytes(16), "kind": "note"}
+    lists |= {"terms": '{"terms": ["lake"], "beginnings": ["bo"]}'}
     with store.read() as session:
-        for name, contract in FULL_TEXT.items():
+        for name, contract in contracts.items():
             plan = store.full_text.statements[name]
             expected = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
             assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, expected)
@@ -137,47 +139,25 @@ def test_write_that_nobody_can_index_marks_the_index_incomplete(filled: Any) -> 
     assert filled.open(settings_of(filled, "backend")).search("cold").hits == ()
 
 
-def test_interrupted_building_leaves_an_index_that_is_not_trusted(filled: Any) -> None:
+def test_an_interrupted_rebuild_leaves_the_index_as_it_was(filled: Any, start: Any) -> None:
     class Stop(Exception):
         pass
 
     def stop(*_: Any) -> None:
         raise Stop
 
-    with pytest.raises(Stop):
-        rebuild_full_text(settings_of(filled, "backend"), stop)
-    with pytest.raises(SchemaMismatch, match="not complete"):
-        filled.open(settings_of(filled, "backend"))
-
-
-def test_of_two_builds_at_once_only_the_whole_one_is_called_complete(filled: Any) -> None:
-    class Killed(Exception):
-        pass
-
-    def killed(*_: Any) -> None:
-        raise Killed
-
-    def second(*_: Any) -> None:
-        with pytest.raises(Killed):
-            rebuild(other.full_text, WordIndexer("english"), killed)
-
-    store, other = filled.store(), filled.store()
-    rebuild(store.full_text, WordIndexer("english"), second)
-    state = store.full_text.state()
-    assert state is not None
-    assert not state.complete, "the second began anew and ended early"
-    rebuild(store.full_text, WordIndexer("english"))
-    assert check_full_text(store, settings_of(filled, "backend")) == []
-
-
-def test_build_during_which_a_text_was_left_out_is_not_called_complete(filled: Any, start: Any) -> None:
-    writer = start(filled.open(settings_of(filled, "resident")))
-    inspect(writer.memory).store.full_text.keep(lambda _: None)  # a program that does not know these rules
-    store = filled.store()
-    rebuild(store.full_text, WordIndexer("english"), lambda *_: writer.note("nobody can index this"))
-    state = store.full_text.state()
-    assert state is not None
-    assert not state.complete
+    for there in (False, True):
+        with pytest.raises(Stop):
+            rebuild_full_text(settings_of(filled, "backend"), stop)
+        assert (filled.store().full_text.state() is not None) is there
+        if there:
+            assert filled.open(settings_of(filled, "backend")).search("lake", kinds=["note"]).hits
+            continue
+        with pytest.raises(SchemaMismatch, match="rebuild-search"):
+            filled.open(settings_of(filled, "backend"))
+        rebuild_full_text(settings_of(filled, "backend"))
+    start(filled.open(settings_of(filled, "resident"))).note("written after it")
+    assert check_full_text(filled.store(), settings_of(filled, "backend")) == []
 
 
 @needs("sharing")

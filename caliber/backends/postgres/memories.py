@@ -11,16 +11,23 @@ import psycopg
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared, simple
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.schema import alone, applied_versions
-from caliber.backends.postgres.searching.full_text_plans import StepWords, kept_plan, lock_of
+from caliber.backends.postgres.searching.full_text_plans import kept_plan, spoil_of
 from caliber.backends.postgres.statements import irregular
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.spelling import quote
-from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
+from caliber.storage.migrate.memory_steps import (
+    MemoryStep,
+    MigrationPlan,
+    Wanted,
+    left_alone,
+    memory_steps,
+    next_step,
+    with_texts,
+)
 from caliber.storage.migrate.migrations import missing_versions
-from caliber.storage.migrate.text_steps import TextSteps
 from caliber.storage.sql.full_text import unpacked_memories
 from caliber.storage.stored_memories import stored_memories
 
@@ -34,10 +41,10 @@ def catalog_in(connection: Connection, table: str) -> Catalog:
     return BUILT_IN.with_memories(StoredMemory(*row) for row in rows)
 
 
-def _texts(connection: PgConnection, dialect: PostgresDialect) -> TextSteps:
-    """Return the follower that applies steps of memories to the full text of a store."""
+def _with_texts(connection: PgConnection, dialect: PostgresDialect, step: MemoryStep) -> MemoryStep:
+    """Return a step as it has to be taken in a store that has full text."""
     rows = connection.run(kept_plan(dialect), ())
-    return TextSteps(unpacked_memories(rows[0][0]) if rows else None, StepWords(dialect))
+    return with_texts(step, unpacked_memories(rows[0][0]) if rows else None, spoil_of(dialect))
 
 
 def take_step(
@@ -53,10 +60,7 @@ def take_step(
         step = next_step(shared.store, stored_memories(connection, plans), target, dialect, from_us(clock_us()))
         if step is None:
             return False
-        statements = _texts(connection, dialect).with_texts(step).statements
-        if len(statements) > len(step.statements):
-            connection.command(lock_of(dialect))  # no index is created or dropped from here on
-            statements = _texts(connection, dialect).with_texts(step).statements
+        statements = _with_texts(connection, dialect, step).statements
         if statements:
             connection.exchange(*(simple(statement) for statement in statements))
         plan = plans[MEMORY_TYPE.name]
@@ -70,8 +74,7 @@ def planned(shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[
     with alone(shared, schema) as connection:
         dialect, plans, applied = applied_versions(connection, shared, schema)
         rows = stored_memories(connection, plans)
-        texts = _texts(connection, dialect)
         found = memory_steps(shared.store, rows, target, dialect, from_us(clock_us()))
-        steps = [texts.with_texts(step) for step in found]
+        steps = [_with_texts(connection, dialect, step) for step in found]
         missing = missing_versions(applied)
     return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)))

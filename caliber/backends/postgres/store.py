@@ -46,7 +46,8 @@ from caliber.storage.maintain.moved import FenceState, elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
 from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
-from caliber.storage.sql.full_text import FullText, contracts_of, may_be_indexed, texts_of
+from caliber.storage.sql.full_text import FullText, may_be_indexed, texts_of
+from caliber.storage.sql.search_statements import search_contracts
 from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -213,7 +214,7 @@ class PostgresStore:
 
     def _check_prepared(self, most: int) -> None:
         regular = sum(9 + len(plans.lists) + len(plans.counts) + len(plans.references) for plans in self.plans.values())
-        texts = len(contracts_of(texts_of(self.catalog))) + 8 * len(may_be_indexed(self.catalog))
+        texts = len(search_contracts(texts_of(self.catalog))) + 8 * len(may_be_indexed(self.catalog))
         needed = regular + len(self.statements) + len(self._own) + texts + 16
         if 0 < most < needed:
             raise InvalidConfigValue(

@@ -47,8 +47,7 @@ from caliber.storage.write.changes import UPSERT, pack_changes
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig, StorageConfig
     from caliber.schema.memory_types import MemoryType
-    from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
-    from caliber.storage.migrate.text_steps import TextSteps
+    from caliber.storage.migrate.memory_steps import MemoryStep, MigrationPlan, Wanted
 
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
@@ -266,22 +265,20 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
     try:
         missing = missing_versions(_migrations(connection, options))
         rows = stored_memories(connection, PLANS)
-        texts = _texts(connection)
-        steps = [
-            texts.with_texts(step) for step in memory_steps(options.shown, rows, target, DIALECT, from_us(clock_us()))
-        ]
+        found = memory_steps(options.shown, rows, target, DIALECT, from_us(clock_us()))
+        steps = [_with_texts(connection, step) for step in found]
     finally:
         connection.close()
     return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)))
 
 
-def _texts(connection: SqliteConnection) -> TextSteps:
-    """Return the follower that applies steps of memories to the full text of a store."""
-    from caliber.backends.sqlite.searching.full_text import StepWords, read_state
-    from caliber.storage.migrate.text_steps import TextSteps
+def _with_texts(connection: SqliteConnection, step: MemoryStep) -> MemoryStep:
+    """Return a step as it has to be taken in a store that has full text."""
+    from caliber.backends.sqlite.searching.full_text import SPOIL, read_state
+    from caliber.storage.migrate.memory_steps import with_texts
 
     state = read_state(connection)
-    return TextSteps(None if state is None else state.memories, StepWords())
+    return with_texts(step, None if state is None else state.memories, SPOIL)
 
 
 def _take_step(connection: SqliteConnection, options: OpenOptions, target: Wanted, now_us: int) -> bool:
@@ -294,7 +291,7 @@ def _take_step(connection: SqliteConnection, options: OpenOptions, target: Wante
         step = next_step(options.shown, rows, target, DIALECT, from_us(now_us))
         if step is None:
             return False
-        for statement in _texts(connection).with_texts(step).statements:
+        for statement in _with_texts(connection, step).statements:
             connection.command(statement)
         plans = PLANS[MEMORY_TYPE.name]
         plan = plans.insert if step.is_new else plans.upsert

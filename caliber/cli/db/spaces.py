@@ -239,8 +239,8 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     """Rebuild everything that search reads, and verify it. Records are never changed.
 
     Orphaned vectors are removed, missing or outdated ones are made, the full text of the database is rewritten, where
-    there is one or search.mode = "backend" needs it, and memory is reloaded. Others may go on writing meanwhile. Exit
-    code 1 when differences remain.
+    there is one or search.mode = "backend" needs it, and memory is reloaded. Writers wait while full text is rewritten.
+    Exit code 1 when differences remain.
     """
     from caliber.admin.full_text import drop_full_text, rebuild_full_text
     from caliber.embedding.vector_index import build_index_of

@@ -23,7 +23,6 @@ MEASURED_SPACES: Final = {
 
 _SIMPLE: Final[dict[str, Any]] = {
     "mode": "resident",
-    "candidates_max": 1_000,
     "limit_max": 999,
     "default_limit": 10,
     "candidate_factor": 2,

@@ -149,7 +149,6 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
         readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
-        stats=inputs.stats,
         moment=inputs.moment,
     )
 

@@ -127,7 +127,6 @@ def judge(
         readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
-        stats=inputs.stats,
         moment=inputs.moment,
     )
     pools = pools_of()

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Final, TypeAlias
 
 from caliber.config.cron import zone_of
 from caliber.context.conversation import PASSAGE, SCOPES, TASKS, TURNS, moment_of
@@ -28,18 +29,16 @@ from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
+from caliber.search.in_database.candidates import rows_of
 from caliber.search.in_database.records import StoredRecords, open_scope
 from caliber.search.in_database.stored import StoredSearch
-from caliber.search.in_database.windows import Rows, WindowSearch
 from caliber.search.request import Asked
-from caliber.search.stats import StoredStats
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
@@ -68,12 +67,11 @@ class WindowAsked:
 
 @dataclass(frozen=True, slots=True)
 class WindowRead:
-    """A snapshot for a window, its query, and the store's statistics; see ``AssemblyInputs``."""
+    """A snapshot for a window, its query, and how many records there are; see ``AssemblyInputs``."""
 
     snapshot: ResidentSnapshot
     query: DefaultQuery
     totals: Mapping[str, int]
-    stats: StoredStats | None
 
 
 def read_window(
@@ -84,7 +82,7 @@ def read_window(
     resident: ResidentSnapshot,
     asked: WindowAsked,
 ) -> WindowRead:
-    """Return a snapshot for a window, and the store's statistics.
+    """Return a snapshot for a window.
 
     Raises: SchemaMismatch when the full text cannot be trusted
     """
@@ -95,7 +93,14 @@ def read_window(
         rows = asked.search.readers.readable(store.catalog, records.read(session, asked.trajectory_id, None))
         window.read(rows, resident)
         snapshot = records.snapshot(session, resident, rows, window)
-        return WindowRead(snapshot, window.query, window.totals, window.stats)
+        return WindowRead(snapshot, window.query, window.totals)
+
+
+_TAIL: Final = 50
+"""Turns that may stand behind the last user message, and are no passages."""
+
+Rows: TypeAlias = dict[str, list[Row]]
+"""Records by kind."""
 
 
 class WindowRows:
@@ -130,11 +135,6 @@ class WindowRows:
         self.found_turns: list[bytes] = []
         """The keys of turns that searches found, and of those beside them."""
 
-    @property
-    def stats(self) -> StoredStats | None:
-        """Counts over the store, if a search was asked."""
-        return self._searches.stats.detached() if self._by_words else None
-
     # --- reading ---------------------------------------------------------------------------------
 
     def read(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
@@ -144,17 +144,17 @@ class WindowRows:
         self._resident = resident
         for kind in (*self._search.kinds, *self._plan.declared.values()):
             rows.setdefault(kind, ())
+        self._search.checked(self._session, replace(self._asked.search, kinds=self._search.kinds))
         self._scope = self._open_scope(rows[SCOPES])
         self._add(rows, {TURNS: self._earlier(rows, resident)})
         self._resolve(rows, resident)
-        hidden = self._hidden(rows[TURNS])
         found: list[Rows] = []
         if not self._plan.governed:
-            found += self._unruled(hidden)
+            found += self._unruled()
         if self._plan.rule_sections:
-            matching = self._searches.matching(replace(self._base, kinds=self._knowledge))
+            matching = self._matching(replace(self._base, kinds=self._knowledge))
             self.totals = {**matching, **self.totals}
-            found += self._ruled(hidden)
+            found += self._ruled()
         for part in found:
             self.found_turns += [row[1] for row in part.get(TURNS, ())]
             self._add(rows, part)
@@ -178,7 +178,7 @@ class WindowRows:
         vectors = {}
         if self.space is not None:
             keys = dump_json([row[1].hex().upper() for row in rows.get(TURNS, ())])
-            statement = self._search.full_text.statements["search.vectors_of"]
+            statement = self._search.statements["search.vectors_of"]
             found = self._session.run(statement, (self.space.space_id.bytes, keys))
             vectors = self._mirrors.vectors(self.space, found, relations)
         return ResidentSnapshot(self._position, relations, vectors, {}, resident.evaluator)
@@ -218,14 +218,6 @@ class WindowRows:
             asked = self._asked
             self.query = default_query(snapshot, self._texts, asked.trajectory_id, space_id, asked.embedder)
 
-    def _hidden(self, turns: Sequence[Row]) -> int:
-        """Return how many turns of the conversation may stand behind its last user message, that included."""
-        role_at, number_at = self._turn.index("role"), self._turn.index("turn_number")
-        if self._plan.user.rule is not None and self._plan.user.rule.predicate is not None:
-            return len(turns)
-        users = [int(row[number_at]) for row in turns if row[role_at] == TurnRole.USER.value]
-        return sum(int(row[number_at]) >= max(users) for row in turns) if users else len(turns)
-
     # --- searches --------------------------------------------------------------------------------
 
     @cached_property
@@ -249,25 +241,30 @@ class WindowRows:
         """True when a search judges relevance."""
         return self._asks and self._plan.config.assembly.relevance == "search"
 
-    @cached_property
-    def _searches(self) -> WindowSearch:
-        return WindowSearch(self._search, self._session, self._base, self._position)
+    def _matching(self, asked: Asked) -> dict[str, int]:
+        return self._search.candidates(self._session, asked).matching()
 
-    def _asking(self, asked: Asked, *, besides: int = 0) -> Rows:
-        return (self._searches.found if self._by_words else self._searches.nearest)(asked, besides=besides)
+    def _newest(self, asked: Asked, limit: int) -> Rows:
+        return self._search.candidates(self._session, asked).listed("newest", limit)
 
-    def _unruled(self, hidden: int) -> list[Rows]:
+    def _asking(self, asked: Asked) -> Rows:
+        candidates = self._search.candidates(self._session, asked)
+        if not self._by_words:
+            return candidates.nearest()
+        return candidates.found(self._search.read(candidates, asked, self._position))
+
+    def _unruled(self) -> list[Rows]:
         config, plan = self._plan.config, self._plan
         known = [] if plan.about is None else [self._about_user(plan.records[plan.about.source])]
         if plan.stable_first and self._by_words and config.recall.limit:
             asked = replace(self._base, limit=config.recall.limit, reach=self._reach)
-            self.totals = self._searches.matching(asked)
+            self.totals = self._matching(asked)
             kinds = tuple(kind for kind, total in self.totals.items() if total)
-            return [*known, self._searches.found(replace(asked, kinds=kinds), besides=hidden)]
+            return [*known, self._asking(replace(asked, kinds=kinds))]
         knowledge = replace(self._base, kinds=self._knowledge, limit=max(1, config.assembly.note_search_limit))
-        self.totals = self._searches.matching(knowledge)
+        self.totals = self._matching(knowledge)
         found = [self._asking(knowledge)] if self._asks else []
-        return [*known, *found, self._searches.newest(knowledge, config.assembly.notes_without_query)]
+        return [*known, *found, self._newest(knowledge, config.assembly.notes_without_query)]
 
     def _about_user(self, relation: Relation) -> Rows:
         """Return the records about the user of the task, by each name."""
@@ -306,7 +303,7 @@ class WindowRows:
                 if rows and relation.has("trajectory_id"):
                     at = codec_of(relation).index("trajectory_id")
                     ordinals |= {self._tasks.get(uuid_from_bytes(row[at])) for row in rows if row[at] is not None}
-        return self._search.rows(self._session, TASKS, [item for item in ordinals if item is not None])
+        return rows_of(self._session, self._store, TASKS, [item for item in ordinals if item is not None])
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -323,12 +320,12 @@ class WindowRows:
             asked.search.now_us,
         )
 
-    def _ruled(self, hidden: int) -> list[Rows]:
+    def _ruled(self) -> list[Rows]:
         """Return the records that rules could select: the newest of each, and the hits within its filter."""
         out: list[Rows] = []
         for section in self._plan.rule_sections:
             if section.source == PASSAGE:
-                out += self._passages(section, hidden)
+                out += self._passages(section)
             elif self._plan.records[section.source].in_windows.enters in (Enters.KNOWLEDGE, Enters.FOUND):
                 out += self._records(section)
         return out
@@ -342,11 +339,11 @@ class WindowRows:
             out.append(self._asking(self._rules.question(section, self._base)))
         return out
 
-    def _passages(self, section: SectionPlan, hidden: int) -> list[Rows]:
+    def _passages(self, section: SectionPlan) -> list[Rows]:
         """Return turns in reach."""
         assert section.rule is not None
         asked = replace(self._rules.question(section, self._base), reach=self._reach)
-        out = [self._searches.newest(asked, self._rules.limit(section.rule) + hidden)]
+        out = [self._newest(asked, self._rules.limit(section.rule) + _TAIL)]
         if self._asks:
-            out.append(self._asking(asked, besides=hidden))
+            out.append(self._asking(asked))
         return out

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from caliber.kernels import Vocabulary
-from caliber.model.progress import Progress, unheard
 from caliber.resident.documents import said_by
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
-from caliber.storage.sql.full_text import PART_MARK, FullText, TextEntry, TextIndexer
+from caliber.storage.sql.full_text import PART_MARK, TextEntry
 from caliber.text.words import Analyzer, languages
 
 RULES: Final = 2
@@ -91,14 +90,3 @@ class WordIndexer:
             spelling = [vocabulary.part_texts(at, at + 1)[0] for at in part_ids[part_span].tolist()]
             others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelling) if part not in terms_of_word)
             self._tokens.append((" ".join(terms_of_word), len(terms_of_word), others))
-
-
-def rebuild(
-    full_text: FullText, indexer: TextIndexer, progress: Progress = unheard, *, unless_there: bool = False
-) -> int:
-    """Rebuild an index in one go; return the number of texts. See ``FullText.build``."""
-    held = 0
-    for at in full_text.build(indexer, unless_there=unless_there):
-        held = at.held
-        progress("indexing words", at.done, max(at.done, at.total))
-    return held

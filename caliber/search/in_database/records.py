@@ -114,7 +114,7 @@ class StoredRecords:
         space = None if ranked is None else ranked.space
         found: Sequence[Row] = ()
         if ranked is not None:
-            statements = self._search.full_text.statements
+            statements = self._search.statements
             kinds = [relation.name for relation in texts_of(self._store.catalog) if relation.neighbours is None]
             keys = [*(row[1] for kind in kinds for row in rows.get(kind, ())), *ranked.found_turns]
             packed = dump_json([key.hex().upper() for key in dict.fromkeys(keys)])

@@ -17,7 +17,7 @@ from caliber.resident.conversation import zone_at
 from caliber.resident.mirror import Generation
 from caliber.schema.traits import NO_OFFSET_S
 from caliber.search.ranking.fusion import times_us
-from caliber.search.ranking.legs import Bools, CorpusStats, Floats, Ints, Searched
+from caliber.search.ranking.legs import Bools, Floats, Ints, Searched
 from caliber.storage.compile.damage import undated
 from caliber.text.dates import DAY_US, Interval, Moment, all_days_said
 from caliber.text.words import NAMES_A_TIME
@@ -101,10 +101,8 @@ def are_of(item: Searched, when: Interval, rows: Ints | slice = slice(None)) -> 
     return found if item.meant is None else found | item.meant[rows]
 
 
-def count_of_days(searched: Sequence[Searched], when: Interval, stats: CorpusStats | None) -> int:
+def count_of_days(searched: Sequence[Searched], when: Interval) -> int:
     """Return how many visible records happened between the first and the last instant of some days."""
-    if stats is not None:
-        return stats.count_of_days(when)
     return sum(
         int(np.count_nonzero((times >= when.first_us) & (times <= when.last_us) & item.visible))
         for item in searched
@@ -112,10 +110,9 @@ def count_of_days(searched: Sequence[Searched], when: Interval, stats: CorpusSta
     )
 
 
-def days_tell(searched: Sequence[Searched], when: Interval, stats: CorpusStats | None) -> bool:
+def days_tell(searched: Sequence[Searched], when: Interval) -> bool:
     """Return whether some visible records are of some days, and others are not."""
-    texts = sum(item.visibility.count for item in searched) if stats is None else stats.texts
-    return 0 < count_of_days(searched, when, stats) < texts
+    return 0 < count_of_days(searched, when) < sum(item.visibility.count for item in searched)
 
 
 def newest_day(searched: Sequence[Searched], now: Moment) -> date:

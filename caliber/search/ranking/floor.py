@@ -27,7 +27,7 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
 from caliber.search.ranking.days import are_of, count_of_days
 from caliber.search.ranking.fusion import Joined
-from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, Nearest, Searched, phrase_rows
+from caliber.search.ranking.legs import Bools, Coverage, Floats, Nearest, Searched, phrase_rows
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """Each word counts once, whatever the length of the text."""
@@ -97,12 +97,10 @@ class Floor:
         query: Query,
         coverage: Coverage,
         thresholds: Thresholds,
-        stats: CorpusStats | None = None,
     ) -> None:
         self._query = query
         self._coverage = coverage
         self._least = thresholds
-        self._stats = stats
         quoted = len(query.stop_word_phrase) >= SAYING_WORDS
         self._phrases = (*query.phrases, query.stop_word_phrase) if quoted else query.phrases
 
@@ -120,7 +118,7 @@ class Floor:
         bound = self._of_days(searched) if self._query.of_days_only else None
         if any(near) and not whole and bound is None and self._all_good(joined, most):
             return Floored(list(joined), self._beyond(nearest))
-        of_days = 0 if when is None else count_of_days(searched, when, self._stats)
+        of_days = 0 if when is None else count_of_days(searched, when)
         day = self._coverage.weight(of_days) if of_days else 0.0
         covered = [self._covered(item, day) for item in searched]
         if bound is not None:

@@ -10,7 +10,7 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from caliber.resident.vectors import VectorSnapshot
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.query import Query
 from caliber.search.ranking.similar import SimilarTerms
-from caliber.text.dates import Interval
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -110,27 +109,6 @@ def padded(scores: Floats, length: int) -> Floats:
 # --- words ----------------------------------------------------------------------------------------
 
 
-class CorpusStats(Protocol):
-    """Counts over a whole store, of which a search sees only a part."""
-
-    @property
-    def texts(self) -> int:
-        """The number of visible texts, over all kinds that are searched."""
-        ...
-
-    def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
-        """Return how many visible texts hold each term."""
-        ...
-
-    def mean_length(self, kind: str) -> float:
-        """Return how many terms a text of a kind has in the mean; 0 without any."""
-        ...
-
-    def count_of_days(self, when: Interval) -> int:
-        """Return how many visible records are of some days."""
-        ...
-
-
 class Coverage(NamedTuple):
     """The words of a query as evidence: what each adds to the share of the query that a record covers.
 
@@ -151,21 +129,19 @@ def keyword_leg(
     query: Query,
     settings: KeywordConfig,
     similar: SimilarTerms | None,
-    stats: CorpusStats | None,
     *,
     linked: bool,
 ) -> Coverage:
     """Score the candidates by the words of the query, and add all records that words find to the candidates.
 
     The leg counts texts, terms and lengths over visible records only, so that hidden records leave no trace.
-    ``stats`` holds these counts where the rows are only a part of a store. ``linked`` asks for candidates that
-    filters leave out as well. Returns the words as evidence.
+    ``linked`` asks for candidates that filters leave out as well. Returns the words as evidence.
     """
     groups = _groups(searched, query, similar)
-    total = sum(item.visibility.count for item in searched) if stats is None else stats.texts
-    words, coverage = _weighed(searched, groups, total, SIMILAR_MAX, stats, UNSEEN_TEXTS)
+    total = sum(item.visibility.count for item in searched)
+    words, coverage = _weighed(searched, groups, total, SIMILAR_MAX, UNSEEN_TEXTS)
     for item in searched:
-        mean = item.visibility.mean_length(item.words) if stats is None else stats.mean_length(item.kind)
+        mean = item.visibility.mean_length(item.words)
         item.mixed = linked and item.allowed is not item.visible
         searchable = item.searchable()
         _score(item, words, settings, mean, searchable, searchable if linked else item.allowed)
@@ -228,7 +204,6 @@ def _weighed(
     groups: Sequence[_Group],
     total: int,
     most: int,
-    stats: CorpusStats | None,
     unseen: int,
 ) -> tuple[list[QueryWord], Coverage]:
     """Return the words with the strengths of their terms, for scores and as evidence.
@@ -236,7 +211,7 @@ def _weighed(
     A similar common word never counts as a rare one. As evidence a word is as rare as among ``unseen`` more texts
     without it.
     """
-    found = _counted(searched, groups, stats)
+    found = _counted(searched, groups)
     left = iter(found.tolist())
     rarities: dict[int, tuple[float, float]] = {}  # two logarithms for each distinct count
 
@@ -273,14 +248,11 @@ def _weighed(
     return words, Coverage(evidence, weight, total + unseen)
 
 
-def _counted(searched: Sequence[Searched], groups: Sequence[_Group], stats: CorpusStats | None) -> Ints:
+def _counted(searched: Sequence[Searched], groups: Sequence[_Group]) -> Ints:
     """Return how many visible texts hold each term of each group, one group after another."""
     every = [term for group in groups for term in group.terms]
     if not every:
         return np.zeros(0, np.int64)
-    if stats is not None:
-        vocabulary = searched[0].words.dictionary
-        return stats.counts([vocabulary.term_texts(term, term + 1)[0] for term in every])
     found = searched[0].words.counts(every, searched[0].visible)
     for item in searched[1:]:
         found += item.words.counts(every, item.visible)

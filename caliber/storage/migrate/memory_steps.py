@@ -314,3 +314,14 @@ def _indexes_towards(held: MemoryType, memory: MemoryType) -> Iterator[tuple[str
 
 def _shown_index(memory: MemoryType, index: Index) -> str:
     return f"{memory.name}.{index.field} ({index.type})"
+
+
+def with_texts(step: MemoryStep, memories: Mapping[int, tuple[str, ...]] | None, spoil: str) -> MemoryStep:
+    """Return a step of a memory's migration that marks an index as incomplete if it changes the searched texts.
+
+    ``memories`` has the fields that the index holds, by code; ``spoil`` is the statement that marks it.
+    """
+    texts = step.relation is not None and step.relation.text
+    if memories is None or memories.get(step.row.code, ()) == (texts.searched if texts else ()):
+        return step
+    return replace(step, statements=(*step.statements, spoil))

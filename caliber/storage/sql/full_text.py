@@ -1,7 +1,7 @@
-"""Contract of a backend's full-text index: indexed relations, entries, protocol, and search statements.
+"""Contract of a backend's full-text index: indexed relations, entries, and protocol.
 
 The index holds terms of our own analyzer, the one that the in-memory search uses, so that both find the same records; a
-backend stores and counts them. Write transactions keep the index of a store that has one. The store records whether it
+backend stores them. Write transactions keep the index of a store that has one. The store records whether it
 has one, not the configuration, so processes of any mode keep it complete.
 
 Source: K-170, K-171, P-039; design, sections 3 and 5; docs/decisions/0081.
@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-from caliber.model.references import EntityType
+from caliber.model.progress import Progress, unheard
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import RELATIONS, TRAJECTORY
+from caliber.schema.relations import RELATIONS
 from caliber.schema.relations.memory import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.filters import filter_names
-from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import literal, quote
-from caliber.storage.compile.statements import Irregular
 
 TEXTS: Final[tuple[Relation, ...]] = tuple(
     sorted(
@@ -81,26 +79,6 @@ class FullTextState(NamedTuple):
     memories: Memories
 
 
-class BuildPosition(NamedTuple):
-    """The point at which a build continues: after an ordinal of a relation, "" at the end.
-
-    ``done`` counts the rows that were read and entered before it.
-    """
-
-    build: bytes
-    kind: str
-    last: int
-    done: int
-    held: int
-    total: int
-
-    def after(self, relations: Sequence[Relation], last: int | None, rows: int, entered: int) -> BuildPosition:
-        """Return the position after a page; ``last`` is its last ordinal, None at the end of the relation."""
-        names = [*(relation.name for relation in relations), ""]
-        kind, last = (names[names.index(self.kind) + 1], -1) if last is None else (self.kind, last)
-        return self._replace(kind=kind, last=last, done=self.done + rows, held=self.held + entered)
-
-
 class FullText(Protocol):
     """The full text of one open store."""
 
@@ -117,13 +95,10 @@ class FullText(Protocol):
         """
         ...
 
-    def build(
-        self, indexer: TextIndexer, after: BuildPosition | None = None, *, unless_there: bool = False
-    ) -> Iterator[BuildPosition]:
-        """Rebuild the index in short transactions, between which others write; yield its position after each.
+    def rebuild(self, indexer: TextIndexer, progress: Progress = unheard, *, unless_there: bool = False) -> int:
+        """Rebuild the index in one transaction, for which writers wait; return the number of texts.
 
-        It goes on ``after`` a position of the last build, or from the start; one cut short leaves an incomplete index.
-        ``unless_there`` keeps an index that exists or is being built.
+        ``unless_there`` keeps a complete index. An interrupted rebuild leaves the index as it was.
         """
         ...
 
@@ -213,6 +188,21 @@ def text_table_of(code: int) -> str:
     return f"text_m{code}"
 
 
+BATCH_ROWS: Final = 1_000
+"""Rows that are indexed or compared at once."""
+
+
+def pages(
+    session: StatementSession, plans: Mapping[str, RelationPlans], relations: Iterable[Relation]
+) -> Iterator[tuple[Relation, list[Row]]]:
+    """Yield all rows of some relations, a page at a time."""
+    for relation in relations:
+        last = -1
+        while rows := session.run(plans[relation.name].page, (last, BATCH_ROWS)):
+            yield relation, rows
+            last = last_of(rows, last)
+
+
 # --- statements -----------------------------------------------------------------------------------
 
 
@@ -239,114 +229,3 @@ def unindexed(session: StatementSession, kind: str, unlike: Plan) -> list[str]:
     """Return a fault when texts are entered and not indexed, or the other way round."""
     count = session.run(unlike, ())[0][0]
     return [f"full text of {kind}: {count} texts are entered but not indexed, or the other way round"] if count else []
-
-
-_AROUND = Irregular(("ordinals", "steps"), results=("ordinal",))
-
-
-def _of(relation: Relation) -> dict[str, Irregular]:
-    """Return the statements that search one relation.
-
-    ``seen`` are the lists of readers that the principal is on, a JSON list of lists; ``at_us`` the instant at which
-    records must be in force; a filter is a JSON list of values, bytes in hexadecimal digits, null for having none, or
-    None for no filter. All count and find only what is in force and may be seen.
-    """
-    name = relation.name
-    filters = filter_names(relation)
-    sight = ("seen", "at_us")
-    linked = {
-        f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
-    }
-    readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
-    used = {f"search.used_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",))}
-    return {
-        **readers,
-        **(used if relation.listed else {}),
-        **(linked if relation.linked else {}),
-        **({f"search.around_{name}": _AROUND} if relation.neighbours else {}),
-        f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
-        f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
-        f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
-        f"search.best_{name}": Irregular(
-            ("term", *sight, "flat", "slope", "limit", *filters), results=("ordinal", "count", "terms")
-        ),
-        f"search.tokens_{name}": Irregular(("low", "beyond", "high", "limit"), results=("token",)),
-        f"search.recent_{name}": Irregular(
-            ("now_us", *sight, "half_us", "neutral", "limit", *filters), results=("ordinal",)
-        ),
-        f"search.newest_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",)),
-        f"search.of_days_{name}": Irregular(("first_us", *sight, "last_us", "limit", *filters), results=("ordinal",)),
-        f"search.count_of_days_{name}": Irregular(("first_us", *sight, "last_us"), results=("records",)),
-        f"search.vectors_{name}": Irregular(
-            ("space_id", *sight, "after", "limit", *filters), results=("place", "ordinal", "key", "vector")
-        ),
-    }
-
-
-def happened(relation: Relation) -> str:
-    """Return the time of record ``o``, in SQL that both databases share."""
-    names = [f"o.{quote(name)}" for name in relation.dates.happened]
-    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
-
-
-def readers_of(relation: Relation, table: str) -> dict[str, str]:
-    """Return the statement that lists the readers of a relation, by its name; none where everybody reads."""
-    if relation.readers is None:
-        return {}
-    column = quote(relation.readers)
-    name = f"search.readers_{relation.name}"
-    return {name: f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"}
-
-
-def own_condition(relation: Relation, tasks: str, authors: str, workers: str) -> str:
-    """Return the condition that an agent wrote record ``o`` or, where no author is known, works on its task.
-
-    ``authors`` are its names as an author, ``workers`` the entities that it is. It is SQL that both databases share.
-    """
-    if relation.author is not None:
-        return f"o.{quote(relation.author)} IN ({authors})"
-    owner = TRAJECTORY.owner
-    if relation.task is None or owner is None:
-        return "1 = 0"
-    by = next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
-    kind, key, agent = (quote(name or "") for name in (by["entity_type"], by["id"], owner.agent))
-    own = f"t.{kind} = {literal(EntityType.AGENT)} AND t.{key} IN ({workers}) OR t.{agent} IN ({workers})"
-    key = f"t.{TRAJECTORY.key[0]} = o.{quote(relation.task)}"
-    return f"EXISTS (SELECT 1 FROM {tasks} AS t WHERE {key} AND ({own}))"
-
-
-def task_condition(relation: Relation, tasks: str, ids: str, granted: str) -> str:
-    """Return the condition that record ``o`` is of no user's task, of one of ``ids``, or of a ``granted`` task.
-
-    A relation's records may be ``granted`` one by one too. It is SQL that both databases share.
-    """
-    owner = TRAJECTORY.owner
-    assert owner is not None
-    by = next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
-    kind, key, user, agent = (quote(name or "") for name in (by["entity_type"], by["id"], owner.user, owner.agent))
-    whose = f"CASE WHEN t.{kind} = {literal(EntityType.USER)} THEN t.{key} ELSE t.{user} END"
-    seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids}) OR t.{TRAJECTORY.key[0]} IN ({granted})"
-    task = f"o.{quote(relation.task or '')}"
-    alone = f" OR o.{relation.key[0]} IN ({granted})" if relation.grantable else ""
-    seen_task = f"EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.{TRAJECTORY.key[0]} = {task} AND ({seen}))"
-    return f"({task} IS NULL OR {seen_task}{alone})"
-
-
-_LINKED = Irregular(("seen", "at_us", "now_us"), results=("linked",))
-
-FULL_TEXT: dict[str, Irregular] = {
-    **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
-    "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
-    "search.usage_of": Irregular(("keys",), rows_of="usage"),
-    "search.edges_of": Irregular(("keys",), rows_of="edge"),
-    "search.linked": _LINKED,
-    "search.linked_built_in": _LINKED,
-}
-"""The statements of full text, by name; every backend that has one writes its own text for each."""
-
-
-def contracts_of(texts: Sequence[Relation]) -> dict[str, Irregular]:
-    """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its declared memories."""
-    return FULL_TEXT | {
-        name: each for relation in texts if is_declared(relation) for name, each in _of(relation).items()
-    }

@@ -9,23 +9,22 @@ Source: K-170, K-171; docs/decisions/0081.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from caliber.backends.postgres.connecting.connection import PgConnection, simple
 from caliber.backends.postgres.connecting.lock_retry import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
 from caliber.backends.postgres.searching.full_text_statements import full_text_statements
-from caliber.kernels import uuid7
+from caliber.model.progress import Progress, unheard
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.sql.full_text import (
-    BuildPosition,
+    BATCH_ROWS,
     FullTextState,
     IndexerOf,
     Memories,
@@ -34,6 +33,7 @@ from caliber.storage.sql.full_text import (
     differences,
     memories_of,
     packed_memories,
+    pages,
     text_table,
     text_table_of,
     to_index,
@@ -45,9 +45,6 @@ from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
 
 T = TypeVar("T")
-
-_BATCH_ROWS: Final = 1_000
-"""Rows indexed in one transaction while an index is built: others write texts between two of them."""
 
 
 def _nobody(_: str) -> TextIndexer | None:
@@ -196,55 +193,27 @@ class PostgresFullText:
         names += [text_table_of(code) for code in (() if state is None else state.memories)]
         return drop_texts(dict.fromkeys(names), self._dialect), self._own.forget_all
 
-    def build(
-        self, indexer: TextIndexer, after: BuildPosition | None = None, *, unless_there: bool = False
-    ) -> Iterator[BuildPosition]:
-        at = after
-        if at is None or not self._goes_on(at):
-            at = self._patiently(lambda connection: self._begin(connection, indexer.name, unless_there))
-        if at is None:
-            return
-        while at.kind:
-            following = self._patiently(functools.partial(self._index_page, indexer, at))
-            if following is None:
-                return  # another process dropped or rebuilds it, or wrote unknown texts
-            at = following
-            yield at
-        build = at.build
-        self._patiently(lambda connection: connection.run(self._own.finish, (build,)))
+    def rebuild(self, indexer: TextIndexer, progress: Progress = unheard, *, unless_there: bool = False) -> int:
+        def work(connection: PgConnection) -> int:
+            plans = self._own
+            connection.command(plans.lock)
+            state = self.state(connection)
+            if unless_there and state is not None and state.complete:
+                return 0
+            check_indexed(connection, self._plans, self._texts)
+            connection.exchange(*(simple(text) for text in (*self._drop(state), *plans.create)))
+            connection.run(plans.begin, (indexer.name, packed_memories(memories_of(self._texts))))
+            done = held = 0
+            total = sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
+            for relation, rows in pages(connection, self._plans, self._texts):
+                indexed = [row for row in rows if indexer.digest(relation, row) is not None]
+                self._writer.enter(connection, indexer, relation, indexed)
+                done, held = done + len(rows), held + len(indexed)
+                progress("indexing words", done, total)
+            connection.flush()
+            return held
 
-    def _goes_on(self, at: BuildPosition) -> bool:
-        is_current = self._patiently(lambda connection: bool(connection.run(self._own.built_by, (at.build,))))
-        return is_current and at.kind in ("", *(relation.name for relation in self._texts))
-
-    def _begin(self, connection: PgConnection, name: str, unless_there: bool) -> BuildPosition | None:
-        """Create an empty index; None if an existing index is kept."""
-        # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
-        build = uuid7().bytes
-        plans = self._own
-        connection.command(plans.lock)
-        state = self.state(connection)
-        if unless_there and state is not None:
-            return None
-        check_indexed(connection, self._plans, self._texts)
-        connection.exchange(*(simple(text) for text in (*self._drop(state), *plans.create)))
-        connection.run(plans.begin, (name, build, packed_memories(memories_of(self._texts))))
-        total = sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
-        return BuildPosition(build, self._texts[0].name, -1, 0, 0, total)
-
-    def _index_page(self, indexer: TextIndexer, at: BuildPosition, connection: PgConnection) -> BuildPosition | None:
-        """Index the rows at a position; return the next one, None where the build is not the current one.
-
-        It locks the entries: the entries of others are committed, hence read here as well, and stay.
-        """
-        if not connection.run(self._own.built_by, (at.build,)):
-            return None
-        relation = next(each for each in self._texts if each.name == at.kind)
-        connection.command(kind_plans(relation, self._dialect).lock)
-        rows = connection.run(self._plans[relation.name].page, (at.last, _BATCH_ROWS))
-        changed = [row for row in rows if indexer.digest(relation, row) is not None]
-        self._writer.enter(connection, indexer, relation, changed)
-        return at.after(self._texts, rows[-1][0] if len(rows) == _BATCH_ROWS else None, len(rows), len(changed))
+        return self._patiently(work)
 
     def check(self, indexer: TextIndexer) -> list[str]:
         with self._read() as session:
@@ -261,7 +230,7 @@ class PostgresFullText:
 
     def _check_kind(self, session: StatementSession, indexer: TextIndexer, relation: Relation) -> list[str]:
         kind, of = relation.name, kind_plans(relation, self._dialect)
-        found = differences(session, indexer, relation, self._plans[kind].page, of.entries, _BATCH_ROWS)
+        found = differences(session, indexer, relation, self._plans[kind].page, of.entries, BATCH_ROWS)
         return found + unindexed(session, kind, of.unlike)
 
     # --- bulk loads ------------------------------------------------------------------------------
@@ -286,8 +255,8 @@ class PostgresFullText:
             return
         plan = self._plans[relation.name].get_many
         assert plan is not None
-        for start in range(0, len(ordinals), _BATCH_ROWS):
-            some = list(ordinals[start : start + _BATCH_ROWS])
+        for start in range(0, len(ordinals), BATCH_ROWS):
+            some = list(ordinals[start : start + BATCH_ROWS])
             rows = connection.run(plan, (dump_json(some),))
             self._writer.enter(connection, indexer, indexed[0], rows)
         connection.flush()

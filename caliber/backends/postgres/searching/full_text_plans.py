@@ -12,7 +12,6 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import Plan
-from caliber.storage.migrate.text_steps import TextStep
 from caliber.storage.sql.full_text import text_table
 
 STATE = "text_state"
@@ -28,7 +27,7 @@ def state_table(dialect: PostgresDialect) -> tuple[str, ...]:
     columns = '"only" BOOLEAN PRIMARY KEY CHECK ("only"), analyzer TEXT NOT NULL, complete BOOLEAN NOT NULL'
     comment = "Whose rules the full text follows and whether it is whole; no row without one."
     return (
-        f"CREATE TABLE {table} ({columns}, generation BIGINT NOT NULL, build UUID, memories TEXT NOT NULL)",
+        f"CREATE TABLE {table} ({columns}, generation BIGINT NOT NULL, memories TEXT NOT NULL)",
         f"COMMENT ON TABLE {table} IS '{comment}'",
     )
 
@@ -37,7 +36,6 @@ def state_table(dialect: PostgresDialect) -> tuple[str, ...]:
 class KindPlans:
     """The statements that keep the entries of one relation."""
 
-    lock: str
     enter: Plan
     forget: Plan
     entries: Plan
@@ -53,8 +51,6 @@ class FullTextPlans:
     forget_all: str
     state: Plan
     begin: Plan
-    built_by: Plan
-    finish: Plan
     spoil: Plan
     unhurried: Plan
 
@@ -82,43 +78,14 @@ def drop_texts(names: Iterable[str], dialect: PostgresDialect) -> str:
     return f"DROP TABLE IF EXISTS {tables}"
 
 
-class StepWords:
-    """The full-text statements of schema steps, for PostgreSQL."""
-
-    def __init__(self, dialect: PostgresDialect) -> None:
-        self._dialect = dialect
-
-    def first(self, step: TextStep) -> tuple[str, ...]:
-        """Return the statements before those of a step: first the lock that every write waits for."""
-        return (lock_of(self._dialect), *(() if step.records or not step.was else (self._dropped(step),)))
-
-    def _dropped(self, step: TextStep) -> str:
-        return drop_texts((step.table,), self._dialect)
-
-    def then(self, step: TextStep) -> tuple[str, ...]:
-        """Return the statements after those of a step.
-
-        Existing tables are emptied, not recreated: a reader of an older boundary still finds their old rows.
-        """
-        dialect = self._dialect
-        kept = f"UPDATE {dialect.table(STATE)} SET memories = {step.kept}"
-        if step.records is None:
-            return (kept,)
-        tables = (f"{step.table}_entry", step.table)
-        made = (
-            tuple(f"DELETE FROM {dialect.table(name)}" for name in tables)
-            if step.was
-            else tuple(create_texts(step.table, dialect))
-        )
-        # A running build may not know the new searched fields.
-        some = f"EXISTS (SELECT 1 FROM {dialect.table(step.records)})"
-        state = f"{kept}, complete = complete AND NOT {some}, build = CASE WHEN {some} THEN NULL ELSE build END"
-        return (*made, state)
-
-
 def kept_plan(dialect: PostgresDialect) -> Plan:
     """Return the plan that reads which declared memories the index holds; no row without an index."""
     return Plan("text.kept", f"SELECT memories FROM {dialect.table(STATE)}", (), ("memories",))
+
+
+def spoil_of(dialect: PostgresDialect) -> str:
+    """Return the statement that marks the index as incomplete."""
+    return f"UPDATE {dialect.table(STATE)} SET complete = false WHERE complete"
 
 
 def lock_of(dialect: PostgresDialect) -> str:
@@ -156,7 +123,6 @@ def kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
     recounted = counted.format(entries)
     held = f"SELECT term, ordinal, hits, terms FROM {words}"
     return KindPlans(
-        lock=f"LOCK TABLE {entries} IN SHARE ROW EXCLUSIVE MODE",
         enter=Plan(f"text.enter_{kind}", enter, ("ordinals", "terms", "digests", "tokens")),
         forget=Plan(f"text.forget_{kind}", forget, ("ordinals", "digests")),
         entries=Plan(
@@ -194,16 +160,9 @@ def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> Fu
         ),
         begin=Plan(
             "text.begin",
-            f"INSERT INTO {state} VALUES (true, $1, false, {generation}, $2, $3)",
-            ("analyzer", "build", "memories"),
+            f"INSERT INTO {state} VALUES (true, $1, true, {generation}, $2)",
+            ("analyzer", "memories"),
         ),
-        built_by=Plan("text.built_by", f"SELECT 1 FROM {state} WHERE build = $1", ("build",), ("found",)),
-        finish=Plan("text.finish", f"UPDATE {state} SET complete = true, build = NULL WHERE build = $1", ("build",)),
-        # A build must not be marked complete if another process left out a text.
-        spoil=Plan(
-            "text.spoil",
-            f"UPDATE {state} SET complete = false, build = NULL WHERE complete OR build IS NOT NULL",
-            (),
-        ),
+        spoil=Plan("text.spoil", spoil_of(dialect), ()),
         unhurried=Plan("text.unhurried", "SELECT set_config('statement_timeout', '0', true)", (), ("limit",)),
     )

@@ -14,15 +14,16 @@ import uuid
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.searching.full_text_statements import in_sight, looked_up
+from caliber.backends.postgres.searching.full_text_statements import PostgresSearch
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relation import Relation
-from caliber.storage.compile.filters import filter_condition, filter_names
+from caliber.storage.compile.filters import filter_names
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import text_table
+from caliber.storage.sql.search_statements import allowed
 
 VECTOR_MAX: Final = 2_000
 """Most dimensions of an indexed vector; more are indexed in half precision."""
@@ -92,14 +93,14 @@ def drop_index(name: str, dialect: PostgresDialect) -> str:
 @functools.lru_cache(maxsize=256)
 def nearest_plan(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan:
     """Return the plan that finds near vectors of one kind of record in a space."""
-    kind, key = relation.name, relation.key[0]
+    kind, key, sql = relation.name, relation.key[0], PostgresSearch(dialect)
     schema = quote(dialect.vector_schema)
     query = f"$1::{schema}.vector::{schema}.{space.type}({space.dimensions})"
     distance = f"{_expression(space, dialect, 'e.')} OPERATOR({schema}.{_OPERATORS[space.metric]}) {query}"
     return Plan(
         f"nearest.{space.space_id.hex}_{kind}",
         f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {dialect.table('embedding')} AS e"
-        f" {looked_up(relation, dialect, f'o.{key} = e.owner_id', 5)}"
+        f" {sql.looked_up(relation, f'o.{key} = e.owner_id', allowed(relation, sql, 2))}"
         f" WHERE {_where(space, kind, 'e.')} ORDER BY {distance} LIMIT $4::bigint",
         ("query", "seen", "at_us", "limit", *filter_names(relation)),
         ("place", "ordinal", "key", "vector"),
@@ -125,7 +126,7 @@ def _few(relation: Relation, dialect: PostgresDialect) -> Plan:
     return Plan(
         f"nearest.few_{kind}",
         f"WITH met AS MATERIALIZED (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o"
-        f" WHERE {in_sight(relation, dialect)} AND {filter_condition(relation, dialect, 5)} LIMIT $4::bigint)"
+        f" WHERE {allowed(relation, PostgresSearch(dialect), 2)} LIMIT $4::bigint)"
         f" SELECT e.ordinal, met.ordinal, met.{key}, e.vector FROM met JOIN {dialect.table('embedding')} AS e"
         f" ON e.owner_id = met.{key} AND e.space_id = $1::uuid"
         " UNION ALL SELECT NULL, count(*), NULL, NULL FROM met",

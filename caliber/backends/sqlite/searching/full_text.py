@@ -10,24 +10,21 @@ Source: K-170, K-171; docs/decisions/0081.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
 from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.searching.full_text_statements import full_text_statements
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
-from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
+from caliber.model.progress import Progress, unheard
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
-from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
-from caliber.storage.migrate.text_steps import TextStep
 from caliber.storage.sql.full_text import (
-    BuildPosition,
+    BATCH_ROWS,
     FullTextState,
     IndexerOf,
     TextEntry,
@@ -35,6 +32,7 @@ from caliber.storage.sql.full_text import (
     differences,
     memories_of,
     packed_memories,
+    pages,
     text_table,
     text_table_of,
     to_index,
@@ -44,9 +42,6 @@ from caliber.storage.sql.full_text import (
 from caliber.storage.write.catalog_guard import check_indexed, indexed_now
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
-
-_BATCH_ROWS: Final = 1_000
-"""Rows indexed in one transaction while an index is built: others write between two of them."""
 
 # Tokens come with one space between two: everything else in ASCII belongs to them, and everything beyond anyway.
 _SIGNS = "".join(chr(code) for code in range(33, 127) if not chr(code).isalnum())
@@ -60,28 +55,24 @@ def create_texts(name: str) -> tuple[str, ...]:
     return (
         f"CREATE TABLE {name}_entry (ordinal INTEGER PRIMARY KEY, terms INTEGER NOT NULL, digest BLOB) STRICT",
         f"CREATE VIRTUAL TABLE {name} USING fts5({options})",
-        f"CREATE VIRTUAL TABLE {name}_places USING fts5vocab({name}, instance)",
-        f"CREATE VIRTUAL TABLE {name}_words USING fts5vocab({name}, row)",
     )
 
 
 def drop_texts(name: str) -> tuple[str, ...]:
     """Return the statements that drop the tables of ``create_texts``, if they exist."""
-    return tuple(f"DROP TABLE IF EXISTS {name}{part}" for part in ("_places", "_words", "", "_entry"))
+    return tuple(f"DROP TABLE IF EXISTS {name}{part}" for part in ("", "_entry"))
 
 
 _STATE = (
     "CREATE TABLE text_state (id INTEGER PRIMARY KEY CHECK (id = 1), analyzer TEXT NOT NULL,"
-    " complete INTEGER NOT NULL CHECK (complete IN (0, 1)), build BLOB, memories TEXT NOT NULL) STRICT"
+    " complete INTEGER NOT NULL CHECK (complete IN (0, 1)), memories TEXT NOT NULL) STRICT"
 )
 
 _EXISTS = Plan("text.exists", "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'text_state'", ())
 _ASK = Plan("text.state", "SELECT analyzer, complete, memories FROM text_state", ())
-_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0, ?2, ?3)", ("analyzer", "build", "memories"))
-_BUILT_BY = Plan("text.built_by", "SELECT 1 FROM text_state WHERE build = ?1", ("build",))
-_FINISH = Plan("text.finish", "UPDATE text_state SET complete = 1, build = NULL WHERE build = ?1", ("build",))
-# A build must not be marked complete if another process left out a text.
-_SPOIL = Plan("text.spoil", "UPDATE text_state SET complete = 0, build = NULL", ())
+_BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 1, ?2)", ("analyzer", "memories"))
+SPOIL: Final = "UPDATE text_state SET complete = 0"
+_SPOIL = Plan("text.spoil", SPOIL, ())
 
 
 class _Statements:
@@ -131,26 +122,6 @@ def _put(connection: SqliteConnection, of: _Statements, row: Row, entry: TextEnt
 def _remove(connection: SqliteConnection, of: _Statements, ordinal: int) -> None:
     if connection.changed(of.forget, (ordinal,)):
         connection.run(of.unindex, (ordinal,))
-
-
-class StepWords:
-    """The full-text statements of schema steps, for SQLite."""
-
-    @staticmethod
-    def first(step: TextStep) -> tuple[str, ...]:
-        """Return the statements before those of a step."""
-        return drop_texts(step.table) if step.was else ()
-
-    @staticmethod
-    def then(step: TextStep) -> tuple[str, ...]:
-        """Return the statements after those of a step."""
-        kept = f"UPDATE text_state SET memories = {step.kept}"
-        if step.records is None:
-            return (kept,)
-        # A running build may not know the new searched fields.
-        some = f"EXISTS (SELECT 1 FROM {quote(step.records)})"
-        state = f"{kept}, complete = complete AND NOT {some}, build = iif({some}, NULL, build)"
-        return (*create_texts(step.table), state)
 
 
 def _nobody(_: str) -> TextIndexer | None:
@@ -271,48 +242,23 @@ class SqliteFullText:
         connection.run(IRREGULAR_STATEMENTS["change.insert"], (bytes(16), b"", self._clock_us()))
         self._writer.forget()
 
-    def build(
-        self, indexer: TextIndexer, after: BuildPosition | None = None, *, unless_there: bool = False
-    ) -> Iterator[BuildPosition]:
-        at = after if after is not None and self._goes_on(after) else self._begin(indexer, unless_there)
-        if at is None:
-            return
-        while at.kind:
-            relation = next(each for each in self._texts if each.name == at.kind)
-            with self._transaction() as connection:
-                if not self._builds(connection, at.build):
-                    return  # another process dropped or rebuilds it, or wrote unknown texts
-                rows = connection.run(self._plans[relation.name].page, (at.last, _BATCH_ROWS))
-                indexed = [row for row in rows if indexer.digest(relation, row) is not None]
-                _index(connection, indexer, relation, indexed)
-            last = last_of(rows, at.last) if len(rows) == _BATCH_ROWS else None
-            at = at.after(self._texts, last, len(rows), len(indexed))
-            yield at
+    def rebuild(self, indexer: TextIndexer, progress: Progress = unheard, *, unless_there: bool = False) -> int:
         with self._transaction() as connection:
-            if connection.run(_EXISTS, ()):
-                connection.run(_FINISH, (at.build,))
-            self._writer.forget()
-
-    def _goes_on(self, at: BuildPosition) -> bool:
-        with self._read() as connection:
-            return self._builds(connection, at.build) and at.kind in ("", *(relation.name for relation in self._texts))
-
-    def _builds(self, connection: SqliteConnection, build: bytes) -> bool:
-        return bool(connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,)))
-
-    def _begin(self, indexer: TextIndexer, unless_there: bool) -> BuildPosition | None:
-        """Create an empty index; None if an existing index is kept."""
-        # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
-        build = uuid7().bytes
-        with self._transaction() as connection:
-            if unless_there and connection.run(_EXISTS, ()):
-                return None
+            state = read_state(connection)
+            if unless_there and state is not None and state.complete:
+                return 0
             check_indexed(connection, self._plans, self._texts)
             create = (line for relation in self._texts for line in create_texts(text_table(relation)))
-            self._announced(connection, (*self._drop(read_state(connection)), _STATE, *create))
-            connection.run(_BEGIN, (indexer.name, build, packed_memories(memories_of(self._texts))))
+            self._announced(connection, (*self._drop(state), _STATE, *create))
+            connection.run(_BEGIN, (indexer.name, packed_memories(memories_of(self._texts))))
+            done = held = 0
             total = sum(connection.run(self._plans[relation.name].count, ())[0][0] for relation in self._texts)
-        return BuildPosition(build, self._texts[0].name, -1, 0, 0, total)
+            for relation, rows in pages(connection, self._plans, self._texts):
+                indexed = [row for row in rows if indexer.digest(relation, row) is not None]
+                _index(connection, indexer, relation, indexed)
+                done, held = done + len(rows), held + len(indexed)
+                progress("indexing words", done, total)
+        return held
 
     def check(self, indexer: TextIndexer) -> list[str]:
         with self._read() as connection:
@@ -336,5 +282,5 @@ class SqliteFullText:
 
     def _check_kind(self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation) -> list[str]:
         kind, of = relation.name, _of(relation)
-        found = differences(connection, indexer, relation, self._plans[kind].page, of.entries, _BATCH_ROWS)
+        found = differences(connection, indexer, relation, self._plans[kind].page, of.entries, BATCH_ROWS)
         return found + unindexed(connection, kind, of.unlike)

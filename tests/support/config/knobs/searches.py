@@ -24,9 +24,8 @@ from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.model.errors import InvalidValue
 from caliber.model.knowledge import Edge, EdgeRelation
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.time import FixedClock, from_us
+from caliber.model.time import from_us
 from caliber.schema.relations import EDGE
-from caliber.search.in_database.windows import WindowSearch
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
 from caliber.text.dates import Moment
@@ -195,17 +194,6 @@ def why_degraded(config: CaliberConfig, place: Place) -> str | None:
     return None if reason is None else str(reason)
 
 
-def newest_of_many(config: CaliberConfig, place: Place) -> str:
-    """The best of 1,002 turns with the word: the newest, if it is looked at, which has it fewest times."""
-    agent = Agent(place.open(config, clock=FixedClock(NOW_US)))
-    old, new = datetime(2000, 1, 1, tzinfo=UTC), from_us(NOW_US)
-    said = [("lake lake", old)] * 1_001 + [("lake and a great many other words", new)]
-    turns = [{"role": "user", "content": text, "occurred_at": at} for text, at in said]
-    agent.memory.append_turns(agent.scope_id, turns)
-    (hit,) = agent.memory.search("lake", limit=1).hits
-    return hit.content
-
-
 def records_read(config: CaliberConfig, place: Place) -> int:
     """Return the number of records that a search in the database reads."""
     agent = Agent(place.open(config))
@@ -226,7 +214,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
         now_us=engine.clock.now_us(),
     )
     with engine.store.read() as session:
-        return len(WindowSearch(stored, session, asked, engine.memory.snapshot.position).nearest(asked)["note"])
+        return len(stored.candidates(session, asked).nearest()["note"])
 
 
 def plain(knob: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **also: Any) -> Case:
@@ -263,18 +251,6 @@ CASES: tuple[Case, ...] = (
     plain("limit_max", three_hits, (2, "refused"), (3, "ok"), **{"search.default_limit": 1}),
     plain("default_limit", hits_unasked, (2, 2), (3, 3)),
     plain("mode", why_degraded, ("resident", None), ("backend", "not_resident"), **{"storage.path": FILE}),
-    plain(
-        "candidates_max",
-        newest_of_many,
-        (1_000, "lake lake"),
-        (2_000, "lake and a great many other words"),
-        **{
-            "search.mode": "backend",
-            "search.weights": WORDS,
-            "search.boosts.recency": 1.0,
-            **{f"search.keyword.{name}boost": 0.0 for name in ("neighbour_", "far_neighbour_", "answer_")},
-        },
-    ),
     Case(
         "search.candidate_factor",
         records_read,

@@ -1,0 +1,265 @@
+"""SQL statements that find the candidates of a search in a database, each written once for every backend.
+
+All find only what is valid and what the principal may see: ``seen`` has the names, lists of readers and entities that
+let it see a record, as JSON; ``at_us`` is the instant at which a record must hold; a filter is a JSON list of values,
+bytes in hexadecimal digits, null for having none, or None for no filter.
+
+Source: K-170, K-171; design, section 5; docs/decisions/0209.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Protocol
+
+from caliber.model.references import EntityType
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_NAME, TRAJECTORY
+from caliber.schema.validity import validity
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.filters import filter_condition, filter_names
+from caliber.storage.compile.plan import Dialect, Plan
+from caliber.storage.compile.predicates import trait_condition
+from caliber.storage.compile.spelling import literal, quote
+from caliber.storage.compile.statements import Irregular
+
+_SIGHT = ("seen", "at_us")
+
+
+class SearchSpelling(Protocol):
+    """The words of one database for the statements of search."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The database's dialect."""
+        ...
+
+    def mark(self, position: int, type_name: str) -> str:
+        """Return the placeholder of a parameter; ``type_name`` is bigint, text, timestamptz or uuid."""
+        ...
+
+    def value(self, position: int, *path: str) -> str:
+        """Return the text, or NULL, at a path of a JSON parameter."""
+        ...
+
+    def texts(self, position: int, *path: str) -> str:
+        """Return a row source of the texts of a list in a JSON parameter."""
+        ...
+
+    def ids(self, position: int, *path: str) -> str:
+        """Return a row source of the ids of a list in a JSON parameter."""
+        ...
+
+    def members(self, column: str) -> str:
+        """Return a row source of the members of a list of texts, and of the part of each up to its first colon."""
+        ...
+
+    def scanned(self, table: str, alias: str) -> str:
+        """Return a table as a statement names it that reads it in the order of ordinals."""
+        ...
+
+    def ranked(self, relation: Relation) -> str:
+        """Return a row source ``w`` of the ordinals of texts that hold a term, the best by BM25 first.
+
+        Its terms, and the beginnings of others, are in the first parameter.
+        """
+        ...
+
+    def looked_up(self, relation: Relation, on: str, conditions: str) -> str:
+        """Return the join of each row, in its order, with its record ``o``."""
+        ...
+
+
+def contracts_of(relation: Relation) -> dict[str, Irregular]:
+    """Return the contracts of the statements that search one relation."""
+    name, filters = relation.name, filter_names(relation)
+    limited = (*_SIGHT, "limit", *filters)
+    found = Irregular(limited, results=("ordinal",))
+    contracts = {
+        f"search.words_{name}": Irregular(("terms", *limited), results=("ordinal",)),
+        f"search.of_days_{name}": Irregular(("first_us", "last_us", *limited), results=("ordinal",)),
+        f"search.newest_{name}": found,
+        f"search.matching_{name}": Irregular((*_SIGHT, *filters), results=("records",)),
+        f"search.met_{name}": Irregular(("keys", *limited), results=("ordinal", "key")),
+    }
+    if relation.listed:
+        contracts[f"search.used_{name}"] = found
+    if relation.neighbours is not None:
+        contracts[f"search.around_{name}"] = Irregular(("ordinals", "steps"), results=("ordinal",))
+    return contracts
+
+
+ACROSS: dict[str, Irregular] = {
+    "search.vectors": Irregular(("space_id", "kind", "after", "limit"), results=("place", "key", "vector")),
+    "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
+    "search.usage_of": Irregular(("keys",), rows_of="usage"),
+    "search.edges_of": Irregular(("keys",), rows_of="edge"),
+}
+"""The statements over all kinds."""
+
+
+def _row(name: str, table: str) -> str:
+    return ", ".join(f"{table}.{quote(column)}" for column in codec_of(BY_NAME[name]).names)
+
+
+def _happened(relation: Relation) -> str:
+    names = [f"o.{quote(name)}" for name in relation.dates.happened]
+    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
+
+
+def visible(relation: Relation, sql: SearchSpelling, first: int) -> str:
+    """Return the condition under which record ``o`` is valid and may be seen; ``first`` is the place of ``seen``.
+
+    Each parameter is named for every relation, whether it uses it or not, so that all take the same ones.
+    """
+    at = sql.mark(first + 1, "timestamptz")
+    parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
+    limit = sql.value(first, "limits", relation.rights_of or relation.name)
+    parts.append(f"({limit} IS NULL OR {limit} = 'own' AND {_own(relation, sql, first)})")
+    granted = sql.ids(first, "granted")
+    if relation.readers is not None:
+        readers = f"o.{quote(relation.readers)}"
+        members, others = sql.members(readers), sql.texts(first, "others")
+        listed = f"EXISTS (SELECT 1 FROM {members} WHERE member IN ({sql.texts(first, 'names')}))"
+        hidden = f"EXISTS (SELECT 1 FROM {members} WHERE NOT (member IN ({others}) OR beginning IN ({others})))"
+        parts.append(
+            f"({readers} IS NULL OR {sql.value(first, 'names')} IS NULL OR {listed} OR"
+            f" {sql.value(first, 'others')} IS NOT NULL AND NOT {hidden} OR o.{relation.key[0]} IN ({granted}))"
+        )
+    if relation.task is not None:
+        parts.append(f"({sql.value(first, 'ids')} IS NULL OR {_of_task(relation, sql, first)})")
+    if relation.text is not None and relation.text.tokens is not None:
+        parts.append(f"o.{quote(relation.text.tokens)} > 0")
+    return " AND ".join(parts)
+
+
+def _initiator() -> dict[str, str | None]:
+    owner = TRAJECTORY.owner
+    assert owner is not None
+    return next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
+
+
+def _own(relation: Relation, sql: SearchSpelling, seen: int) -> str:
+    """Return the condition that an agent wrote record ``o`` or, where no author is known, works on its task."""
+    owner = TRAJECTORY.owner
+    if relation.author is not None:
+        return f"o.{quote(relation.author)} IN ({sql.texts(seen, 'authors')})"
+    if relation.task is None or owner is None:
+        return "1 = 0"
+    kind, key = (quote(_initiator()[name] or "") for name in ("entity_type", "id"))
+    workers, agent = sql.ids(seen, "workers"), quote(owner.agent or "")
+    own = f"t.{kind} = {literal(EntityType.AGENT)} AND t.{key} IN ({workers}) OR t.{agent} IN ({workers})"
+    of_task = f"t.{TRAJECTORY.key[0]} = o.{quote(relation.task)}"
+    return f"EXISTS (SELECT 1 FROM {sql.dialect.table('trajectory')} AS t WHERE {of_task} AND ({own}))"
+
+
+def _of_task(relation: Relation, sql: SearchSpelling, first: int) -> str:
+    """Return the condition that record ``o`` is of no user's task, of one whose user is seen, or of a granted one.
+
+    A relation's records may be granted one by one too.
+    """
+    owner = TRAJECTORY.owner
+    assert owner is not None
+    kind, key = (quote(_initiator()[name] or "") for name in ("entity_type", "id"))
+    user, agent = quote(owner.user or ""), quote(owner.agent or "")
+    ids, granted = sql.ids(first, "ids"), sql.ids(first, "granted")
+    whose = f"CASE WHEN t.{kind} = {literal(EntityType.USER)} THEN t.{key} ELSE t.{user} END"
+    seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids}) OR t.{TRAJECTORY.key[0]} IN ({granted})"
+    task = f"o.{quote(relation.task or '')}"
+    alone = f" OR o.{relation.key[0]} IN ({granted})" if relation.grantable else ""
+    of_task = f"FROM {sql.dialect.table('trajectory')} AS t WHERE t.{TRAJECTORY.key[0]} = {task}"
+    return f"({task} IS NULL OR EXISTS (SELECT 1 {of_task} AND ({seen})){alone})"
+
+
+def allowed(relation: Relation, sql: SearchSpelling, first: int) -> str:
+    """Return the condition that record ``o`` may be a hit: parameters are seen, the instant, a limit and filters."""
+    return f"{visible(relation, sql, first)} AND {filter_condition(relation, sql.dialect, first + 3)}"
+
+
+def _of(relation: Relation, sql: SearchSpelling) -> dict[str, str]:
+    kind, key = relation.name, relation.key[0]
+    records, happened = sql.dialect.table(kind), _happened(relation)
+    entered = f"o.{quote(relation.dates.entered)}"
+    days = f"{happened} BETWEEN {sql.mark(1, 'timestamptz')} AND {sql.mark(2, 'timestamptz')}"
+    from_records, limit = f"SELECT o.ordinal FROM {records} AS o WHERE", functools.partial(sql.mark, type_name="bigint")
+    matching = f"{visible(relation, sql, 1)} AND {filter_condition(relation, sql.dialect, 3)}"
+    used = (
+        f"(SELECT max(u.last_accessed_at) FROM {sql.dialect.table('usage')} AS u"
+        f" WHERE u.owner_id = o.{key} AND u.used_by IN ({sql.ids(1, 'used_by')}))"
+    )
+    texts = {
+        f"search.words_{kind}": (
+            f"SELECT o.ordinal FROM {sql.ranked(relation)}"
+            f" {sql.looked_up(relation, 'o.ordinal = w.ordinal', allowed(relation, sql, 2))} LIMIT {limit(4)}"
+        ),
+        f"search.of_days_{kind}": (
+            f"{from_records} {allowed(relation, sql, 3)} AND {days}"
+            f" ORDER BY {happened} DESC, o.ordinal DESC LIMIT {limit(5)}"
+        ),
+        f"search.newest_{kind}": (
+            f"{from_records} {allowed(relation, sql, 1)} ORDER BY o.ordinal DESC LIMIT {limit(3)}"
+        ),
+        f"search.used_{kind}": (
+            f"{from_records} {allowed(relation, sql, 1)}"
+            f" ORDER BY coalesce({used}, {entered}) DESC, o.{key} LIMIT {limit(3)}"
+        ),
+        f"search.matching_{kind}": f"SELECT count(*) FROM {records} AS o WHERE {matching}",
+        f"search.met_{kind}": (
+            f"SELECT o.ordinal, o.{key} FROM {records} AS o WHERE o.{key} IN ({sql.ids(1)})"
+            f" AND {allowed(relation, sql, 2)} LIMIT {limit(4)}"
+        ),
+    }
+    if relation.neighbours is not None:
+        by, order = quote(relation.neighbours.by), quote(relation.neighbours.order)
+        steps = limit(2)
+        near = [f"o.{order} >= s.{order} - {steps}", f"o.{order} <= s.{order} + {steps}"]
+        beside = " AND ".join(near + [f"o.{quote(name)} IS NULL" for name in relation.active])
+        texts[f"search.around_{kind}"] = (
+            f"SELECT DISTINCT o.ordinal FROM {records} AS s {sql.looked_up(relation, f'o.{by} = s.{by}', beside)}"
+            f" WHERE s.ordinal {sql.dialect.among(sql.dialect.in_integers(1))}"
+        )
+    return texts
+
+
+def _across(sql: SearchSpelling) -> dict[str, str]:
+    embedding, edge = sql.dialect.table("embedding"), sql.dialect.table("edge")
+    usage, space = sql.dialect.table("usage"), sql.mark(1, "uuid")
+    return {
+        "search.vectors": (
+            f"SELECT e.ordinal, e.owner_id, e.vector FROM {sql.scanned('embedding', 'e')} WHERE e.space_id = {space}"
+            f" AND e.owner_type = {sql.mark(2, 'text')} AND e.ordinal > {sql.mark(3, 'bigint')}"
+            f" ORDER BY e.ordinal LIMIT {sql.mark(4, 'bigint')}"
+        ),
+        "search.vectors_of": (
+            f"SELECT {_row('embedding', 'e')} FROM {embedding} AS e WHERE e.space_id = {space}"
+            f" AND e.owner_id IN ({sql.ids(2)}) ORDER BY e.ordinal"
+        ),
+        "search.usage_of": (
+            f"SELECT {_row('usage', 'u')} FROM {usage} AS u WHERE u.usage_id IN ({sql.ids(1)}) ORDER BY u.ordinal"
+        ),
+        "search.edges_of": (
+            f"SELECT {_row('edge', 'l')} FROM {edge} AS l WHERE l.removed_at IS NULL AND l.ordinal IN"
+            f" (SELECT ordinal FROM {edge} WHERE source_id IN ({sql.ids(1)})"
+            f" UNION SELECT ordinal FROM {edge} WHERE target_id IN ({sql.ids(1)}))"
+        ),
+    }
+
+
+def search_contracts(texts: Sequence[Relation]) -> dict[str, Irregular]:
+    """Return the contracts of the statements that search a store of which these relations are indexed."""
+    return {name: each for relation in texts for name, each in contracts_of(relation).items()} | ACROSS
+
+
+def search_statements(sql: SearchSpelling, texts: Sequence[Relation]) -> dict[str, Plan]:
+    """Return the statements that search a store of which these relations are indexed."""
+    spelt = {name: text for relation in texts for name, text in _of(relation, sql).items()} | _across(sql)
+    return {
+        name: Plan(
+            name,
+            spelt[name],
+            each.parameters,
+            codec_of(BY_NAME[each.rows_of]).names if each.rows_of else each.results,
+        )
+        for name, each in search_contracts(texts).items()
+    }
