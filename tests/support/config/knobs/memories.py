@@ -22,6 +22,7 @@ from caliber.model.events import Event, EventFamily
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import EVENT
+from caliber.search.opening import SearchEngine
 
 DAY_MS = 86_400_000
 MOMENT_S = 0.05
@@ -73,6 +74,16 @@ def knows(memory: caliber.Caliber, record: Any) -> bool:
 def seen_later(config: CaliberConfig, place: Place) -> bool:
     memory, note = beside_another(config, place)
     return comes(lambda: knows(memory, note), expected=config.resident.feed_poll_ms > 0)
+
+
+def words_known(config: CaliberConfig, place: Place) -> bool:
+    """Return whether the words of a store are known before the first search."""
+    agent = Agent(place.open(config))
+    agent.note("zeppelin")
+    agent.memory.close()
+    memory = place.open(config)
+    words = inspect(memory).part(SearchEngine).searcher.keywords.dictionary
+    return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
 
 
 def evaluator(config: CaliberConfig, place: Place) -> str:
@@ -188,6 +199,7 @@ CASES: tuple[Case, ...] = (
     # --- memory
     case("resident.read_consistency", seen_at_once, ("local", False), ("latest", True), storage__path=FILE),
     case("resident.feed_poll_ms", seen_later, (0, False), (1, True), storage__path=FILE),
+    case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
     case("resident.segment_rows", segments, (64, 2), (128, 1)),
     case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), ("numba",)),
     case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
