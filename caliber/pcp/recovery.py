@@ -233,7 +233,7 @@ class Recovery:
             writes.mark(relation, record)
         for plan in plans:
             for relation, record in plan.lift:
-                known = relation.recovers is not None and relation.task is not None
+                known = relation.recovered is not None and relation.rights.task is not None
                 used = plan.state.in_use(relation.name)
                 wanted = used.wanted(key_of(relation, record).bytes) if known else (None, None)
                 writes.lift(relation, record, *wanted)

@@ -336,7 +336,7 @@ def _known(
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
     """Return records as candidates."""
     relation = owners.relation
-    made, tokens = owners.column(relation.dates.entered)[rows], owners.column(relation.tokens)[rows]
+    made, tokens = owners.column(relation.times.entered)[rows], owners.column(relation.tokens)[rows]
     return Part(source, section, rows, made, tokens, scored)
 
 
