@@ -138,8 +138,7 @@ class Filling:
             return False
         target = plan.compressed(self.cost[place])
         price = self.price(place) - self.cost[place] + target
-        after, hard = self.used_in[section] + price, self.hard[section]
-        if price > self.room or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
+        if price > self.left(section) or (limit is not None and self.used_in[section] + price > limit):
             return False
         if plan.whole_tokens(target) < plan.config.assembly.truncate_min_tokens:
             return False
