@@ -53,6 +53,7 @@ from caliber.context.gather.dialogue import Conversation
 from caliber.context.gather.recall import recallable, tasks_in_reach
 from caliber.context.gather.rule_selection import RuleSelector, Selection
 from caliber.context.gather.scores import Scored, Scorer
+from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText
@@ -215,8 +216,8 @@ def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> li
         for source, seen in members.knowledge.items()
         if limit and seen.count
     ]
-    for source, item in members.of_task.items():
-        kind, rows = plan.records[source].name, item.rows
+    whole = [(plan.records[source].name, item.rows) for source, item in members.of_task.items()]
+    for kind, rows in (*whole, (SCOPES, members.summaries)):
         if len(rows):
             allowed = np.zeros(snapshot[kind].length, np.bool_)
             allowed[rows] = True
@@ -256,7 +257,8 @@ def task_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return the records of the task and its ancestors, up to the limit of each kind."""
-    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in members.of_task.items()]
+    sources = [(source, item) for source, item in members.of_task.items() if plan.stands(source)]
+    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in sources]
 
 
 def _of_task(
@@ -309,7 +311,8 @@ def knowledge_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return records that belong to no task: the best for the query, else the newest of each kind."""
-    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in members.knowledge.items()]
+    open_to = [(source, seen) for source, seen in members.knowledge.items() if plan.stands(source)]
+    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in open_to]
 
 
 def _known(
@@ -336,7 +339,7 @@ def _known(
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
     """Return records as candidates."""
     relation = owners.relation
-    made, tokens = owners.column(relation.times.entered)[rows], owners.column(relation.tokens)[rows]
+    made, tokens = owners.column(relation.dates.entered)[rows], owners.column(relation.tokens)[rows]
     return Part(source, section, rows, made, tokens, scored)
 
 
@@ -391,10 +394,10 @@ def join(
     inputs: AssemblyInputs,
     plan: AssemblyPlan,
     fixed: tuple[FixedText, ...],
+    turns: TurnFacts,
     parts: Sequence[Part],
-    conversation: Conversation,
+    conversation: Conversation | None = None,
 ) -> Candidates:
-    turns = conversation.turns
     count = len(fixed) + len(turns) + sum(len(part.rows) for part in parts)
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
@@ -419,10 +422,11 @@ def join(
         numbers[GROUP, here] = turns.groups
         numbers[LENGTH, here] = turns.lengths
         numbers[READING, here] = turns.unanswered
-        numbers[MARK, here] = conversation.marks
-        numbers[SECTION, here][conversation.current :] = plan.current.index
-        if shows_days(plan, inputs.max_tokens):
-            numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
+        if conversation is not None:
+            numbers[MARK, here] = conversation.marks
+            numbers[SECTION, here][conversation.current :] = plan.current.index
+            if shows_days(plan, inputs.max_tokens):
+                numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
         ids[here] = inputs.snapshot[TURNS].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)

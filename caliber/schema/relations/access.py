@@ -19,7 +19,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Exported, Owned, Resident, Rights
+from caliber.schema.traits import Exported, Owned
 
 IDENTITY = Relation(
     name="identity",
@@ -31,11 +31,12 @@ IDENTITY = Relation(
     erase=Erase(names=("name",)),
     ordinal=True,
     versioned=True,
-    resident=Resident(framed=True),
+    mirrored=True,
     links=None,  # a name
-    rights=Rights(owner=Owned("entity")),
+    owner=Owned("entity"),
     trust=None,  # a name
     exported=Exported.RECORDS,
+    framed=True,
     key=("identity_id",),
     composites=(Composite("entity", EntityRef, (("entity_type", "entity_type"), ("id", "entity_id"))),),
     columns=(
@@ -62,10 +63,11 @@ GRANT = Relation(
     erase=Erase(hangs_on=("on_id",)),
     ordinal=True,
     versioned=True,
-    resident=Resident(framed=True),
+    mirrored=True,
     links=None,  # a right
     trust=None,  # a right
     exported=Exported.RECORDS,
+    framed=True,
     key=("grant_id",),
     composites=(
         Composite("to", EntityRef, (("entity_type", "to_type"), ("id", "to_id"))),

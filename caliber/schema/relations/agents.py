@@ -49,7 +49,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.traits import Exported, Finished, Resident, Rights
+from caliber.schema.traits import Exported, Finished
 
 
 def _access_to_json(access: MemoryAccess) -> dict[str, Mapping[str, str]]:
@@ -68,7 +68,8 @@ AGENT = Relation(
     comment="Agents that share the store: what they can, may and do.",
     ordinal=True,
     versioned=True,
-    resident=Resident(framed=True),
+    mirrored=True,
+    framed=True,
     derived=None,  # stated by who registers it
     erase=Erase(),
     links=None,  # none is made to an agent
@@ -235,7 +236,7 @@ AGENT_MESSAGE = Relation(
     ordinal=True,
     in_order=True,  # of one sender and topic the earlier message is delivered first, whatever the clocks do
     versioned=True,
-    rights=Rights(private=True),
+    private=True,
     derived=None,  # as its sender wrote it
     erase=Erase(owned=("to_agent_id",), hangs_on=("trajectory_id", "scope_id")),
     links=None,  # gone when its time is over
@@ -327,7 +328,8 @@ DELEGATION = Relation(
     derived=None,  # stated by its agents
     erase=Erase(),
     links=None,  # none is made to a delegation
-    rights=Rights(task="parent_trajectory_id", kind="trajectory"),
+    task="parent_trajectory_id",
+    rights_of="trajectory",
     trust=None,  # its words enter windows as turns, with a label of their own
     finished=Finished("status", tuple(sorted(OPEN_DELEGATIONS)), "completed_at"),
     exported=Exported.RECORDS,
@@ -386,7 +388,8 @@ HANDOFF = Relation(
     derived=None,  # stated by its agents
     erase=Erase(),
     links=None,  # none is made to a handoff
-    rights=Rights(task="trajectory_id", kind="trajectory"),
+    task="trajectory_id",
+    rights_of="trajectory",
     trust=None,  # its words enter windows as a turn, with a label of its own
     finished=Finished("status", (HandoffStatus.INITIATED, HandoffStatus.ACCEPTED), "completed_at"),
     exported=Exported.RECORDS,

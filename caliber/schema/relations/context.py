@@ -23,7 +23,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Exported, Resident, Rights
+from caliber.schema.traits import Exported
 
 CONTEXT_WINDOW = Relation(
     name="context_window",
@@ -35,9 +35,10 @@ CONTEXT_WINDOW = Relation(
     derived=None,  # text_hash is that of the assembled text, which is not kept
     erase=Erase(),
     links=None,  # none is made to a window
-    rights=Rights(task="trajectory_id", private=True),
+    task="trajectory_id",
     trust=None,  # of its records
     exported=None,  # it refers to rows by ordinals, which an import assigns anew
+    private=True,
     key=("window_id",),
     columns=(
         uuid_("window_id"),
@@ -71,7 +72,7 @@ CONTENT_VERSION = Relation(
         owned=("author_id",), hangs_on=("owner_id", "trajectory_id"), version_of=("owner_type", "owner_ordinal")
     ),
     links=None,  # it hangs on its owner
-    rights=Rights(task="trajectory_id"),
+    task="trajectory_id",
     trust=None,  # that of its owner
     exported=None,  # as windows
     key=("owner_type", "owner_ordinal", "owner_version"),
@@ -99,13 +100,14 @@ PENDING_INJECTION = Relation(
     comment="What a trigger asked to be in the next window of a trajectory; the window that takes it removes it.",
     ordinal=True,
     versioned=True,
-    resident=Resident(groups=("trajectory_id",), framed=True),
+    mirrored=True,
     derived=None,  # each column is stated by its trigger
     erase=None,  # words of declarations and of the configuration; goes with its trajectory
     links=None,  # gone with the next window
-    rights=Rights(task="trajectory_id"),
+    task="trajectory_id",
     trust=None,  # words of declarations
     exported=Exported.ON_REQUEST,  # it waits for one window of this store
+    framed=True,
     key=("injection_id",),
     columns=(
         uuid_("injection_id"),
@@ -119,5 +121,6 @@ PENDING_INJECTION = Relation(
         version(),
     ),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
+    groups=("trajectory_id",),
     paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("ordinal",)),),
 )

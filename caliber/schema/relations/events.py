@@ -19,7 +19,6 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.traits import Rights
 
 EVENT = Relation(
     name="event",
@@ -45,7 +44,7 @@ EVENT = Relation(
         ),
     ),
     links=None,  # a report
-    rights=Rights(task="trajectory_id"),
+    task="trajectory_id",
     trust=None,  # a report of the program
     exported=None,  # a log is of one store
     key=("event_id",),

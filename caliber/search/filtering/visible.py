@@ -194,7 +194,8 @@ def _marked(sight: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, 
     sight.visible.flags.writeable = False
     sight.live, sight.dead = owners.live_mask, owners.dead
     sight.verdicts = None if seen is None else seen.verdicts
-    for name in owners.relation.times.bounds:
+    valid = owners.relation.valid
+    for name in () if valid is None else valid.columns:
         instants = owners.column(name)[start:]
         begun = instants <= at
         sight.since_us = max(sight.since_us, int(instants.max(where=begun, initial=LEAST_INSTANT)))
