@@ -1,7 +1,7 @@
 """Correction of records of one relation: update, end, delete, supersede and undo, each with its audit event.
 
 How a record ends and who replaces it follow from the relation's traits. Where a read may ask about an earlier instant
-(``Valid.as_of``), the old record holds until the new one does. Elsewhere the column ``Ends.supersede`` takes it out of
+(``Times.as_of``), the old record holds until the new one does. Elsewhere the column ``Ends.supersede`` takes it out of
 use at once. In both cases an edge leads from the new record to the old one.
 
 Source: M-110, M-129 to M-141, C-379, K-131, K-132; docs/api.md.
@@ -31,7 +31,7 @@ from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EDGE
-from caliber.schema.traits import Ends, Valid
+from caliber.schema.traits import Ends
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -106,7 +106,7 @@ class RecordCorrections(ABC, Generic[R]):
             raise RequiredFieldMissing("name at least one field to change", field="changes")
         embedded = () if self.relation.text is None else self.relation.text.embedded_columns
         text, vector = ("", None) if changes.keys().isdisjoint(embedded) else self._embed(key, changes)
-        dated = not changes.keys().isdisjoint(self._valid.columns)
+        dated = not changes.keys().isdisjoint(self.relation.times.bounds)
 
         def work(uow: UnitOfWork) -> R:
             record = self._begin(uow, key, CorrectionAction.UPDATE, version, guard, dated=dated)
@@ -220,7 +220,7 @@ class RecordCorrections(ABC, Generic[R]):
             stored: R = self._corrections.undo(uow, self.relation, record, event, **revived)
             if event.principal != self._principal.label:  # what another took away is not had back so
                 self.require_own(uow, record, {name: getattr(stored, name) for name in changes})
-            if not changes.keys().isdisjoint(self._valid.columns):
+            if not changes.keys().isdisjoint(self.relation.times.bounds):
                 self._check_order(uow, stored)
             self._emit(uow, self.changed, stored)
             return stored
@@ -268,19 +268,14 @@ class RecordCorrections(ABC, Generic[R]):
     # --- steps -----------------------------------------------------------------------------------
 
     @property
-    def _valid(self) -> Valid:
-        assert self.relation.valid is not None  # only records that end are corrected
-        return self.relation.valid
-
-    @property
     def _ends(self) -> Ends:
         assert self.relation.ends is not None
         return self.relation.ends
 
     @property
     def _until_column(self) -> str:
-        assert self._valid.until is not None
-        return self._valid.until
+        assert self.relation.times.until is not None  # only records that end are corrected
+        return self.relation.times.until
 
     @property
     def _archive_column(self) -> str:
@@ -317,7 +312,7 @@ class RecordCorrections(ABC, Generic[R]):
 
     def _serialize(self, uow: UnitOfWork) -> None:
         """Let no other correction change when records hold: linked ones must not hold at the same time."""
-        if self._valid.as_of:
+        if self.relation.times.as_of:
             uow.serialize(f"periods of {self.relation.plural}")
 
     def _embed(self, key: uuid.UUID, changes: Mapping[str, Any]) -> tuple[str, Any]:
@@ -336,7 +331,7 @@ class RecordCorrections(ABC, Generic[R]):
         """Return the columns that end a record which another one replaces from ``start`` on."""
         until = self._until(old)
         ended: dict[str, Any] = {} if until is not None and until <= start else {self._until_column: start}
-        if not self._valid.as_of:
+        if not self.relation.times.as_of:
             assert self._ends.supersede is not None
             ended[self._ends.supersede] = self._key(new)
         return ended
@@ -344,7 +339,7 @@ class RecordCorrections(ABC, Generic[R]):
     def _revived(self, record: R) -> dict[str, Any]:
         """Return the columns to clear in a record that was retired because its time was over."""
         retired, until = getattr(record, self._archive_column), self._until(record)
-        is_lapsed = not self._valid.as_of and None not in (retired, until) and retired >= until
+        is_lapsed = not self.relation.times.as_of and None not in (retired, until) and retired >= until
         return {self._archive_column: None} if is_lapsed else {}
 
     def _withdraw(self, uow: UnitOfWork, old: R, successor: str) -> None:
@@ -371,13 +366,13 @@ class RecordCorrections(ABC, Generic[R]):
         stored: R = self._corrections.write(uow, self.relation, record, changed, action, **payload)
         if stored is record:
             return record
-        if any(getattr(stored, name) != getattr(record, name) for name in self._valid.columns):
+        if any(getattr(stored, name) != getattr(record, name) for name in self.relation.times.bounds):
             self._check_order(uow, stored)
         self._emit(uow, self.changed, stored)
         return stored
 
     def _emit(self, uow: UnitOfWork, kind: EventType, record: R) -> None:
-        key, task = self._key(record), self.relation.task
+        key, task = self._key(record), self.relation.rights.task
         uow.emit(
             self._engine.event(
                 kind,
@@ -428,7 +423,7 @@ class RecordCorrections(ABC, Generic[R]):
         """Raise InvalidValue for an instant before a record held."""
         since = self._since(record)
         if since is not None and at < since:
-            reason = f"is before {self._valid.since}, {since.isoformat()}; take a later instant, or delete it"
+            reason = f"is before {self.relation.times.since}, {since.isoformat()}; take a later instant, or delete it"
             raise InvalidValue(field="at", reason=reason)
 
     def _check_active(self, record: R) -> None:
@@ -450,12 +445,12 @@ class RecordCorrections(ABC, Generic[R]):
         while into not in passed and (found := uow.find(self.relation, into.bytes)) is not None:
             passed.add(into)
             into = getattr(found, column) or into
-        done = "merged into" if self._valid.as_of else "superseded by"
+        done = "merged into" if self.relation.times.as_of else "superseded by"
         raise self._conflict(self._key(record), f"it was {done} {name} {into}; correct that one")
 
     def _check_order(self, uow: UnitOfWork, record: R) -> None:
         """Raise Conflict when a record would hold while one that superseded it holds, or one that it superseded."""
-        if not self._valid.as_of:
+        if not self.relation.times.as_of:
             return  # the older one is out of use, whenever it held
         name, key = self.relation.name, self._key(record)
         pairs = [(record, uow.get(self.relation, edge.source.id.bytes)) for edge in self._superseding(uow, key)]
@@ -479,7 +474,7 @@ class RecordCorrections(ABC, Generic[R]):
         return version
 
     def _since(self, record: R) -> datetime | None:
-        return None if self._valid.since is None else getattr(record, self._valid.since)
+        return None if self.relation.times.since is None else getattr(record, self.relation.times.since)
 
     def _until(self, record: R) -> datetime | None:
         until: datetime | None = getattr(record, self._until_column)

@@ -124,8 +124,8 @@ class Corrections:
         Raises: NotFound, also for a record that the principal may not see; PermissionDenied unless the principal wrote
             it or is an admin.
         """
-        if relation.task is not None and (known := uow.find(relation, key.bytes)) is not None:
-            uow.lock(TRAJECTORY, getattr(known, relation.task).bytes)  # first, as a deletion of the task does
+        if relation.rights.task is not None and (known := uow.find(relation, key.bytes)) is not None:
+            uow.lock(TRAJECTORY, getattr(known, relation.rights.task).bytes)  # first, as a deletion of the task does
         uow.lock(relation, key.bytes)
         record = uow.find(relation, key.bytes)
         if record is None or not self._readers.allows_change(relation, record):
@@ -150,9 +150,9 @@ class Corrections:
         if not self._as_user:
             return
         label = self._principal.label
-        if relation.readers is not None and relation.readers in changes:
-            known = getattr(record, relation.readers)
-            require_own_readers(label, self._user_names(), changes[relation.readers], known)
+        if relation.rights.readers is not None and relation.rights.readers in changes:
+            known = getattr(record, relation.rights.readers)
+            require_own_readers(label, self._user_names(), changes[relation.rights.readers], known)
         if "trust" in changes:
             require_own_trust(label, changes["trust"], *limit())
 
@@ -289,11 +289,11 @@ class Corrections:
         return self.write(uow, relation, record, changed, CorrectionAction.UNDO, **payload)
 
     def _corrects(self, relation: Relation, record: Any) -> bool:
-        if relation.author is None:
+        if relation.rights.author is None:
             return True
-        author, ownership = getattr(record, relation.author), self._engine.config.access.ownership
+        author, ownership = getattr(record, relation.rights.author), self._engine.config.access.ownership
         if self._as_user:
-            readers = None if relation.readers is None else getattr(record, relation.readers)
+            readers = None if relation.rights.readers is None else getattr(record, relation.rights.readers)
             if may_correct_as_user(author, readers, self._user_names()):
                 return True
             if not self._rights.is_user:
@@ -314,7 +314,7 @@ class Corrections:
         return self._engine.event(
             f"{relation.name}_{action}",
             principal=self._principal.label,
-            trajectory_id=None if relation.task is None else getattr(record, relation.task),
+            trajectory_id=None if relation.rights.task is None else getattr(record, relation.rights.task),
             subject=(relation.name, key_of(relation, record)),
             payload={"action": action, "role": role, **payload},
             family=EventFamily.AUDIT,

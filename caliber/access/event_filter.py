@@ -15,8 +15,9 @@ from caliber.model.access import Principal
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
+from caliber.schema.traits import EVERYBODYS
 
-RETRIEVED: Final = frozenset(relation.retrieved for relation in BY_NAME.values() if relation.retrieved is not None)
+RETRIEVED: Final = frozenset(each.usage.retrieved for each in BY_NAME.values()) - {None}
 
 
 def event_filter(
@@ -40,11 +41,12 @@ def event_filter(
         if event.subject_type is not None and not readers.reads_subject(event.subject_type, event.subject_id):
             return None
         subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
-        if subject is not None and subject.hides and (subject.task is None or event.trajectory_id is None):
+        rights = EVERYBODYS if subject is None else subject.rights
+        if subject is not None and rights.hides and (rights.task is None or event.trajectory_id is None):
             # The readers of a deleted record are unknown: no principal gets the event.
             if event.subject_id is None or not sees(subject, event.subject_id):
                 return None
-        elif subject is not None and subject.private and event.principal != label:
+        elif rights.private and event.principal != label:
             return None
         is_check = event.event_type == EventType.VALIDATION_RUN and event.subject_id is None
         if is_check and event.principal != label:  # numbers count the records that its principal saw

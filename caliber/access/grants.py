@@ -62,7 +62,7 @@ class Access:
             raise InvalidValue(field="until", reason="is past; a grant must end later than now")
         whose = self._kind_and_name(to)
         relation, _ = self._owned(key, "grant")
-        if wanted is Right.WRITE and relation.readers is not None:
+        if wanted is Right.WRITE and relation.rights.readers is not None:
             raise InvalidValue(field="right", reason=f"must be read: only the author of a {relation.name} writes it")
         kept = keeping(self._engine, entity_of(self._engine, *whose, field="to"))
 
@@ -198,7 +198,7 @@ class Access:
         if found is None:
             raise NotFound(entity_type="record", id=key)
         relation, record = found
-        if relation.owner is None and not relation.listed:
+        if relation.rights.owner is None and not relation.rights.listed:
             raise InvalidValue(field="on", reason=f"is a {relation.name}; grant a task, a session or a note")
         if not self._owns(relation, record):
             raise self._denied(action, relation, key)
@@ -246,18 +246,19 @@ def owns(engine: Engine, principal: Principal, readers: Readers, relation: Relat
 
     The application acts for the user of a task or session.
     """
-    if principal.is_admin or (principal.serves and relation.readers is None):
+    if principal.is_admin or (principal.serves and relation.rights.readers is None):
         return True
     sight = readers.sight()
-    if relation.readers is not None:
-        assert relation.author is not None
-        people = people_in(getattr(record, relation.readers))
+    if relation.rights.readers is not None:
+        assert relation.rights.author is not None
+        people = people_in(getattr(record, relation.rights.readers))
         ownership = engine.config.access.ownership
-        if may_change(getattr(record, relation.author), principal, engine.memory, ownership=ownership):
+        if may_change(getattr(record, relation.rights.author), principal, engine.memory, ownership=ownership):
             return True
         return bool(people) and people <= sight.names
-    if relation.owner is None:  # a record of a task: the user of that
-        owners = None if relation.task is None else engine.part(TaskOwners).of.get(getattr(record, relation.task).bytes)
+    if relation.rights.owner is None:  # a record of a task: the user of that
+        task = relation.rights.task
+        owners = None if task is None else engine.part(TaskOwners).of.get(getattr(record, task).bytes)
         return owners is not None and owners[0] in sight.ids
     user = getattr(record, "user_id", None)
     return record.initiator.id.bytes in sight.ids or (user is not None and user.bytes in sight.ids)

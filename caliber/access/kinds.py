@@ -97,7 +97,7 @@ class KindLimits:
     def reads_subject(self, rights: Rights | None, relation: str, key: uuid.UUID | None) -> bool:
         """Return whether the agent may see an event about a record; a deleted record counts as of another agent."""
         known = BY_NAME.get(relation)
-        kind = relation if known is None or known.rights_of is None else known.rights_of
+        kind = relation if known is None or known.rights.kind is None else known.rights.kind
         scope = ALL if rights is None else rights.read.get(kind, ALL)
         if scope != OWN or key is None:
             return scope == ALL
@@ -164,14 +164,14 @@ class KindLimits:
     def _is_own(self, rights: Rights, relation: Relation, row: Row, *, author: bool = True) -> bool:
         """Return whether the agent wrote a record or, where no author is known, works on its task."""
         index = codec_of(relation).index
-        if author and relation.author is not None:
-            return rights.is_author(row[index(relation.author)])
-        if relation.owner is not None:
-            by = next(dict(each.parts) for each in relation.composites if each.field == relation.owner.by)
-            agent = None if relation.owner.agent is None else row[index(relation.owner.agent)]
+        if author and relation.rights.author is not None:
+            return rights.is_author(row[index(relation.rights.author)])
+        if relation.rights.owner is not None:
+            by = next(dict(each.parts) for each in relation.composites if each.field == relation.rights.owner.by)
+            agent = None if relation.rights.owner.agent is None else row[index(relation.rights.owner.agent)]
             started = row[index(by["entity_type"])] == AGENTS.value and row[index(by["id"])] in rights.ids
             return started or agent in rights.ids
-        task = None if relation.task is None else row[index(relation.task)]
+        task = None if relation.rights.task is None else row[index(relation.rights.task)]
         return task is not None and not rights.ids.isdisjoint(self._owners.workers.get(task, ()))
 
     # --- writing ---------------------------------------------------------------------------------

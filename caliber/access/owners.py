@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from caliber.access.identities import AGENTS, MERGED, OWN_KIND, entity_of
 from caliber.config.access.rights import AccessConfig
@@ -360,6 +361,23 @@ def user_of(trajectory: Trajectory) -> EntityRef | None:
     if trajectory.initiator.entity_type is EntityType.USER:
         return trajectory.initiator
     return None if trajectory.user_id is None else EntityRef(EntityType.USER, trajectory.user_id)
+
+
+def user_of_row(tasks: RelationSnapshot, row: int) -> bytes | None:
+    """Return the id of the user that a task is private to, as ``user_of`` does of an entity."""
+    by_user = tasks.column("initiator_type")[row] == tasks.enum_code("initiator_type", EntityType.USER.value)
+    name = "initiator_id" if by_user else "user_id"
+    user: bytes | None = tasks.interned(name)[int(tasks.column(name)[row])]
+    return user
+
+
+def tasks_of_user(tasks: RelationSnapshot, user: bytes) -> NDArray[np.bool_]:
+    """Return the mask of the tasks that are private to a user. Shapes: ``bool[length of the mirror]``"""
+    by_user = tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.USER.value)
+    starter, served = (tasks.interned_codes(name).get(user, -1) for name in ("initiator_id", "user_id"))
+    own: NDArray[np.bool_] = tasks.column("user_id") == served
+    own[by_user] = tasks.column("initiator_id")[by_user] == starter
+    return own
 
 
 def may_be_latest(task: Trajectory, principal: Principal, ids: Collection[bytes]) -> bool:

@@ -115,4 +115,4 @@ def _plain(name: str) -> str:
 
 def scope_of(scopes: Scopes, relation: Relation) -> str:
     """Return the scope of a right on the records of a relation: all, if no rule may name it."""
-    return scopes.get(relation.rights_of or relation.name, ALL)
+    return scopes.get(relation.rights.kind or relation.name, ALL)

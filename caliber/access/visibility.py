@@ -250,18 +250,18 @@ class Readers:
         ``any_kind``: whatever rights by kind. Without ``texts`` also the rows of which those hide the text.
         """
         relation = rows.layout.relation
-        if self.everything or not relation.hides:
+        if self.everything or not relation.rights.hides:
             return None
         if self._kinds is not None and not any_kind:
             return self._kinds.narrowed(self.sight().rights, rows, self.over(rows, any_kind=True), texts=texts)
-        columns = [name for name in (relation.readers, relation.task) if name is not None]
-        if relation.owner is not None or relation.between:
+        columns = [name for name in (relation.rights.readers, relation.rights.task) if name is not None]
+        if relation.rights.owner is not None or relation.rights.ends:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
         elif len(columns) == 1:
             verdicts = self._verdicts(rows, columns[0])
             if verdicts.all():
                 return None
-            granted = self._granted(rows) if relation.readers is not None or relation.grantable else []
+            granted = self._granted(rows) if relation.rights.readers is not None or relation.rights.grantable else []
             mask = Allowed(rows.column(columns[0]), verdicts, interned=True)
             if not granted:
                 return mask
@@ -282,7 +282,7 @@ class Readers:
     def _verdicts(self, rows: RelationSnapshot, column: str) -> NDArray[np.bool_]:
         """Return for each distinct value of a column of readers, or of tasks, whether it lets the principal see."""
         sight, values = self.sight(), rows.interned(column)
-        place, of_tasks = (rows.relation.name, column), column == rows.relation.task
+        place, of_tasks = (rows.relation.name, column), column == rows.relation.rights.task
         known = self._known.get(place)
         # A compaction makes a new list with other numbers; within one, values are only ever added.
         if (
@@ -328,7 +328,7 @@ class Readers:
         made_of = (sight, self._owners.changes, self._owners.read)
         for name, rows in snapshot.relations.items():
             relation = rows.layout.relation
-            if relation.readers is None and relation.task is None:
+            if relation.rights.readers is None and relation.rights.task is None:
                 continue
             kept = self._masks.get(name)
             if kept is None or kept[0] is not rows or kept[1] != made_of:
@@ -365,29 +365,29 @@ class Readers:
 
     def allows_row(self, relation: Relation, row: Row) -> bool:
         """Return whether a row as it is stored may be seen."""
-        if self.everything or not relation.hides:
+        if self.everything or not relation.rights.hides:
             return True
         if self._kinds is not None and not self._kinds.may_read(self.sight().rights, relation, row):
             return False
         index = codec_of(relation).index
-        owned = relation.readers is not None or relation.owner is not None
-        if (owned or relation.grantable) and row[index(relation.key[0])] in self.sight().granted:
+        owned = relation.rights.readers is not None or relation.rights.owner is not None
+        if (owned or relation.rights.grantable) and row[index(relation.key[0])] in self.sight().granted:
             return True
-        if relation.readers is not None and not self._listed(row[index(relation.readers)]):
+        if relation.rights.readers is not None and not self._listed(row[index(relation.rights.readers)]):
             return False
-        if relation.task is not None and not self.sees_task(row[index(relation.task)]):
+        if relation.rights.task is not None and not self.sees_task(row[index(relation.rights.task)]):
             return False
         parts = {each.field: dict(each.parts) for each in relation.composites}
-        if relation.owner is not None:
-            kind, by = (row[index(parts[relation.owner.by][name])] for name in ("entity_type", "id"))
-            owner = by if kind == EntityType.USER.value else _at(row, index, relation.owner.user)
-            if owner is not None and self.sight().ids.isdisjoint((owner, _at(row, index, relation.owner.agent))):
+        if relation.rights.owner is not None:
+            kind, by = (row[index(parts[relation.rights.owner.by][name])] for name in ("entity_type", "id"))
+            owner = by if kind == EntityType.USER.value else _at(row, index, relation.rights.owner.user)
+            if owner is not None and self.sight().ids.isdisjoint((owner, _at(row, index, relation.rights.owner.agent))):
                 return False
-        return all(self.sees(row[index(parts[end]["id"])]) for end in relation.between)
+        return all(self.sees(row[index(parts[end]["id"])]) for end in relation.rights.ends)
 
     def allows_entity(self, relation: Relation, entity: Any) -> bool:
         """Return whether a record may be seen."""
-        if self.everything or not relation.hides:
+        if self.everything or not relation.rights.hides:
             return True
         return self.allows_row(relation, codec_of(relation).encode(entity))
 
@@ -395,7 +395,7 @@ class Readers:
         """Return whether a call may name a record to change it, or to write below it: it may be seen, or its user be
         acted for.
         """
-        return (self.serves_tasks and not relation.listed) or self.allows_entity(relation, entity)
+        return (self.serves_tasks and not relation.rights.listed) or self.allows_entity(relation, entity)
 
     def not_found(self, entity_type: str, key: uuid.UUID) -> NotFound:
         """Return the error for a record that does not exist or is hidden: one text for both.

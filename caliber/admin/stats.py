@@ -103,7 +103,7 @@ def visible_records(engine: Engine, records: dict[str, int], principal: Principa
     out = {name: count for name, count in records.items() if _tells_of_no_other(by_name[name])}
     readers = Readers(engine.part(TaskOwners), principal)
     for name, mirror in engine.memory.snapshot.relations.items():
-        if mirror.relation.hides:
+        if mirror.relation.rights.hides:
             rows, mask = mirror.rows(), readers.over(mirror, texts=False)
             out[name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
     return out
@@ -112,7 +112,7 @@ def visible_records(engine: Engine, records: dict[str, int], principal: Principa
 def _tells_of_no_other(relation: Relation) -> bool:
     """Return whether records are independent, may be found by all, and depend on no others."""
     erase = relation.erase
-    is_public = relation.text is not None and not relation.hides
+    is_public = relation.text is not None and not relation.rights.hides
     is_part = any(key.on_delete == "cascade" for key in relation.foreign_keys)
     return is_public and not is_part and erase is not None and not erase.hangs_on and erase.cache is None
 

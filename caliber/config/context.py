@@ -125,7 +125,7 @@ class AssemblyConfig(Section):
         gt=0,
     )
     evict_block_turns: Int = knob(
-        "Turns that leave in one block, with stable_first.",
+        "Turns that leave in one block.",
         "design",
         unit="turns",
         ge=1,

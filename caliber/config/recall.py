@@ -24,7 +24,7 @@ else:  # `from` is a keyword: as a field it cannot be written in the body of a c
 
 
 class RecallConfig(_From):
-    """Recall of earlier conversations into windows. Order ``stable_first`` only."""
+    """Recall of earlier conversations into windows."""
 
     limit: Int = knob(
         "Most records that a search for the query may bring into a window; 0 recalls nothing.",

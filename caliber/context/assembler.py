@@ -5,7 +5,7 @@ Source: C-217 to C-224, C-447 to C-467, design section 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -34,8 +34,8 @@ from caliber.context.columns import (
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
-from caliber.context.filling.filled import NO_RESERVE, Filled
-from caliber.context.gather.shared import gather_shared
+from caliber.context.filling.filled import NO_RESERVE
+from caliber.context.gather.gathering import gather
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
@@ -67,11 +67,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     extra = extra_texts(plan, inputs.extra_sections)
     fixed = fixed_texts(plan, extra)
     reader = TurnReader(inputs.snapshot, texts, plan)
-    gathering = gather_shared
-    if not plan.stable_first:
-        from caliber.context.gather.strict import gather_strict as gathering  # one profile fills by priority
-
-    gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
+    gathered = gather(inputs, plan, fixed, reader, searcher, texts)
     conflicts, disputes = inputs.snapshot.relations.get(CONFLICT.name), None
     if conflicts is not None and conflicts.length:
         from caliber.context.gather.disputes import disputes_of  # few stores have conflicts
@@ -124,25 +120,24 @@ def decide(
     max_tokens: int,
     rendered: RenderedTexts,
     reader: TurnReader | None = None,
-    way: Callable[..., Filled] = fill,
 ) -> Decided:
     """Fill the budget; where lengths do not add up, count the result and refill until no limit is exceeded.
 
-    ``reader`` renders the turns that enter; without it ``rendered`` holds every text. ``way`` is the strategy.
+    ``reader`` renders the turns that enter; without it ``rendered`` holds every text.
     Raises: BudgetTooSmall.
     """
     reserve = NO_RESERVE
     for attempt in count():
         filled = None
         with suppress(BudgetTooSmall):
-            filled = way(ranked, codes, sizes, plan, max_tokens, reserve)
+            filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)
         if filled is None:
             alone = (codes == CONSIDERED) & (ranked[SOURCE] == SPOKEN) & (ranked[GROUP] == ALONE)
             keep_labels(plan, ranked, np.flatnonzero(alone).tolist(), rendered)
-            filled = way(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
+            filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
         if reader is not None:
             _render_turns(ranked, filled.codes, reader, rendered)
-        if plan.stable_first and excerpt_turns(plan, ranked, sizes, plan.excerpt_length(max_tokens), filled, rendered):
+        if excerpt_turns(plan, ranked, sizes, plan.excerpt_length(max_tokens), filled, rendered):
             continue
         shown = cut_texts(plan, ranked, sizes, filled, rendered)
         if silent := {item.place: item.room for item in filled.truncations if rendered.is_silent(item.place)}:
@@ -255,8 +250,7 @@ def _measure(
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
     rendered = RenderedTexts(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
-    if plan.stable_first or any(section.source == PASSAGE for section in plan.rule_sections):
-        rendered.passages = PassageReader(snapshot, texts, plan)
+    rendered.passages = PassageReader(snapshot, texts, plan)
     return rendered, sizes
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.plan import INT32_MAX, OWN, RECORDS, AssemblyPlan
+from caliber.context.plan import OWN, RECORDS, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.context import DecisionCode
 from caliber.model.lazy_dataclass import dataclass
@@ -139,30 +139,28 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     sections = len(plan.sections)
     nothing = np.zeros(count, np.int32)
     section = candidates[SECTION]
-    shared = plan.stable_first
     threshold = plan.config.min_relevance_threshold
     order, decision = rank_and_fill(
         RankColumns(
             priority=plan.rank_priority[section],
-            relevance=candidates[VALUE].astype(np.float32) if shared else candidates.relevance,
+            relevance=candidates[VALUE].astype(np.float32),
             age_us=candidates[AGE_US],
             tokens=nothing,
             tie=candidates.tie,
-            group=np.full(count, ALONE, np.int32) if shared else candidates[GROUP].astype(np.int32),
+            group=np.full(count, ALONE, np.int32),
             section=section.astype(np.int32),
         ),
         budget=_UNLIMITED,
         section_budget=np.full(sections, -1, np.int32),
         section_overhead=np.zeros(sections, np.int32),
         separator_tokens=0,
-        min_relevance=-np.inf if shared else threshold,
+        min_relevance=-np.inf,
     )
     ranked = candidates.taken(order)
     codes = decision[order]
     codes[codes == INCLUDED] = CONSIDERED
-    if shared:
-        codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
-        codes[ranked.relevance < _tail(ranked, plan)] = DecisionCode.EXCLUDED_RELEVANCE
+    codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
+    codes[ranked.relevance < _tail(ranked, plan)] = DecisionCode.EXCLUDED_RELEVANCE
     twin = ranked[TWIN]
     codes[twin > 0] = DecisionCode.EXCLUDED_DUPLICATE
     codes[twin < 0] = DecisionCode.EXCLUDED_CONFLICT
@@ -193,8 +191,3 @@ def limit_kinds(ranked: Candidates, codes: NDArray[np.uint8], plan: AssemblyPlan
         places = np.flatnonzero(np.logical_or.reduce([source == one for one in sources]) & (codes == CONSIDERED))
         if len(places) > limit:
             codes[places[limit:]] = DecisionCode.EXCLUDED_DOSAGE
-
-
-def clipped_i32(values: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return lengths as the kernels expect them, clipped: a text longer than 2 GiB never fits anyway."""
-    return np.minimum(values, INT32_MAX).astype(np.int32)

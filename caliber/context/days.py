@@ -40,8 +40,7 @@ def day_lengths(
     lengths, begun = np.zeros(len(days), np.int64), days != 0
     spoken = np.flatnonzero(begun & (ranked[SOURCE].take(considered) == SPOKEN))
     spoken = spoken[np.argsort(ranked[TURN_NUMBER].take(considered[spoken]), kind="stable")]
-    begun[spoken[:1]] = False
-    begun[spoken[1:]] = days[spoken[1:]] != days[spoken[:-1]]
+    begun[spoken] = _opened(days[spoken], int(days[spoken[0]]) if len(spoken) else 0)
     for day in set(days.tolist()) - {0}:
         lengths[days == day] = line_length(plan, day_mark(day))
     return lengths, begun
@@ -51,6 +50,12 @@ def begin_days(ranked: Candidates, places: NDArray[np.int64], before: int) -> tu
     """Return the lines before turns in order of reading, by place, and the last day; ``before`` is the one before."""
     dated = places[ranked[DAY][places] != 0]
     days = ranked[DAY][dated]
-    begun = np.diff(days, prepend=before) != 0
+    begun = _opened(days, before)
     lines = dict(zip(dated[begun].tolist(), map(day_mark, days[begun].tolist()), strict=True))
     return lines, int(days[-1]) if len(days) else before
+
+
+def _opened(days: NDArray[np.int64], before: int) -> NDArray[np.bool_]:
+    """Return which turns are of another day than the one before."""
+    opened: NDArray[np.bool_] = np.diff(days, prepend=before) != 0
+    return opened

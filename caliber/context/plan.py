@@ -114,7 +114,7 @@ class SectionPlan:
     floor: float = 0.0
     """Share of the budget that is kept for it, under a shared budget."""
     cap: float = 1.0
-    """Share of the budget beyond which others come first; with strict priorities, beyond which nothing enters."""
+    """Share of the budget beyond which others come first; by priority, beyond which nothing enters."""
 
     def holds(self, source: int) -> bool:
         """Return whether a section may hold records of a source."""
@@ -152,6 +152,7 @@ class AssemblyPlan:
     sections: tuple[SectionPlan, ...]
     emission: tuple[SectionPlan, ...]
     by_rank: tuple[SectionPlan, ...]
+    """The sections in the order in which they are filled by priority; empty where they share the budget."""
     stable_first: bool
     separator: str
     separator_length: int
@@ -160,12 +161,11 @@ class AssemblyPlan:
     slack: int
     section_of_source: NDArray[np.int32]
     rank_priority: NDArray[np.int32]
-    section_overhead: NDArray[np.int32]
     overheads: list[int]
     by_name: dict[str, SectionPlan] = field(repr=False)
     user: SectionPlan
     current: SectionPlan
-    """The section of the last user message and the turns after it: ``user`` where priorities are strict."""
+    """The section of the last user message and the turns after it: ``user`` where sections stand by priority."""
     earlier: SectionPlan | None = None
     """The section of turns that left the conversation, in room that nothing else needs; not with rules."""
     about: SectionPlan | None = None
@@ -181,7 +181,7 @@ class AssemblyPlan:
     turns_by_rules_only: bool = False
     """Whether older turns enter only as rules rank them."""
     records: Mapping[int, Relation] = field(default_factory=lambda: RECORDS)
-    """The relations that the window uses, by source: declared ones too where there are rules or recall."""
+    """The relations that the window uses, by source."""
     reach: Reach = Reach.TRAJECTORY
     """Of which tasks records may be recalled."""
     most: tuple[tuple[tuple[int, ...], int], ...] = ()
@@ -198,10 +198,6 @@ class AssemblyPlan:
         """Return the sources of records that something brings into windows without rules."""
         return [source for source, relation in self.records.items() if relation.in_windows.enters is enters]
 
-    def stands(self, source: int) -> bool:
-        """Return whether records have a section without rules: strictly by priority nothing is recalled."""
-        return self.stable_first or self.records[source].in_windows.section is not SectionType.RECALL
-
     @property
     def history_index(self) -> int:
         """The section of summaries of the task itself."""
@@ -209,7 +205,7 @@ class AssemblyPlan:
 
     @property
     def conversation(self) -> tuple[SectionPlan, ...]:
-        """The sections of the conversation: one where priorities are strict, else two."""
+        """The sections of the conversation: one where sections stand by priority, else two."""
         return (self.user,) if self.current is self.user else (self.user, self.current)
 
     def section_of_record(self, source: int) -> int:
@@ -265,18 +261,18 @@ class AssemblyPlan:
         """Return the greatest number of tokens whose text certainly fits a length."""
         return max(0, room * self.measures.denominator // self.measures.numerator)
 
-    def section_budget(self, max_tokens: int) -> NDArray[np.int32]:
-        """Return the greatest length of each section, -1 if unlimited: strictly by its cap, else by its rule.
+    def section_budget(self, max_tokens: int) -> list[int]:
+        """Return the greatest length of each section, -1 if unlimited: by its rule, and by its cap with priorities.
 
         A cap includes the rounding of the section's own token count.
         """
         out = []
         for section in self.sections:
             caps = [] if section.cap_tokens is None else [section.cap_tokens]
-            if not self.stable_first and section.cap < 1.0:
+            if self.by_rank and section.cap < 1.0:
                 caps.append(int(section.cap * self.budget(max_tokens)))
-            out.append(min(self.longest(min(caps)) + self.slack, INT32_MAX) if caps else UNCAPPED)
-        return np.array(out, np.int32)
+            out.append(self.longest(min(caps)) + self.slack if caps else UNCAPPED)
+        return out
 
     def may_compress(self, section: SectionPlan) -> bool:
         """Return whether records of a section may enter compressed (C-274)."""
@@ -297,7 +293,7 @@ class AssemblyPlan:
 
     def cap_of(self, section: SectionPlan, max_tokens: int) -> int | None:
         """Return the hard limit of a section's tokens, or None."""
-        length = int(self.section_budget(max_tokens)[section.index])
+        length = self.section_budget(max_tokens)[section.index]
         return None if length == UNCAPPED else self.tokens(length - self.slack)
 
     def budget(self, max_tokens: int) -> int:
@@ -336,8 +332,7 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     conversation = named(SectionType.USER.value, SectionType.USER, SPOKEN, spoken)
     standing = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _STANDING.items()]
     if config.assembly.order != "stable_first":
-        records = [item for item in standing if item.type is not SectionType.RECALL]
-        return [*fixed, *custom, *records, *brought, conversation]
+        return [*fixed, *custom, *standing, *brought, conversation]
     # Records that follow the query stand after the older turns and before the last user message.
     lead = [item for item in (*standing, *brought) if item.source == SUMMARY]
     following = [item for item in (*standing, *brought) if item.source != SUMMARY]
@@ -443,14 +438,14 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         ordinary = section.rule is None or section.source == SPOKEN
         if ordinary and section.type not in (SectionType.CURRENT, *_CHOSEN):
             of_source[section.source] = section.index
-    records = {**RECORDS, **(_declared(config) if (rules or stable_first) and config.memories else {})}
+    records = {**RECORDS, **(_declared(config) if config.memories else {})}
     overheads = [section.header_length + measures.separator + slack for section in sections]
     return AssemblyPlan(
         config=config,
         measures=measures,
         sections=tuple(sections),
         emission=tuple(sections) if stable_first else tuple(by_priority),
-        by_rank=tuple(sorted(by_priority, key=lambda section: section.source != SYSTEM)),
+        by_rank=() if stable_first else tuple(sorted(by_priority, key=lambda section: section.source != SYSTEM)),
         stable_first=stable_first,
         separator=assembly.separator,
         separator_length=measures.separator,
@@ -460,7 +455,6 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         section_of_source=of_source,
         # Instructions always fit, whatever their section's priority (docs/decisions/0016).
         rank_priority=np.array([_rank(section, shared=stable_first) for section in sections], np.int32),
-        section_overhead=np.array(overheads, np.int32),
         overheads=overheads,
         by_name={section.name: section for section in sections},
         user=next(section for section in sections if section.type is SectionType.USER and section.source == SPOKEN),
@@ -484,9 +478,10 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
 
 def _share(config: CaliberConfig, item: _Named) -> tuple[float, float]:
     """Return floor and cap of a section. Rules share a budget strictly by priority: of theirs max_tokens is all."""
-    if item.rule is not None and item.source != SPOKEN and config.assembly.order == "stable_first":
-        return 0.0, 1.0
-    return config.assembly.share(item.name)
+    floor, cap = config.assembly.share(item.name)
+    if config.assembly.order == "priority":
+        return 0.0, cap
+    return (floor, cap) if item.rule is None or item.source == SPOKEN else (0.0, 1.0)
 
 
 def _rank(section: SectionPlan, *, shared: bool) -> int:

@@ -56,7 +56,7 @@ class Drawn:
                 for row in self._rows(relation):
                     tasks = split_ids(row[place(trait.sources)] or b"")
                     self._shared |= tasks if len(tasks) > 1 else set()
-            if relation.task is None or relation.text is None:
+            if relation.rights.task is None or relation.text is None:
                 continue
             made = [each for each in trait.made_from if each.empties is None]
             used = [each for other in relations for each in trait_of(other).made_from if each.relation == relation.name]
@@ -65,7 +65,7 @@ class Drawn:
             for row in self._rows(relation):
                 drawn = any(tuple(row[place(name)] for name in each.columns) in values.get(each, ()) for each in made)
                 if drawn or self.is_by_subject(relation, row):
-                    written[relation.name, row[0]] = task = row[place(relation.task)]
+                    written[relation.name, row[0]] = task = row[place(relation.rights.task)]
                     self._said.setdefault(task, set()).update(_statements(relation, row))
                     for each in used:
                         values.setdefault(each, set()).add(tuple(row[place(name)] for name in each.target))
@@ -77,8 +77,8 @@ class Drawn:
                 of = tuple(row[place(name)] for name in owner)
                 author = self._kept_author(relation, row)
                 task = written.get(of) if author is None else None
-                if task is None and self.is_by_subject(relation, row) and relation.task is not None:
-                    task = row[place(relation.task)]
+                if task is None and self.is_by_subject(relation, row) and relation.rights.task is not None:
+                    task = row[place(relation.rights.task)]
                 if task is not None:
                     self._said.setdefault(task, set()).update(_kept_statements(relation, row))
         self._visited = frozenset(self._said)
@@ -87,10 +87,10 @@ class Drawn:
         """Take note of words that went: of an own task that a record was drawn from with others, and of no task."""
         if relation.text is None or relation.erase is None:
             return
-        if relation.task is None:
+        if relation.rights.task is None:
             self._of_no_task.update(_statements(relation, row))
             return
-        task = row[codec_of(relation).index(relation.task)]
+        task = row[codec_of(relation).index(relation.rights.task)]
         if task in self._shared and task not in self._visited:
             self._said.setdefault(task, set()).update(_statements(relation, row))
 
@@ -142,14 +142,14 @@ class Drawn:
         """
         if not (self._said or self._of_no_task) or relation.erase is None:
             return None
-        place = codec_of(relation).index
-        named = [row[place(name)] for name in (relation.key[0], *([relation.task] if relation.task else ()))]
+        place, own_task = codec_of(relation).index, relation.rights.task
+        named = [row[place(name)] for name in (relation.key[0], own_task) if name is not None]
         said = {each for task in named if task in self._visited for each in self._said[task]}
         if relation.text is not None and row[place(relation.key[0])] not in self._visited:
             return None  # words of others
         if any(row[place(name)] in self._repeating for name in relation.erase.hangs_on):
             said = self._all_said()
-        if relation.task is not None and row[place(relation.task)] is None and _is_of_program(relation, row):
+        if own_task is not None and row[place(own_task)] is None and _is_of_program(relation, row):
             said |= self._of_no_task
         if not said:
             return None
@@ -165,7 +165,7 @@ class Drawn:
 
         In a record of a task these are its ``words``, in others those of records without a task.
         """
-        if relation.task is None or row[codec_of(relation).index(relation.task)] is not None:
+        if relation.rights.task is None or row[codec_of(relation).index(relation.rights.task)] is not None:
             return words
         return _marking(self._of_no_task, is_text=False) if self._of_no_task else None
 
@@ -186,11 +186,11 @@ class Drawn:
 
     def _is_kept_of_subject(self, relation: Relation, row: Row) -> bool:
         """Return whether the subject wrote an earlier content of a record of a task, as its label states."""
-        assert relation.task is not None
+        assert relation.rights.task is not None
         author = self._kept_author(relation, row)
         return (
             author is not None
-            and row[codec_of(relation).index(relation.task)] is not None
+            and row[codec_of(relation).index(relation.rights.task)] is not None
             and _is_user(self._subject, author)
         )
 
@@ -211,8 +211,8 @@ class Drawn:
         tasks: set[bytes] = set()
         if erase.sources is not None:
             tasks = split_ids(row[place(erase.sources)] or b"")
-        elif relation.task is not None and any(made.empties is None for made in erase.made_from):
-            tasks = {row[place(relation.task)]}
+        elif relation.rights.task is not None and any(made.empties is None for made in erase.made_from):
+            tasks = {row[place(relation.rights.task)]}
         tasks &= self._said.keys()
         return set() if tasks and self._is_traced(relation, row) else tasks
 
@@ -267,7 +267,7 @@ def _statement(text: str) -> str:
 
 def is_author(subject: Subject, relation: Relation, row: Row) -> bool:
     """Return whether a user who is the subject wrote a record of a task; one of its own tasks goes with that."""
-    if relation.task is None or row[codec_of(relation).index(relation.task)] is None:
+    if relation.rights.task is None or row[codec_of(relation).index(relation.rights.task)] is None:
         return False
     names = (row[codec_of(relation).index(each)] for each in _authors(relation))
     return any(_is_user(subject, name) for name in names if name is not None)
@@ -289,7 +289,7 @@ def split_ids(ids: bytes) -> set[bytes]:
 
 def has_author(relation: Relation) -> bool:
     """Return whether records of a task name the one who wrote them, by a label."""
-    return relation.task is not None and bool(_authors(relation))
+    return relation.rights.task is not None and bool(_authors(relation))
 
 
 def trait_of(relation: Relation) -> Erase:

@@ -244,7 +244,7 @@ class Walk:
         ids, gone, went, drawn = self._subject.ids, self._gone, self._is_of_gone, self._drawn
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
         needed += [place(name) for name in erase.owned]
-        readers = None if relation.readers is None else place(relation.readers)
+        readers = None if relation.rights.readers is None else place(relation.rights.readers)
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
         hung, key_of = self._hung[relation.name], codec_of(relation).key_of
         is_named = {place(name): self._names(relation.column(name)) for name in erase.names}

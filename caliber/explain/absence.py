@@ -72,28 +72,19 @@ def why_absent(
     if plan.governed and relation.name == TURNS:
         absence = _turn_by_rules(entity, facts, plan, cuts, score, unreached)
     elif plan.governed:
-        absence = _lifecycle(entity, relation, facts, [], above) if enters is not Enters.TASK else None
+        absence = _lifecycle(entity, relation, facts, above) if enters is not Enters.TASK else None
         absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
-        absence = absence or _lifecycle(entity, relation, facts, [], above)
-    elif plan.stable_first:
-        absence = _unrecalled(entity, source, facts, plan, unruled, score, above, unreached)
-    elif enters is Enters.KNOWLEDGE:
-        absence = _lifecycle(entity, relation, facts, cuts, above) or _known_cut(entity, relation, plan, unruled, score)
+        absence = absence or _lifecycle(entity, relation, facts, above)
     else:
-        absence = _lifecycle(entity, relation, facts, cuts, above) or _cut(_age(entity, relation), unruled)
-        absence = absence or _unanswering(entity, unruled)
-        if absence is None and relation.name != TURNS:
-            absence = _search_cut(unruled, score)
+        absence = _unrecalled(entity, source, facts, plan, unruled, score, above, unreached)
     if absence is not None:
         return absence
     reason = "nothing about it explains this any more: it must have been changed, hidden or embedded since the window"
     return Absence("changed_since", reason)
 
 
-def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[CutOff], above: Above) -> Absence | None:
+def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, above: Above) -> Absence | None:
     """Return the reason that kept a record out before any limit: its owner, or its validity."""
-    if relation.name == TURNS:
-        return _turn_filter(entity, facts)
     if relation.name == SCOPES and entity.trajectory_id != facts.trajectory_id:
         return _filtered("other_trajectory", f"it belongs to trajectory {entity.trajectory_id}")
     ended = _ended(entity, relation, facts)
@@ -103,7 +94,7 @@ def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[C
         or entity.trajectory_id == facts.trajectory_id
     ):
         return ended
-    of_ancestors = _of_ancestors(entity, relation, facts, cuts)
+    of_ancestors = _of_ancestors(entity, relation, facts, [])
     if of_ancestors is not None or entity.trajectory_id in above:
         return of_ancestors
     return _filtered("other_trajectory", f"it belongs to trajectory {entity.trajectory_id}, not to one visible here")
@@ -209,7 +200,7 @@ def _by_rules(
     if not verdicts_known or (
         relation.in_windows.enters is Enters.TASK and all(item.verdict == "cut_off" for item in verdicts_known)
     ):
-        other = _lifecycle(entity, relation, facts, [], above)
+        other = _lifecycle(entity, relation, facts, above)
         if other is not None or not verdicts_known:
             return other
     return _joined(verdicts_known)
@@ -267,7 +258,9 @@ def _turn_by_rules(
     verdicts_known = [item for item in verdicts if item is not None]
     if verdicts_known:
         return _joined(verdicts_known)
-    return _turn_filter(turn, facts) if turn.trajectory_id != facts.trajectory_id else None
+    if turn.trajectory_id == facts.trajectory_id:
+        return None
+    return _filtered("other_trajectory", f"it belongs to trajectory {turn.trajectory_id}")
 
 
 def _unspoken(
@@ -281,8 +274,6 @@ def _unspoken(
         unruled = [item for item in cuts if item.rule is None]
         absence = _cut(number, unruled) or _unanswering(turn, unruled)
     if absence is None and turn.scope_id != facts.scope_id:
-        if not plan.stable_first:
-            return _turn_filter(turn, facts)
         absence = _filtered("too_long_ago", "the conversation does not look back as far")
     return absence
 
@@ -388,14 +379,6 @@ def _of_ancestors(entity: Any, relation: Relation, facts: WindowFacts, cuts: lis
                 f"({strategy}); if it belongs to one of them, it was not among those"
             )
             return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "cutoff_score": cut.cutoff_score})
-    return None
-
-
-def _turn_filter(turn: Turn, facts: WindowFacts) -> Absence | None:
-    if turn.trajectory_id != facts.trajectory_id:
-        return _filtered("other_trajectory", f"it belongs to trajectory {turn.trajectory_id}")
-    if turn.scope_id != facts.scope_id:
-        return _filtered("other_scope", f"it belongs to scope {turn.scope_id}; the window shows scope {facts.scope_id}")
     return None
 
 

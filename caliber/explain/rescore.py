@@ -69,7 +69,7 @@ def score_now(
     rows = np.array([row], np.int64)
     if plan.config.assembly.relevance == "vector":
         return _similarity(inputs, owners, rows)
-    if plan.stable_first and not plan.governed:
+    if plan.config.recall.limit and not plan.governed:
         return _recalled(inputs, plan, owners, row, searcher)
     members = members_of(inputs, plan, searcher)
     found = pool_of_rules(inputs, plan, members, kind, row, searcher, texts) if plan.rule_sections else None
@@ -97,7 +97,7 @@ def _recalled(
     inputs: AssemblyInputs, plan: AssemblyPlan, owners: RelationSnapshot, row: int, searcher: Searcher
 ) -> CurrentScore | None:
     """Return the search result of a recalling window for one row."""
-    if not plan.config.recall.limit or (inputs.query_embedding is None and not (inputs.query or "").strip()):
+    if inputs.query_embedding is None and not (inputs.query or "").strip():
         return None
     pools = [pool for _, pool in pools_of_recall(inputs, plan, searcher, np.empty(0, np.int64))[0]]
     at = next((at for at, pool in enumerate(pools) if pool.kind == owners.relation.name), None)

@@ -173,7 +173,10 @@ class RecordReader(Generic[T]):
 
         Raises: PermissionDenied for a condition or order by values that rights by kind hide.
         """
-        readers, task = self._readers, None if self._relation.task is None else equal.get(self._relation.task)
+        readers, task = (
+            self._readers,
+            None if self._relation.rights.task is None else equal.get(self._relation.rights.task),
+        )
         if readers.limited and self._relation.follows:
             readers.require_columns(self._relation, () if predicate is None else columns_in(predicate))
             readers.require_columns(self._relation, () if order is None else (order.name,))
@@ -195,7 +198,7 @@ class RecordReader(Generic[T]):
         listing = self._engine.store.listing(self._relation, predicate)
         variables_now = variables(self._principal, self._engine.clock.now_us())
         with reading(self._engine.store, self._relation) as session:
-            hides = self._relation.hides and not readers.everything
+            hides = self._relation.rights.hides and not readers.everything
             count = None if hides else listing.count(session, variables_now)
             if count is None:
                 rows = listing.rows(session, variables_now)

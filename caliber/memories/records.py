@@ -280,7 +280,9 @@ class Records(RecordReader[Any]):
             uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
         if readers is None and trajectory is None:
             readers = self._readers_for(session, whose)
-        if self._relation.readers is not None:  # not of a memory that is no longer declared, from an earlier store
+        if (
+            self._relation.rights.readers is not None
+        ):  # not of a memory that is no longer declared, from an earlier store
             places["visible_to"] = readers
         return dataclasses.replace(record, **places)
 
@@ -301,7 +303,7 @@ class Records(RecordReader[Any]):
         assert bound is not None  # a memory without its parent is not opened
         entity = self._seen(uow, bound.relation, key)
         names = [name for name in ("trajectory_id", "scope_id", "session_id") if bound.relation.has(name)]
-        readers = None if bound.relation.readers is None else getattr(entity, bound.relation.readers)
+        readers = None if bound.relation.rights.readers is None else getattr(entity, bound.relation.rights.readers)
         return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}, readers
 
     def _seen(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:

@@ -109,7 +109,7 @@ def of_pair(uow: UnitOfWork, one: EntityRef, other: EntityRef) -> list[RecordCon
 
 def holds(relation: Relation, record: Any, now_us: int) -> bool:
     """Return whether a record is in use, and has not ended; it may begin to hold later."""
-    until = None if relation.valid is None or relation.valid.until is None else getattr(record, relation.valid.until)
+    until = None if relation.times.until is None else getattr(record, relation.times.until)
     return is_active(relation, record) and (until is None or until > from_us(now_us))
 
 

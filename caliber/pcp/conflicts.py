@@ -129,7 +129,7 @@ class Conflicts:
             if record is None:
                 return None
             may_correct = may_correct or self._corrections.may_correct_seen(relation, record)
-            tasks.add(None if relation.task is None else getattr(record, relation.task))
+            tasks.add(None if relation.rights.task is None else getattr(record, relation.rights.task))
         if not may_correct:
             return None  # one side of a recorded conflict leaves the windows of everybody
         task = tasks.pop() if len(tasks) == 1 else None
@@ -308,8 +308,8 @@ def _choice(sides: Sequence[_Side], keep: Keep | None, by: ConflictResolution) -
 def _is_of_task(rows: RelationSnapshot, number: int, task: bytes) -> bool:
     """Return whether a record belongs to a task, or was drawn from it."""
     relation = rows.relation
-    if relation.task is not None:
-        return bool(rows.packed_values(relation.task, [number])[0] == task)
+    if relation.rights.task is not None:
+        return bool(rows.packed_values(relation.rights.task, [number])[0] == task)
     sources = () if relation.grounded is None else relation.grounded.sources
     columns = [name for name in sources if relation.column(name).type is ColumnType.UUID_ARRAY]
     return any(task in (rows.packed_values(name, [number])[0] or ()) for name in columns)

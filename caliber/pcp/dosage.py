@@ -41,7 +41,6 @@ from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.days import shows_days
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
-from caliber.context.filling.shares import fill_shared
 from caliber.context.gather.dialogue import mark_turns
 from caliber.context.gather.turns import group_calls
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, SectionPlan, plan_of, source_numbers
@@ -124,12 +123,12 @@ class Dosage:
         )
         sizes = np.where(codes == CONSIDERED, plan.measure([piece.text for piece in pieces]), -1)
         try:
-            decided = decide(ranked, codes, sizes, plan, self.limit, rendered, way=fill_shared)
+            decided = decide(ranked, codes, sizes, plan, self.limit, rendered)
             if self._lost_request(pieces, decided):
                 others = (codes == CONSIDERED) & (ranked[SOURCE] != SYSTEM)
                 codes[others], sizes[others] = EXCLUDED_BUDGET, -1
                 rendered.uncut()
-                decided = decide(ranked, codes, sizes, plan, self.limit, rendered, way=fill_shared)
+                decided = decide(ranked, codes, sizes, plan, self.limit, rendered)
         except BudgetTooSmall:
             codes[codes == CONSIDERED] = EXCLUDED_BUDGET
             rendered.uncut()
@@ -250,10 +249,10 @@ class Dosage:
             earlier=None,
             about=by_name.get(SectionType.ABOUT_USER.value),
             told=by_name.get(SectionType.TOLD.value),
+            by_rank=(),
             stable_first=bool(following),
             separator=self._separator,
             separator_length=separator,
-            section_overhead=np.array(overheads, np.int32),
             overheads=overheads,
             by_name=by_name,
             user=sections[len(early)],

@@ -137,8 +137,7 @@ def _keys(changes: Iterable[Change]) -> set[bytes]:
 
 def _ended_by(relation: Relation, event: Event, conflict: RecordConflict) -> bool:
     """Return whether a correction is the end of the side that lost a conflict."""
-    assert relation.valid is not None
-    until = event.payload["changes"].get(relation.valid.until)
+    until = event.payload["changes"].get(relation.times.until)
     return (
         event.payload["action"] == CorrectionAction.END
         and conflict.resolved_at is not None

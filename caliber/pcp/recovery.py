@@ -156,7 +156,7 @@ class Recovery:
         """Return the plan of a task without records with readers of their own that the principal may not see."""
         plan, readers = records.plan(state), self._readers.acting_for(records.task.trajectory_id)
         for changes in (plan.mark, plan.lift):
-            changes[:] = [each for each in changes if each[0].readers is None or readers.allows_entity(*each)]
+            changes[:] = [each for each in changes if each[0].rights.readers is None or readers.allows_entity(*each)]
         return plan
 
     def _below(self, uow: UnitOfWork, trajectory_id: uuid.UUID, state: CheckpointState) -> Iterator[Plan]:
@@ -233,7 +233,7 @@ class Recovery:
             writes.mark(relation, record)
         for plan in plans:
             for relation, record in plan.lift:
-                known = relation.recovers is not None and relation.task is not None
+                known = relation.recovered is not None and relation.rights.task is not None
                 used = plan.state.in_use(relation.name)
                 wanted = used.wanted(key_of(relation, record).bytes) if known else (None, None)
                 writes.lift(relation, record, *wanted)

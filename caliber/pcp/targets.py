@@ -89,7 +89,7 @@ class Targets:
     def _below(self, snapshot: ResidentSnapshot, owners: RelationSnapshot, number: int) -> Target:
         """Return the statements of a task or scope: its own records, and those that were drawn from the task."""
         key = owners.entity_id(number).bytes
-        column = owners.relation.task
+        column = owners.relation.rights.task
         task = key if column is None else owners.interned(column)[owners.column(column)[number]]
         readers = self._reading(uuid.UUID(bytes=task))
         out = []
@@ -98,7 +98,7 @@ class Targets:
                 continue
             rows = snapshot[relation.name]
             numbers: list[int] = []
-            if relation.task is not None:
+            if relation.rights.task is not None:
                 numbers = list(self._members(rows, task))
                 numbers = numbers if column is None else _referring(rows, owners.relation, key, numbers)
             elif column is None:
@@ -111,9 +111,9 @@ class Targets:
     @staticmethod
     def _members(rows: RelationSnapshot, task: bytes) -> Iterator[int]:
         """Yield the rows in use that belong to a task."""
-        column = rows.relation.task
+        column = rows.relation.rights.task
         assert column is not None
-        if column in rows.relation.groups:
+        if column in rows.relation.resident.groups:
             yield from rows.group(column, task).tolist()
             return
         code = rows.interned_codes(column).get(task)

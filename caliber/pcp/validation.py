@@ -72,12 +72,11 @@ class Examiner:
         relation = owners.relation
         at = np.array(numbers)
         made = owners.column(grounded.since)[at].tolist()
-        valid = relation.valid
         since, until = (
             [unbounded] * len(numbers) if name is None else owners.column(name)[at].tolist()
             for name, unbounded in (
-                (None if valid is None else valid.since, -(2**63)),
-                (None if valid is None else valid.until, 2**63 - 1),
+                (relation.times.since, -(2**63)),
+                (relation.times.until, 2**63 - 1),
             )
         )
         sure = [None] * len(numbers)
@@ -178,7 +177,7 @@ def _ended(rows: Rows, now: int) -> Iterator[tuple[int, str]]:
         values = owners.column(name)[np.array(rows.numbers)]
         for place in np.flatnonzero(values != empty).tolist():
             yield rows.numbers[place], "it is not in use any more"
-    until = None if relation.valid is None else relation.valid.until
+    until = relation.times.until
     if until is not None:
         ends: NDArray[np.int64] = owners.column(until)[np.array(rows.numbers)]
         for place in np.flatnonzero(ends <= now).tolist():

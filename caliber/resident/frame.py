@@ -9,7 +9,7 @@ from caliber.model.errors import Unavailable
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MIRRORED
 
-FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.framed)
+FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.resident.framed)
 """The relations in memory of a tenant whose records are not: tasks, scopes, pending injections, spaces."""
 
 

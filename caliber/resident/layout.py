@@ -71,7 +71,7 @@ class Layout:
             name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in self.columns
         }
         """From a stored value to the array's; None where they are the same, or the mirror has one of its own."""
-        self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
+        self.groups = tuple((name, self.codec.index(name)) for name in relation.resident.groups)
         # Values that columns hold unchanged are left out of the packed row; an instant takes 13 bytes there.
         self.held = tuple(
             (name, place)

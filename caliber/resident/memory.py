@@ -81,7 +81,7 @@ class ResidentMemory:
         self._partial = PartialMirrors(evaluator, store.catalog)
         self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
         self.stats = ResidentStats()
-        rows = [relation for relation in relations if relation.mirror is not Mirror.VECTORS]
+        rows = [relation for relation in relations if relation.resident.form is not Mirror.VECTORS]
         self._holds_vectors = len(rows) < len(relations)
         layouts = {relation.name: layout_of(relation) for relation in rows}
         texts = [layout.relation for layout in layouts.values() if layout.text_place >= 0]
@@ -89,7 +89,7 @@ class ResidentMemory:
             layouts,
             segment_rows=segment_rows,
             resident_bytes=resident_bytes,
-            evicted_in_order=[relation.name for relation in sorted(texts, key=attrgetter("evicted"))],
+            evicted_in_order=[relation.name for relation in sorted(texts, key=attrgetter("resident.evicted"))],
             stats=self.stats,
         )
         self._sequence = 0
@@ -248,7 +248,7 @@ class ResidentMemory:
                     changed.setdefault(code, {})[ordinal] = operation
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
-        for code in sorted(changed, key=lambda code: (_ORDER.index(by_code[code].mirror), code)):
+        for code in sorted(changed, key=lambda code: (_ORDER.index(by_code[code].resident.form), code)):
             relation = by_code[code]
             upserts = [ordinal for ordinal, operation in changed[code].items() if operation != DELETE]
             plan = self._store.plans[relation.name].get_many

@@ -97,7 +97,7 @@ class Mirrors:
                 with blaming(layout.relation, rows):
                     generation.load(rows)
             self.generations[name] = generation
-            if layout.relation.mirror is Mirror.SPACES:
+            if layout.relation.resident.form is Mirror.SPACES:
                 self.spaces = Spaces(rows)
         if embeddings and vectors.relation.name in with_rows:
             self.indexes.load(session, vectors.page, self.spaces, self.generations)
@@ -112,7 +112,7 @@ class Mirrors:
         embeddings: list[RowChange] = []
         for name, run in groupby(changes, attrgetter("relation.name")):
             several = list(run)
-            if several[0].relation.mirror is Mirror.VECTORS:
+            if several[0].relation.resident.form is Mirror.VECTORS:
                 embeddings += several
                 continue
             touched.add(name)
@@ -120,16 +120,16 @@ class Mirrors:
             with blaming(several[0].relation, [change.row for change in several]):
                 for change in several:
                     self._apply_row(change, going)
-            if several[0].relation.mirror is Mirror.SPACES:
+            if several[0].relation.resident.form is Mirror.SPACES:
                 for change in several:
                     self._apply_space(change.operation, change.row)
         # Vectors after their owners, whose rows they point to, and all at once.
         vectors |= self.indexes.apply(embeddings, self.spaces, self.generations)
         for relation, ordinal in deleted:
-            if relation.mirror is Mirror.VECTORS:
+            if relation.resident.form is Mirror.VECTORS:
                 vectors |= self.indexes.remove(ordinal)
                 continue
-            if relation.mirror is Mirror.SPACES:
+            if relation.resident.form is Mirror.SPACES:
                 self._apply_space(DELETE, (ordinal,))
             touched.add(relation.name)
             self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))

@@ -245,7 +245,7 @@ class _Asking:
 
     def _by_packed(self, comparison: Comparison, column: Column, value: Any, wanted: Bools) -> Bools:
         snapshot = self._snapshot
-        grouped = column.name in snapshot.relation.groups
+        grouped = column.name in snapshot.relation.resident.groups
         if grouped and isinstance(value, uuid.UUID) and comparison.operator is Operator.EQUAL:
             return wanted & self._chosen(snapshot.group(column.name, value.bytes))
         rows = np.flatnonzero(wanted)

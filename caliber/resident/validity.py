@@ -28,12 +28,12 @@ def visible_rows(
     """
     flags, instants = _columns_of(snapshot.relation)
     live = snapshot.live_mask[start:]
-    valid = snapshot.relation.valid
+    times = snapshot.relation.times
     ranges = [Within(snapshot.column(name)[start:], unset, unset) for name, unset in instants]
-    if valid is not None and valid.since is not None:
-        ranges.append(Within(snapshot.column(valid.since)[start:], most=at_us))
-    if valid is not None and valid.until is not None:
-        ranges.append(Within(snapshot.column(valid.until)[start:], least=at_us + 1))
+    if times.since is not None:
+        ranges.append(Within(snapshot.column(times.since)[start:], most=at_us))
+    if times.until is not None:
+        ranges.append(Within(snapshot.column(times.until)[start:], least=at_us + 1))
     if allowed is not None and start:
         allowed = Allowed(allowed.codes[start:], allowed.verdicts)
     if len(flags) == 1 and len(ranges) == 3:

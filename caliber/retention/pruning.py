@@ -98,7 +98,7 @@ def prune_in_range(
         before = from_us(uow.now_us) - timedelta(milliseconds=action.older_than_ms)
 
     def stale(record: Any) -> bool:
-        old = before is None or getattr(record, relation.dates.entered) <= before  # K-063: inclusive
+        old = before is None or getattr(record, relation.times.entered) <= before  # K-063: inclusive
         return old and (action.below_confidence is None or below(record, action.below_confidence))
 
     def below(record: Any, least: float) -> bool:

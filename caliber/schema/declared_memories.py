@@ -60,7 +60,8 @@ from caliber.schema.traits import (
     Exported,
     Links,
     Pruned,
-    Recovers,
+    Resident,
+    Rights,
     Text,
     Trust,
     Window,
@@ -300,13 +301,12 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
         links=Links(),
-        task="trajectory_id",
-        readers="visible_to",
+        rights=Rights(task="trajectory_id", readers="visible_to"),
         trust=Trust("trust"),
         exported=Exported.RECORDS,
         ordinal=True,
         versioned=True,
-        mirrored=True,
+        resident=Resident(groups=tuple(groups)),
         key=(KEY,),
         columns=columns,
         uniques=(
@@ -314,7 +314,6 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             Unique(("fingerprint",), where=(("archived_at", True), ("idempotency_key", True), ("fingerprint", False))),
         ),
         foreign_keys=tuple(keys),
-        groups=tuple(groups),
         paths=tuple(
             AccessPath(
                 f"list_by_{name.removesuffix('_id')}" if name in groups else f"list_by_{name}",
@@ -328,10 +327,10 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         text=Text(searched, embedded) if searched else None,
         active=("archived_at",),
-        recovers=Recovers("archived_at"),
         ends=Ends(
             Pruned.DELETED,
             archive="archived_at",
+            recovered="archived_at",
             doubted=next((item.name for item in columns if item.name == "confidence" and item.type in _NUMBERS), None),
             together=("trajectory_id",) if memory.parent is None else ("trajectory_id", "parent_id"),
         ),

@@ -12,16 +12,16 @@ from enum import StrEnum
 from typing import Any, Final
 
 from caliber.model.errors import InternalError
-from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
 from caliber.schema.traits import (
     AS_SAID,
+    EVERYBODYS,
+    STORED,
+    UNCOUNTED,
     Block,
-    Counted,
-    Dates,
     Ends,
     Exported,
     Finished,
@@ -30,12 +30,13 @@ from caliber.schema.traits import (
     Memory,
     Mirror,
     Neighbours,
-    Owned,
     Place,
-    Recovers,
+    Resident,
+    Rights,
     Text,
+    Times,
     Trust,
-    Valid,
+    Use,
     Window,
 )
 
@@ -197,7 +198,6 @@ class Relation:
     """One durable kind of record.
 
     ``ordinal`` adds a never reused integer that names a row shortly (change records, window records).
-    ``mirrored`` rows live in resident memory; ``groups`` are the columns a mirror looks rows up by.
     """
 
     name: str
@@ -221,67 +221,37 @@ class Relation:
     """Rules between columns of one record."""
     memory: Memory | None = None
     """The memory that the language exposes for it; None for a declared one, and where there is none."""
-    mirror: Mirror = Mirror.ROWS
-    """The form in which memory holds it, where it is mirrored."""
-    framed: bool = False
-    """Whether it is in memory even where most records do not fit."""
-    evicted: int = 3
-    """The order in which its texts are evicted when memory is full: 1 is first."""
+    resident: Resident = STORED
+    """Its form in resident memory."""
     place: Place = Place.RECORDS
     """The part of a store that its rows are."""
     purges: bool = False
     """Whether a new row means that others were erased, so that memory must drop them."""
-    private: bool = False
-    """Whether only the creator of a record gets its events."""
     neighbours: Neighbours | None = None
     """The records that follow each other; None where each stands alone."""
     block: Block | None = None
     """The records that one of these sums up."""
-    counted: tuple[Counted, ...] = ()
-    """The columns that are numbered by a record that another column refers to."""
     ordinal: bool = False
     in_order: bool = False
     """Whether ordinals are taken one by one: of two rows the later one has the higher. Costs a statement an insert."""
     versioned: bool = False
-    mirrored: bool = False
     composites: tuple[Composite, ...] = ()
     uniques: tuple[Unique, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     paths: tuple[AccessPath, ...] = ()
-    groups: tuple[str, ...] = ()
     auto_key: bool = False
-    rule_of: dict[str, Derived] = field(init=False, compare=False, repr=False)
-    """The rule of each derived column."""
     text: Text | None = None
     """The text of a record, by which searches find it; None if they do not."""
-    dates: Dates = AS_SAID
-    """The instant that a record tells of."""
-    importance: str | None = None
-    """The column with a record's importance, 1 to 10; None if all are equal."""
+    times: Times = AS_SAID
+    """The instant that a record tells of, and when it holds."""
+    usage: Use = UNCOUNTED
+    """How the use of a record counts."""
     active: tuple[str, ...] = ()
     """The columns that are empty in an active record; none if every record is active."""
-    valid: Valid | None = None
-    """When a record holds; None where it always does."""
-    readers: str | None = None
-    """The column that lists the readers of a record; None if every principal who may see its task may see it."""
-    task: str | None = None
-    """The column with the task of a record, whose owner alone may see it; None if it belongs to none."""
-    grantable: bool = False
-    """Whether one record of a hidden task may be granted to a reader by itself."""
-    owner: Owned | None = None
-    """The owner of a record; None if it is its task's, or everybody's."""
-    between: tuple[str, ...] = ()
-    """The references to the records that it links: it is seen where they are; none of one that links nothing."""
-    rights_of: str | None = None
-    """The relation whose rights an agent needs to read a record; None for its own, or none at all."""
-    author: str | None = None
-    """The column with the author of a record, who alone may correct it; None if every writer may."""
-    retrieved: EventType | None = None
-    """The event of a record that ``get`` returned, and whose use counts; None where it does not."""
+    rights: Rights = EVERYBODYS
+    """Who may see a record, and who may change it."""
     by_id: bool = False
     """Whether ``get`` finds a record by its id alone."""
-    recovers: Recovers | None = None
-    """How it follows a recovery of its task; None where a recovery does not reach it, or tells it by its number."""
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     finished: Finished | None = None
@@ -290,22 +260,14 @@ class Relation:
     """What a record states, and what that rests on; None where records state nothing that could be wrong."""
     window: Window | None = None
     """How records appear in context windows; None if windows do not use them."""
-    listed: bool = field(init=False, compare=False, repr=False)
-    """True if the readers of a record alone, and no task, decide who may see it."""
-    hides: bool = field(init=False, compare=False, repr=False)
-    """True if a record may be hidden from some principal."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        hides = not (self.readers is None and self.task is None and self.owner is None and not self.between)
-        object.__setattr__(self, "hides", hides)
-        object.__setattr__(self, "listed", self.readers is not None and self.task is None)
-        object.__setattr__(self, "rule_of", {rule.column: rule for rule in self.derived or ()})
         for index, column in enumerate(self.columns):
             if column.name in self._by_name:
                 raise InternalError(f"relation {self.name}: column {column.name} is declared twice")
             self._by_name[column.name] = index
-        named = [*self.key, *self.groups]
+        named = [*self.key, *self.resident.groups]
         named += [name for unique in self.uniques for name in (*unique.columns, *(w[0] for w in unique.where))]
         named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
         named += [key.column for key in self.foreign_keys]
@@ -313,29 +275,25 @@ class Relation:
         named += () if self.erase is None else self.erase.columns
         for between in self.rules:
             named += [between.column, between.earlier if isinstance(between, NotBefore) else between.kind]
-        named += () if self.neighbours is None else (self.neighbours.by, self.neighbours.order, self.neighbours.speaker)
+        if self.neighbours is not None:
+            named += [self.neighbours.by, self.neighbours.order, self.neighbours.speaker]
+            named += [name for each in self.neighbours.counted for name in (each.column, each.key)]
         named += () if self.memory is None else [column for _, column in self.memory.names]
-        named += [name for each in self.counted for name in (each.column, each.key)]
         named += [key.alike for key in self.foreign_keys if key.alike is not None]
         named += [key.frees[0] for key in self.foreign_keys if key.frees is not None]
         named += self.active
-        named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
-        named += () if self.importance is None else (self.importance,)
-        named += () if self.valid is None else self.valid.columns
-        named += [name for name in (self.readers, self.author, self.task) if name is not None]
-        named += (
-            [] if self.owner is None else [each for each in (self.owner.user, self.owner.agent) if each is not None]
-        )
+        named += () if self.text is None else (*self.text.columns, *self.times.happened, self.times.entered)
+        named += () if self.usage.importance is None else (self.usage.importance,)
+        named += (*self.times.bounds, *self.rights.columns)
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else self.ends.columns
         named += () if self.finished is None else self.finished.columns
-        named += () if self.recovers is None else (self.recovers.mark,)
         named += () if self.grounded is None else self.grounded.columns
         named += () if self.window is None else (*self.window.shown, self.age)
         for name in named:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")
-        for name in self.dates.happened if self.text is not None else ():
+        for name in self.times.happened if self.text is not None else ():
             if self.column(name).residence is not Residence.COLUMN:
                 raise InternalError(f"relation {self.name}: column {name} dates what is found, and must be resident")
         for rule in self.derived or ():
@@ -346,9 +304,10 @@ class Relation:
         self._check_redaction()
 
     def _check_redaction(self) -> None:
+        rules = self.rule_of
         for column in self.columns:
             where = f"relation {self.name}: column {column.name}"
-            stated = column.redact is not None or column.name in self.rule_of or self.erase is None
+            stated = column.redact is not None or column.name in rules or self.erase is None
             if column.type in (ColumnType.BYTES, ColumnType.JSON) and not stated:
                 raise InternalError(f"{where} holds {column.type}: state how it is redacted")
             if column.redact is Redaction.EMPTIED and not column.nullable:
@@ -375,6 +334,21 @@ class Relation:
         return name in self._by_name
 
     @property
+    def rule_of(self) -> dict[str, Derived]:
+        """The rule of each derived column."""
+        return {rule.column: rule for rule in self.derived or ()}
+
+    @property
+    def mirrored(self) -> bool:
+        """True if resident memory holds it."""
+        return self.resident.form is not Mirror.NONE
+
+    @property
+    def recovered(self) -> str | None:
+        """The column that a recovery of the task marks; None where it reaches no record, or tells it by its number."""
+        return None if self.ends is None else self.ends.recovered
+
+    @property
     def embedded(self) -> str | None:
         """The column whose vectors are kept; None where no vectors are."""
         return None if self.text is None else self.text.embedded
@@ -399,7 +373,7 @@ class Relation:
     @property
     def age(self) -> str:
         """The column that grows with time, by which windows take the newest."""
-        return self.dates.entered if self.window is None or self.window.age is None else self.window.age
+        return self.times.entered if self.window is None or self.window.age is None else self.window.age
 
     @property
     def tokens(self) -> str:

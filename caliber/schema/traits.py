@@ -7,12 +7,14 @@ predicate, the effect of a policy), so that no rule is written twice. Source: de
 from __future__ import annotations
 
 import string
+from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final
 
 from caliber.model.context import SectionType, SourceType
 from caliber.model.declared import MemoryCategory
+from caliber.model.events import EventType
 from caliber.model.lazy_dataclass import dataclass
 
 NEVER_US = 2**63 - 1
@@ -49,57 +51,85 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Dates:
-    """The instant that a record tells of: the first of ``happened`` that has a value.
+class Times:
+    """The instant that a record tells of, and the time in which it holds.
 
-    ``entered`` is the instant since when it can be found.
+    It tells of the first of ``happened`` that has a value. ``entered`` is the instant since when it can be found. It
+    holds from ``since`` on, until before ``until``; no value is no bound. ``as_of``: that is valid time, so that a read
+    may ask about another instant than now.
     """
 
-    happened: tuple[str, ...]
-    entered: str
+    happened: tuple[str, ...] = ("occurred_at", "created_at")
+    entered: str = "created_at"
     offset: str = "utc_offset_s"
     """The column, if there is one, of the offset from UTC that makes its day, in seconds; 0 in memory: unknown."""
-
-
-AS_SAID: Final = Dates(("occurred_at", "created_at"), "created_at")
-"""As its writer states; if unknown, when it was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Valid:
-    """The time in which a record holds: from ``since`` on, until before ``until``; no value is no bound.
-
-    ``as_of``: it is valid time, so that a read may ask about another instant than now.
-    """
-
     since: str | None = None
     until: str | None = None
     as_of: bool = False
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def bounds(self) -> tuple[str, ...]:
         """The columns of instants at which a record begins or ceases to hold."""
         return tuple(name for name in (self.since, self.until) if name is not None)
+
+
+AS_SAID: Final = Times()
+"""A record tells of what its writer states; if unknown, of when it was written. It always holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A ``column`` that numbers the records of an ``owner``, found by ``key``.
+
+    The owner's ``counter`` has the next number, its ``total`` how many records there are.
+    """
+
+    column: str
+    owner: str
+    key: str
+    counter: str
+    total: str
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
     """Records that follow each other, a conversation: those ``by`` one owner, in the ``order`` of a column.
 
-    ``speaker`` is the column that says who speaks where a text has no head.
+    ``speaker`` is the column that says who speaks where a text has no head. ``counted`` are the columns that number
+    them within records that other columns refer to.
     """
 
     by: str
     order: str
     speaker: str
+    counted: tuple[Counted, ...] = ()
 
 
 class Mirror(StrEnum):
-    """The form in which memory holds a relation: rows, the vectors of other records, or the spaces of vectors."""
+    """The form in which memory holds a relation: not at all, rows, the vectors of other records, or their spaces."""
 
+    NONE = "none"
     ROWS = "rows"
     VECTORS = "vectors"
     SPACES = "spaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """The residence of a relation in memory.
+
+    ``groups`` are the columns that a mirror looks rows up by. ``framed``: it is in memory even where most records do
+    not fit. ``evicted`` is the order in which its texts are evicted when memory is full: 1 is first.
+    """
+
+    form: Mirror = Mirror.ROWS
+    groups: tuple[str, ...] = ()
+    framed: bool = False
+    evicted: int = 3
+
+
+STORED: Final = Resident(Mirror.NONE)
+"""Records are read from the database."""
 
 
 class Place(StrEnum):
@@ -128,6 +158,10 @@ class Ends:
     ``archive`` is the column that says since when it is not in use, ``supersede`` that of the id of what replaced it;
     ``pruned`` is what retention does: what it archives it takes once, what it deletes it takes in use or not.
 
+    ``recovered`` is the column, empty in active records, that gets the instant of a recovery of the task to a
+    checkpoint before the record. A record belongs to the task of its rights; without one, to the tasks that it was
+    drawn from, and it leaves if it was drawn from no other. None where a recovery does not reach it.
+
     ``doubted`` is the column of a record's confidence. Records that are alike in the columns ``together`` may be summed
     up as one; of those with ``lasting``, a column and a value, others go by themselves. The sum is a record of
     ``summed``, or of their own relation.
@@ -136,6 +170,7 @@ class Ends:
     pruned: Pruned
     archive: str | None = None
     supersede: str | None = None
+    recovered: str | None = None
     doubted: str | None = None
     together: tuple[str, ...] = ()
     lasting: tuple[str, str] | None = None
@@ -144,7 +179,7 @@ class Ends:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is named."""
-        named = (self.archive, self.supersede, self.doubted, *self.together, *(self.lasting or ())[:1])
+        named = (self.archive, self.supersede, self.recovered, self.doubted, *self.together, *(self.lasting or ())[:1])
         return tuple(name for name in named if name is not None)
 
 
@@ -164,17 +199,6 @@ class Finished:
     def columns(self) -> tuple[str, ...]:
         """Every column that is named."""
         return (self.status, self.since)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovers:
-    """The way a record follows a recovery of its task: one that came after the checkpoint gets the instant in ``mark``.
-
-    ``mark`` is a column that is empty in active records. A record belongs to the task of its trait ``task``; without
-    one, to the tasks that it was drawn from, and it leaves if it was drawn from no other.
-    """
-
-    mark: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +223,6 @@ class Links:
     """The references to a record that no foreign key declares: edges that end at it, and counted ``uses`` of it."""
 
     uses: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A ``column`` that numbers the records of an ``owner``, found by ``key``.
-
-    The owner's ``counter`` has the next number, its ``total`` how many records there are.
-    """
-
-    column: str
-    owner: str
-    key: str
-    counter: str
-    total: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +261,63 @@ class Owned:
     by: str
     user: str | None = None
     agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The rights to a record: to see it, and to change it.
+
+    ``task`` is the column with the task of a record, whose owner alone may see it; None if it belongs to none.
+    ``readers`` lists the readers of a record; None if every principal who may see its task may see it. ``owner`` is
+    the owner of a record that is neither its task's nor everybody's. ``ends`` are references to the records that it
+    links: it is seen where they are. ``kind`` is the relation whose rights an agent needs to read a record; None for
+    its own, or none at all. ``author`` is the column with the author of a record, who alone may correct it; None if
+    every writer may. ``grantable``: one record of a hidden task may be granted to a reader by itself. ``private``: only
+    the creator of a record gets its events.
+    """
+
+    task: str | None = None
+    readers: str | None = None
+    owner: Owned | None = None
+    ends: tuple[str, ...] = ()
+    kind: str | None = None
+    author: str | None = None
+    grantable: bool = False
+    private: bool = False
+    listed: bool = field(init=False)
+    """True if the readers of a record alone, and no task, decide who may see it."""
+    hides: bool = field(init=False)
+    """True if a record may be hidden from some principal."""
+
+    def __post_init__(self) -> None:
+        hides = not (self.readers is None and self.task is None and self.owner is None and not self.ends)
+        object.__setattr__(self, "hides", hides)
+        object.__setattr__(self, "listed", self.readers is not None and self.task is None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is named."""
+        owner = () if self.owner is None else (self.owner.user, self.owner.agent)
+        return tuple(name for name in (self.task, self.readers, self.author, *owner) if name is not None)
+
+
+EVERYBODYS: Final = Rights()
+"""Records that no right hides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The use of a record: ``retrieved`` is the event of one that ``get`` returned, if its use counts.
+
+    ``importance`` is the column with its importance, 1 to 10; None if all are equal.
+    """
+
+    retrieved: EventType | None = None
+    importance: str | None = None
+
+
+UNCOUNTED: Final = Use()
+"""Records whose use is not counted, all equally important."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,8 @@ def active(relation: Relation) -> Predicate | None:
 def validity(relation: Relation) -> Predicate | None:
     """Return the condition under which a record counts now (``now()``); None where each does."""
     parts: list[Predicate] = [_unset(name) for name in relation.active]
-    if relation.valid is not None:
-        bounds = ((relation.valid.since, Operator.AT_MOST), (relation.valid.until, Operator.GREATER))
-        parts += [_bound(name, operator) for name, operator in bounds if name is not None]
+    bounds = ((relation.times.since, Operator.AT_MOST), (relation.times.until, Operator.GREATER))
+    parts += [_bound(name, operator) for name, operator in bounds if name is not None]
     return all_of(*parts)
 
 
@@ -64,9 +63,9 @@ def why_not(relation: Relation, record: Any, at: datetime, now: datetime | None 
         if now is None or value <= now:
             word = name.removesuffix("_at")
             return word, f"it was {word.replace('_', ' ')} at {value.isoformat()}"
-    valid = relation.valid
-    since = None if valid is None or valid.since is None else getattr(record, valid.since)
-    until = None if valid is None or valid.until is None else getattr(record, valid.until)
+    times = relation.times
+    since = None if times.since is None else getattr(record, times.since)
+    until = None if times.until is None else getattr(record, times.until)
     if since is not None and since > at:
         return "not_yet_valid", f"it holds from {since.isoformat()}, not yet at {at.isoformat()}"
     if until is not None and until <= at:
@@ -76,4 +75,4 @@ def why_not(relation: Relation, record: Any, at: datetime, now: datetime | None 
 
 def asked_us(relation: Relation, as_of_us: int, now_us: int) -> int:
     """Return the instant at which a record must hold: ``as_of`` moves valid time, and nothing else."""
-    return as_of_us if relation.valid is not None and relation.valid.as_of else now_us
+    return as_of_us if relation.times.as_of else now_us

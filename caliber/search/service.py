@@ -372,7 +372,7 @@ class Searching:
             check_stored(relation.relation, entity)
         if self.readers.limited:
             entity = self.readers.shown(relation.relation, entity)
-        kind = relation.relation.retrieved
+        kind = relation.relation.usage.retrieved
         if kind is not None:
             now = engine.clock.now_us()
             if engine.config.write_behind.usage_enabled:

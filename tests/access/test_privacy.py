@@ -79,7 +79,7 @@ def without_ids(stated: Callable[..., str]) -> Callable[..., str]:
 
 
 def ownerless(allows_row: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda self, relation, row: relation.owner is not None or allows_row(self, relation, row)
+    return lambda self, relation, row: relation.rights.owner is not None or allows_row(self, relation, row)
 
 
 def every_length(rows: VisibleRows, words: Any) -> int:

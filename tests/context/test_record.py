@@ -327,15 +327,6 @@ def test_explain_answers_for_what_a_filter_kept_out(world: Any) -> None:
     assert ask(world, record, world.trajectory_id)["filter"] == "kind"
 
 
-def test_explain_of_a_strict_window_names_the_scope_of_a_turn(world: Any) -> None:
-    # C-449: the profile `sources` shows the newest open scope alone
-    world.config = kit.strict()
-    turn = world.turn("i")
-    world.scope_id = world.scope()
-    answer = ask(world, world.assemble().record, turn)
-    assert (answer["verdict"], answer["filter"]) == ("filtered", "other_scope")
-
-
 def test_explain_does_not_say_whether_hidden_records_exist(world: Any) -> None:
     # design: nothing seen that should not be
     secret = world.note("secret")

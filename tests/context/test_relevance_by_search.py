@@ -167,17 +167,12 @@ def test_what_nobody_finds_is_below_any_threshold(world: Any) -> None:
     assert (decision.target_id, decision.relevance, decision.breakdown) == (other, 0.0, {})
 
 
-def test_strictly_summaries_are_ranked(strict: Any) -> None:
-    scopes = [strict.scope(summary=text) for text in ("we moved the backups", "we had lunch", "we slept")]
-    window = strict.window(query="backups")
-    assert shown(window, "history") == [scopes[0], scopes[2], scopes[1]]
-
-
-def test_summaries_of_the_task_stand_newest_first_whatever_is_asked(shared: Any) -> None:
+def test_summaries_of_the_task_stand_newest_first_whatever_is_asked(shared: Any, strict: Any) -> None:
     # design section 5: what precedes the conversation does not follow the query
-    scopes = [shared.scope(summary=text) for text in ("we moved the backups", "we had lunch", "we slept")]
-    for query in ("backups", "lunch", None):
-        assert shown(shared.window(query=query), "history") == scopes[::-1]
+    for world in (shared, strict):
+        scopes = [world.scope(summary=text) for text in ("we moved the backups", "we had lunch", "we slept")]
+        for query in ("backups", "lunch", None):
+            assert shown(world.window(query=query), "history") == scopes[::-1]
 
 
 def test_summaries_of_other_tasks_are_recalled(shared: Any) -> None:
@@ -204,13 +199,13 @@ def test_strict_limits_keep_the_most_relevant(strict: Any) -> None:
     window = strict.window(query="backups", config=config)
     assert shown(window, "notes") == [notes[4], notes[3]]
     assert shown(window, "artifacts") == [artifacts[0], artifacts[3]]  # the rest by age
-    assert shown(window, "history") == [scopes[0]]
+    assert shown(window, "history") == [scopes[2]]
     cuts = {item.source_type: item for item in window.cut_offs}
     note = cuts[SourceType.NOTE]
     assert (note.filter, note.limit, note.considered) == ("relevance_limit", 2, 6)
     assert note.cutoff_score == relevance(window)[notes[3]]
     assert (cuts[SourceType.ARTIFACT].filter, cuts[SourceType.ARTIFACT].cutoff_score) == ("relevance_limit", 0.0)
-    assert (cuts[SourceType.SCOPE_SUMMARY].filter, cuts[SourceType.SCOPE_SUMMARY].considered) == ("relevance_limit", 3)
+    assert (cuts[SourceType.SCOPE_SUMMARY].filter, cuts[SourceType.SCOPE_SUMMARY].considered) == ("newest", 3)
     few = strict.window(query="backups", config=strict.config.with_overrides(**{"assembly.note_search_limit": 10}))
     assert few.cut_offs[0].filter == "not_found"
     assert few.cut_offs[0].cutoff_score is None

@@ -374,14 +374,14 @@ def test_a_filter_keeps_untrusted_turns_out_also_when_recalled(world: Any) -> No
     assert "poison" not in window.text
 
 
-def test_strictly_by_priority_each_ranked_turn_stands_for_itself(world: Any) -> None:
+def test_strictly_by_priority_ranked_turns_are_passages_too(world: Any) -> None:
     turns = talks(world)
     config = kit.strict_searching(injection_rules=[rule("turn_buffer", ("top_k", 3), priority=90), rule("note")])
     assembled = world.assemble(config=config, query="which tea do I like?")
     window = assembled.window
     assert [item.name for item in window.sections] == ["user", "recall"]
     assert {turns["tea"], turns["cup"]} < set(taken(window, "recall"))
-    assert content(window, "recall").count(", 14 November 2023] ") == 3
+    assert content(window, "recall").count(", 14 November 2023] ") == 2
     assert window.text.startswith("# Conversation\nuser: which tea do I like?\n\n# From earlier\n[")
     same_again(world, config, assembled)
     beside = kit.strict_searching(injection_rules=[rule("turn_buffer"), rule("turn_buffer", ("top_k", 3))])

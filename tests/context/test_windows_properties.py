@@ -241,7 +241,7 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     if config.assembly.order == "priority":
         priorities = [section.priority for section in window.sections]
         assert priorities == sorted(priorities, reverse=True)
-        assert not {"recall", "current"} & set(names)
+        assert "current" not in names
     else:
         assert names == [name for name in SECTIONS if name in names]
 
@@ -251,9 +251,8 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
     included = [d for d in trace if d.action is not AssemblyAction.EXCLUDE]
     for decisions in (trace, included):
         # A turn of the conversation can be found too; it enters once.
-        twice = decisions is trace and config.assembly.order == "stable_first"
         seen = [(d.source_type, d.ordinal) for d in decisions if d.target_id is not None]
-        assert all(seen.count(one) == 1 or (twice and one[0] is SourceType.TURN) for one in seen)
+        assert all(seen.count(one) == 1 or (decisions is trace and one[0] is SourceType.TURN) for one in seen)
     shown = {source.id for section in window.sections for source in section.sources if source.id is not None}
     assert shown == {d.target_id for d in included if d.target_id is not None}
     for decision in trace:
@@ -283,7 +282,7 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
         assert inside & asked in (set(), inside)
         assert inside & answered in (set(), inside)
     # The newest results are cut where they must be, as they may not be missing; a call never is.
-    whole = _calling(world, results=config.assembly.order != "stable_first")
+    whole = _calling(world)
     for decision in trace:
         if decision.action is AssemblyAction.TRUNCATE:
             assert decision.source_type is not SourceType.ARTIFACT
@@ -348,16 +347,11 @@ def _check_reach(world: Any, config: Any, turns: Any, row: int) -> None:
         assert turns.packed(row)[turns.layout.codec.index("trust")] == "user"
 
 
-def _calling(world: Any, *, results: bool) -> set[Any]:
-    """The turns that call tools, and, if asked for, those that answer a call that somebody made."""
+def _calling(world: Any) -> set[Any]:
+    """The turns that call tools."""
     rows = world.memory.snapshot["turn"]
-    at = rows.layout.codec.index
-    packed = {rows.entity_id(row): rows.packed(row) for row in rows.rows().tolist()}
-    return {
-        key
-        for key, row in packed.items()
-        if row[at("tool_calls")] != "[]" or (results and row[at("tool_call_id")] not in (None, "nobody asked"))
-    }
+    at = rows.layout.codec.index("tool_calls")
+    return {rows.entity_id(row) for row in rows.rows().tolist() if rows.packed(row)[at] != "[]"}
 
 
 def _groups(memory: dict[str, Any], world: Any) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.rules import NotBefore
-from caliber.schema.traits import Exported, Links, Trust
+from caliber.schema.traits import Exported, Links, Resident, Trust
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ PAGE = Relation(
     rules=(NotBefore("ended_at", "begun_at"),),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(),
     key=("page_id",),
     columns=(
         uuid_("page_id"),

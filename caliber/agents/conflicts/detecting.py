@@ -60,7 +60,7 @@ class AgentConflictListener(CorrectionListener):
             verdict = contradicts(self._text(relation, each), text, subject[0])
             if verdict is not None:
                 ids = (getattr(each, relation.key[0]), key)
-                authors = (getattr(each, relation.author or ""), by)
+                authors = (getattr(each, relation.rights.author or ""), by)
                 sides = [
                     Side(EntityRef(kind_named(relation.name), one), agent_of(uow, label))
                     for one, label in zip(ids, authors, strict=True)
@@ -85,7 +85,7 @@ class AgentConflictListener(CorrectionListener):
             for each in uow.select_path(relation, path.name, *subject)
             if relation.grounded.is_decision(each)
             and getattr(each, relation.key[0]) != getattr(made, relation.key[0])
-            and is_agent(author := getattr(each, relation.author or ""))
+            and is_agent(author := getattr(each, relation.rights.author or ""))
             and not same_agent(author, by)
             and holds(relation, each, uow.now_us)
         ][-_MOST:]

@@ -135,11 +135,11 @@ class AgentConflicts:
 
     def _agent_of(self, uow: UnitOfWork, relation: Relation, row: Any) -> AgentId | None:
         """Return the agent whose record a side is: the agent of a task, or the author."""
-        owner = relation.owner
+        owner = relation.rights.owner
         if owner is not None and owner.agent is not None and getattr(row, owner.agent) is not None:
             known: Agent | None = uow.find(AGENT, getattr(row, owner.agent).bytes)
             return None if known is None else known.agent_id
-        author = None if relation.author is None else getattr(row, relation.author)
+        author = None if relation.rights.author is None else getattr(row, relation.rights.author)
         return recording.agent_of(uow, author if isinstance(author, str) else None)
 
     # --- seeing ----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class AgentConflicts:
                 continue
             if not self._readers.allows_entity(relation, record):
                 return False
-            both += relation.hides
+            both += relation.rights.hides
         return both == 2 or principal.serves or self._is_party(conflict)
 
     def _is_party(self, conflict: RecordConflict) -> bool:

@@ -64,9 +64,10 @@ def _task_of(record_id: uuid.UUID | None, records: ResidentSnapshot) -> str | No
         return None
     rows, number = found
     relation, row, index = rows.relation, rows.packed(number), codec_of(rows.relation).index
-    if relation.task is None or (relation.readers is not None and row[index(relation.readers)] is not None):
+    rights = relation.rights
+    if rights.task is None or (rights.readers is not None and row[index(rights.readers)] is not None):
         return None
-    task = row[index(relation.task)]
+    task = row[index(rights.task)]
     return None if task is None else str(uuid.UUID(bytes=task))
 
 

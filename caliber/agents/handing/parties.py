@@ -259,7 +259,7 @@ class Parties:
         record = uow.find(self._relation, key.bytes)
         if record is None or not sees(record, uow):
             raise self._not_found(key)
-        task_id: uuid.UUID = getattr(record, self._relation.task or "")
+        task_id: uuid.UUID = getattr(record, self._relation.rights.task or "")
         uow.lock(TRAJECTORY, task_id.bytes)
         uow.lock(self._relation, key.bytes)
         task, record = uow.find(TRAJECTORY, task_id.bytes), uow.find(self._relation, key.bytes)

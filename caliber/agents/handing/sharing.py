@@ -68,8 +68,8 @@ def to_grant(
     shared = {*task.shared_artifacts, *task.shared_notes}
     for ref, record in records:
         relation = BY_NAME[str(ref.entity_type)]
-        if relation.readers is not None:
-            is_open = getattr(record, relation.readers) is None
+        if relation.rights.readers is not None:
+            is_open = getattr(record, relation.rights.readers) is None
             may = owns(engine, principal, readers, relation, record)
         else:
             of = record.trajectory_id

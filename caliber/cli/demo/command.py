@@ -33,7 +33,7 @@ SCHEMA: Final = "caliber_demo"
 _MARKER, _PROGRAM, _KNOBS = ".caliber-demo", "demo.caliber", "knobs.caliber"
 _AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
 _COUNTED: Final = tuple(relation.name for relation in RELATIONS if relation.exported is not None and relation.ordinal)
-_KNOWLEDGE: Final = frozenset(relation.name for relation in RELATIONS if relation.retrieved is not None)
+_KNOWLEDGE: Final = frozenset(relation.name for relation in RELATIONS if relation.usage.retrieved is not None)
 
 
 class Asked(NamedTuple):

@@ -185,6 +185,7 @@ SOURCES: Final = AgentProfile(
             "Caps alone: the sources know no floors.",
         ),
         "recall.limit": Change(0, "The sources recall no turns."),
+        "recall.length_weight": Change(0.0, "Within a section relevance decides, whatever the length."),
         "pcp.dosage.max_scopes_in_window": Change(5, "As the sources say."),
         "pcp.dosage.max_artifacts_in_window": Change(20, "As the sources say."),
         "pcp.dosage.max_notes_in_window": Change(10, "As the sources say."),

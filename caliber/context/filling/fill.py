@@ -1,21 +1,55 @@
-"""Entry point of budget filling: chooses which ranked candidates enter, by the configured strategy.
+"""Budget filling: which ranked candidates enter. Sections share the budget, or queue for it by priority.
 
-It works on lengths alone, so a replay decides from the recorded columns exactly as the assembly did. Every section pays
-for its header, one separator and the rounding of its own token count, so that the sum of the sections' tokens never
-exceeds the budget where lengths add up (docs/decisions/0016). Under other estimators the finished sections are counted;
-an excess is subtracted from the budget and the window is filled again (docs/decisions/0016).
+Shared: first come the parts that always enter: instructions, texts of the caller, the last user message with its
+pending tool calls. Then the newest exchanges, the conversation up to its share, and summaries of dropped turns. Then
+each section that follows the query gets its floor, and the rest is filled by value, each section up to its cap; a cap
+gives way when nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that
+its beginning, and with it the prefix that providers cache, stays from turn to turn.
+
+By priority (``plan.by_rank``): each section takes what fits its cap before the next one gets any.
+
+The fill works on lengths alone, so a replay decides from the recorded columns exactly as the assembly did. Every
+section pays for its header, one separator and the rounding of its own token count, so that the sum of the sections'
+tokens never exceeds the budget where lengths add up. Under other estimators the finished sections are counted; an
+excess is subtracted from the budget and the window is filled again (docs/decisions/0016).
+
+Source: design section 5 (What a window is for), C-218, C-223, C-457, O-8, O-16, docs/windows.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import Candidates
-from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
-from caliber.context.filling.priorities import fill_by_priority
-from caliber.context.filling.shares import fill_shared
-from caliber.context.plan import AssemblyPlan
+from caliber.context.columns import (
+    CONSIDERED,
+    DAY,
+    EXCLUDED_BUDGET,
+    EXCLUDED_SECTION_BUDGET,
+    EXCLUDED_SHOWN,
+    GROUP,
+    INCLUDED,
+    LEAD,
+    MARK,
+    ORDINAL,
+    PASSAGE_ID,
+    READING,
+    SECTION,
+    SOURCE,
+    TURN_NUMBER,
+    Candidates,
+    beyond_texts,
+)
+from caliber.context.conversation import PASSAGE, SPOKEN
+from caliber.context.days import day_lengths
+from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve, Truncation
+from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
+from caliber.context.filling.state import Filling, following_sections, summary_sections
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan
+from caliber.model.errors import BudgetTooSmall
+from caliber.resident.documents import INDENT
 
 
 def fill(
@@ -31,5 +65,316 @@ def fill(
     Shapes: codes ``uint8[n]`` as ``rank`` gives them; sizes ``int64[n]`` lengths, of use where considered.
     Raises: BudgetTooSmall when there is something to include and nothing of it fits.
     """
-    way = fill_shared if plan.stable_first else fill_by_priority
-    return way(ranked, codes, sizes, plan, max_tokens, reserve)
+    considered = np.flatnonzero(codes == CONSIDERED)
+    source, section = ranked[SOURCE].take(considered), ranked[SECTION].take(considered)
+    is_turn = source == SPOKEN
+    full = plan.longest(plan.budget(max_tokens))
+    # One section is the last: it has no separator after it, and rounds up at no cost.
+    total = full + plan.separator_length + plan.slack - reserve.total
+    before = section < plan.user.index
+    messages = plan.message_length * (bool((before & ~is_turn).any()) + bool((~before & ~is_turn).any()))
+    none = np.zeros(len(considered), np.int64)
+    day_lines, new_day = (none, none > 0) if not plan.dated else day_lengths(plan, ranked, considered)
+    opening = int(day_lines.max(initial=0, where=is_turn))
+    total -= messages + opening
+    hard = plan.section_budget(max_tokens)
+    for number, held in reserve.sections:
+        hard[number] = max(0, hard[number] - held)
+    lengths = sizes[considered]
+    lengths = np.where(source == PASSAGE, np.minimum(lengths, plan.excerpt_length(max_tokens)), lengths)
+    cost = lengths + beyond_texts(plan, is_turn, ranked[READING].take(considered)) + day_lines * new_day
+    state = Filling(
+        plan=plan,
+        full=full,
+        total=total,
+        sections=section,
+        sources=source,
+        costs=cost,
+        lead=ranked[LEAD].take(considered).tolist(),
+        number=ranked[TURN_NUMBER].take(considered).tolist(),
+        passage=ranked[PASSAGE_ID].take(considered).tolist(),
+        hard=hard,
+        least=0 if not len(cost) else plan.compressed(int(cost.min())) if plan.compresses else int(cost.min()),
+        messages=messages + opening,
+        day=ranked[DAY].take(considered).tolist(),
+        day_lines=day_lines.tolist(),
+        new_day=new_day.tolist(),
+        used_in=[0] * len(plan.sections),
+    )
+    spoken = np.flatnonzero(is_turn)
+    spoken = spoken[np.argsort(ranked[TURN_NUMBER].take(considered[spoken]), kind="stable")]
+    numbers, groups, marks = (ranked[name].take(considered[spoken]) for name in (TURN_NUMBER, GROUP, MARK))
+    turns = SpokenTurns(spoken, numbers, groups, marks, cost[spoken])
+    conversation = ShownTurns(state, turns, max_tokens)
+    ordinals, covered = ranked[ORDINAL].take(considered), ranked[TURN_NUMBER].take(considered)
+    spare, closed = 0, frozenset[int]()
+    if plan.by_rank:
+        closed = _fill_by_priority(state, conversation, ordinals, covered)
+    else:
+        spare = _fill_by_shares(state, conversation, ordinals, covered, opening, max_tokens)
+    _close(state)
+    lacking = _lacking(state, ranked.parts[:, considered]) if state.used == 0 else []
+    if lacking:
+        needed = max(_smallest(state, lacking) + plan.tokens(reserve.total), max_tokens + 1)
+        raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
+    out = codes.copy()
+    out[considered] = state.decided
+    remaining = max(0, state.room - spare)
+
+    def room(place: int) -> tuple[int, int]:
+        at = int(np.searchsorted(considered, place))
+        is_considered = at < len(considered) and int(considered[at]) == place
+        return state.price(at) if is_considered else 0, remaining
+
+    return Filled(
+        codes=out,
+        truncations=tuple(
+            Truncation(int(considered[item.place]), item.room, item.compress) for item in state.truncations
+        ),
+        first_turn=conversation.start if conversation.evicted else None,
+        stable_sections=conversation.stable_sections(),
+        closed_sections=closed,
+        room=room,
+        spare=spare,
+        earlier=frozenset(considered[conversation.earlier].tolist()),
+    )
+
+
+# --- two policies ---------------------------------------------------------------------------------
+
+
+def _fill_by_priority(
+    state: Filling, conversation: ShownTurns, ordinals: NDArray[np.int64], covered: NDArray[np.int64]
+) -> frozenset[int]:
+    """Fill section after section; return those whose turn came when the window was as good as full (C-218)."""
+    plan, late = state.plan, set()
+    _fill_instructions(state, 0)
+    for section in plan.by_rank:
+        places = np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED))
+        if section is plan.user:
+            conversation.enter_must()
+            conversation.begin()
+            conversation.drop_repeated(ordinals, covered)
+            _drop_covered(state, conversation, covered)
+        elif state.used >= plan.config.assembly.fill_ratio * state.full and section.source != SYSTEM:
+            late.add(section.index)
+            state.decided[places] = EXCLUDED_BUDGET
+        else:
+            state.take(places.tolist())
+            for place in places.tolist() if plan.compresses else ():
+                state.compress(place)
+    _cut_best(state, np.flatnonzero(state.decided == CONSIDERED).tolist())
+    return frozenset(late)
+
+
+def _fill_by_shares(
+    state: Filling,
+    conversation: ShownTurns,
+    ordinals: NDArray[np.int64],
+    covered: NDArray[np.int64],
+    opening: int,
+    max_tokens: int,
+) -> int:
+    """Fill sections that share the budget; return the length kept free for the next turns.
+
+    ``opening`` is the length reserved for the day of the first turn.
+    """
+    plan = state.plan
+    _fill_fixed(state, conversation)
+    if plan.about is not None:
+        _fill_about(state, plan.about)
+    conversation.begin()
+    state.total += opening - conversation.opening_day()
+    _drop_covered(state, conversation, covered)
+    _fill_history(state, conversation)
+    conversation.drop_repeated(ordinals, covered)
+    waiting = np.flatnonzero(state.decided == CONSIDERED)
+    # Text before the conversation must not change with the query; rules share strictly by priority.
+    ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
+    told = np.flatnonzero(state.sections == plan.told.index) if plan.told is not None else waiting[:0]
+    following = waiting[ruled[state.sections[waiting]] & ~np.isin(waiting, told)].tolist()
+    spare = conversation.spare()
+    roomy = len(told) > 0 and max_tokens >= plan.config.assembly.recent_from_tokens
+    held, most = (0, 0) if plan.told is None else (roomy * state.share(plan.told.floor), state.share(plan.told.cap))
+    state.total -= spare + held
+    _fill_following(state, following)
+    _cut_best(state, following)
+    state.total += held
+    _fill_told(state, told.tolist(), ordinals, held)
+    state.total += spare
+    if conversation.evicted and plan.earlier is not None:
+        conversation.enter_earlier(ordinals, covered)
+    _fill_told(state, told.tolist(), ordinals, most)
+    for place in (place for place in told.tolist() if state.codes[place] == CONSIDERED and state.fits(place, 0)):
+        state.codes[place] = EXCLUDED_SECTION_BUDGET
+    state.take(following if conversation.full else waiting.tolist())
+    return min(spare, max(0, state.room))
+
+
+# --- always included ------------------------------------------------------------------------------
+
+
+def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
+    """Include instructions, persona, texts of the caller and the mandatory turns of the conversation."""
+    plan = state.plan
+    _fill_instructions(state, min(conversation.must_length(), state.total // 2))
+    conversation.enter_must()
+    _fill_instructions(state, 0)  # those that made room for a message of which nothing fits
+    texts = np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)).tolist()
+    state.take(texts)
+    if plan.compresses:
+        for place in texts:
+            state.compress(place)
+
+
+def _fill_instructions(state: Filling, kept: int) -> None:
+    """Include instructions that are not included yet, cut if they leave less than ``kept`` of the rest."""
+    for place in np.flatnonzero((state.sources == SYSTEM) & (state.decided == CONSIDERED)).tolist():
+        section = state.section[place]
+        overhead = state.plan.overheads[section]
+        room = min(state.room - kept, state.left(section)) - overhead
+        if state.cost[place] <= room:
+            state.include(place)
+        elif state.plan.whole_tokens(room) >= 1:
+            state.cut(place, room, room + overhead)
+
+
+def _fill_about(state: Filling, section: SectionPlan) -> None:
+    """Include the facts about the user, up to the floor of the section: no query makes them more."""
+    for place in np.flatnonzero(state.sections == section.index).tolist():
+        if not state.admit(place, state.share(section.floor)):
+            state.codes[place] = EXCLUDED_SECTION_BUDGET
+
+
+def _fill_told(state: Filling, places: list[int], ordinals: NDArray[np.int64], limit: int) -> None:
+    """Include messages that no query asks for, but those that are recalled, up to a length of their section."""
+    for place in places:
+        if state.codes[place] != CONSIDERED:
+            continue
+        copies = np.flatnonzero((state.sources == PASSAGE) & (ordinals == ordinals[place])).tolist()
+        if any(state.codes[copy] == INCLUDED for copy in copies):
+            state.codes[place] = EXCLUDED_SHOWN
+        elif state.admit(place, limit):
+            for copy in (copy for copy in copies if state.codes[copy] == CONSIDERED):
+                state.codes[copy] = EXCLUDED_SHOWN
+
+
+# --- everything besides the conversation ----------------------------------------------------------
+
+
+def _drop_covered(state: Filling, conversation: ShownTurns, covered: NDArray[np.int64]) -> None:
+    """Drop the summaries of turns that the conversation shows, or may yet show."""
+    summaries = np.isin(state.sections, [section.index for section in summary_sections(state.plan)])
+    state.decided[summaries & (state.decided == CONSIDERED) & (covered >= conversation.reach())] = EXCLUDED_SHOWN
+
+
+def _fill_history(state: Filling, conversation: ShownTurns) -> None:
+    """Include summaries of turns that the conversation does not show, newest first, up to their section's cap."""
+    plan = state.plan
+    floors = state.share(sum(item.floor for item in following_sections(plan)))
+    for section in (section for section in summary_sections(plan) if section.rule is None):
+        limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
+        for place in np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED)).tolist():
+            if not state.admit(place, limit) and not (plan.compresses and state.compress(place, limit)):
+                state.codes[place] = EXCLUDED_SECTION_BUDGET if conversation.full else CONSIDERED
+
+
+def _fill_following(state: Filling, places: list[int]) -> None:
+    """Fill the floor of each section, then all up to their caps by value, then everything that fits."""
+    plan = state.plan
+    by_section: dict[int, list[int]] = {}
+    for place in places:
+        by_section.setdefault(state.section[place], []).append(place)
+    for section in following_sections(plan):
+        floor = state.share(section.floor)
+        if floor:
+            _take_floor(state, by_section.get(section.index, ()), floor)
+    caps = [state.share(section.cap) for section in plan.sections]
+    capped, least, compresses = False, state.least, plan.compresses
+    for place in places:
+        if state.total - state.used < least:
+            return
+        if state.codes[place] != CONSIDERED:
+            continue
+        own = state.section[place]
+        if state.used_in[own] + least > caps[own] or not state.admit(place, caps[own]):
+            capped = not (compresses and state.compress(place, caps[own])) or capped
+    if capped:
+        state.take(places)
+    if compresses:
+        for place in places:
+            state.compress(place)
+
+
+def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:
+    """Fill the floor of one section, until hardly anything of it is left."""
+    for place in places:
+        room = floor - state.used_in[state.section[place]]
+        if room < state.least:
+            return
+        if state.cost[place] <= room + state.hole:
+            state.admit(place, floor)
+
+
+def _cut_best(state: Filling, places: list[int]) -> None:
+    """Cut the best candidate that did not fit to the remaining room, if configured and large enough (C-223)."""
+    plan = state.plan
+    assembly = plan.config.assembly
+    least = assembly.truncate_min_tokens
+    if assembly.overflow_policy == "exclude" or plan.whole_tokens(state.room) < least:
+        return
+    for place in places:
+        section = state.section[place]
+        # The relevant part of a recalled turn is rarely its beginning; a turn that must enter had its chance.
+        if (
+            state.codes[place] != CONSIDERED
+            or state.source[place] in (PASSAGE, SPOKEN)
+            or not plan.sections[section].compressible
+        ):
+            continue
+        price = state.price(place)
+        room = state.left(section)
+        kept = room - (price - state.cost[place])
+        if plan.whole_tokens(kept) >= least and kept < state.cost[place]:
+            state.cut(place, kept, room)
+            return
+
+
+def _close(state: Filling) -> None:
+    """Record for every remaining candidate why it was excluded."""
+    rest = np.flatnonzero(state.decided == CONSIDERED)
+    state.decided[rest] = EXCLUDED_BUDGET
+    for place in rest[np.array(state.hard)[state.sections[rest]] != UNCAPPED].tolist():
+        state.codes[place] = state.refusal(place, state.price(place))
+
+
+def _lacking(state: Filling, parts: NDArray[np.int32]) -> list[int]:
+    """Return the candidates excluded by the budget that any larger window would have; hits of a search are none."""
+    found = (np.array(state.source) == PASSAGE) | np.any(parts, axis=0)
+    return [place for place, code in enumerate(state.codes) if code == EXCLUDED_BUDGET and not found[place]]
+
+
+def _smallest(state: Filling, lacking: list[int]) -> int:
+    """Return the tokens of the smallest window that could hold any of the missing mandatory records."""
+    plan = state.plan
+    assembly = plan.config.assembly
+    # The tokens of messages beside the turns are reserved, whether or not they have content.
+    texts = plan.tokens(state.messages)
+    least = []
+    for place in lacking:
+        section = plan.sections[state.section[place]]
+        is_turn = state.source[place] == SPOKEN
+        length = state.together.get(place, state.cost[place])
+        tokens = plan.tokens(length - (plan.message_length if is_turn else 0))
+        if place in state.together:
+            pass  # never cut
+        elif state.source[place] == SYSTEM or is_turn:
+            # What is left of it may begin with a line, whose indentation is more than the one token below.
+            tokens = min(tokens, max(1, plan.tokens(state.lead[place] + int(plan.measure([INDENT])[0]))))
+        elif assembly.overflow_policy != "exclude" and section.compressible:
+            tokens = min(tokens, assembly.truncate_min_tokens)
+        # One token more than the parts: each of them may round up.
+        opening = plan.tokens(section.header_length) + assembly.message_overhead_tokens * is_turn
+        opening += plan.tokens(state.day_lines[place])
+        least.append(tokens + opening + texts + 1)
+    return min(least)

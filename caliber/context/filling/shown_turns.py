@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from caliber.context.columns import (
     ALONE,
-    EXCLUDED_BUDGET,
     EXCLUDED_EVICTED,
     EXCLUDED_GROUP,
     EXCLUDED_SHOWN,
@@ -154,14 +153,15 @@ class ShownTurns:
             elif first in grouped:
                 # As the kernel does: the best-ranked of a group, its newest, carries the reason.
                 *older, newest = together
-                state.codes[newest] = EXCLUDED_BUDGET
-                state.together[newest] = sum(state.cost[place] + plan.separator_length for place in together)
+                length = sum(state.cost[place] + plan.separator_length for place in together)
+                state.codes[newest] = state.refusal(newest, length)
+                state.together[newest] = length
                 for place in older:
                     state.codes[place] = EXCLUDED_GROUP
             else:
                 overhead = state.price(first) - state.cost[first]
                 overhead += state.beyond_cut(first)
-                room = state.room - overhead
+                room = state.left(state.section[first]) - overhead
                 if plan.whole_tokens(room) >= 1 and room >= state.lead[first]:
                     state.cut(first, room, room + overhead)
 
@@ -176,7 +176,7 @@ class ShownTurns:
         others = (
             state.price(call) - state.cost[call] + sum(state.cost[place] + separator for place in whole) - separator
         )
-        room = state.room - others - separator - plan.message_length
+        room = state.left(state.section[call]) - others - separator - plan.message_length
         if plan.whole_tokens(room) < plan.config.assembly.truncate_min_tokens or room < state.lead[longest]:
             return False
         for place in whole:
@@ -324,16 +324,16 @@ class ShownTurns:
             )
         return math.inf if first is None else first
 
-    def repeated(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> list[int]:
-        """Return the places of recalled turns, and of records, that the conversation repeats and that are not marked.
+    def drop_repeated(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
+        """Drop the recalled turns, and the records, that the conversation repeats, whether they entered or not.
 
         ``covered`` has one more than the number of the turn with all words of a record.
         """
         state = self._state
         inside = entered(state.decided)
         repeats = _Repeats.of(state, ordinals, covered)
-        found = repeats.of_turns(inside[state.sources[inside] == SPOKEN].tolist())
-        return [place for place in found if state.codes[place] != EXCLUDED_SHOWN]
+        for place in repeats.of_turns(inside[state.sources[inside] == SPOKEN].tolist()):
+            state.drop(place, EXCLUDED_SHOWN)
 
     def stable_sections(self) -> frozenset[int]:
         """Return the sections that stay unchanged when a turn like the largest here is appended.
@@ -342,11 +342,16 @@ class ShownTurns:
         query do not count.
         """
         state, plan, turns = self._state, self._state.plan, self._turns
-        stable = {section.index for section in plan.sections if section.source in (SYSTEM, PERSONA, EXTRA)}
-        stable |= set() if plan.about is None else {plan.about.index}
+        before = list(plan.sections[: plan.user.index])
+        first = [section for section in before if section.source in (SYSTEM, PERSONA, EXTRA) or section is plan.about]
+        if plan.by_rank:  # the sections after the conversation share what it leaves
+            cut = {state.section[item.place] for item in state.truncations}
+            ahead = plan.by_rank[: plan.by_rank.index(plan.user)]
+            first = before = [section for section in ahead if section.index not in cut]
+        stable = {section.index for section in first}
         shown = turns.cost[state.decided[turns.places] == INCLUDED]
         another = int(shown.max(initial=0) if len(shown) else plan.message_length) + plan.separator_length
         used = sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
         if used + another <= self._limit:
-            stable |= {section.index for section in plan.sections if section.index <= plan.user.index}
+            stable |= {section.index for section in (*before, plan.user)}
         return frozenset(stable)

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.columns import CONSIDERED, ENTERED, INCLUDED, INCLUDED_COMPRESSED, INCLUDED_TRUNCATED
+from caliber.context.columns import (
+    CONSIDERED,
+    ENTERED,
+    EXCLUDED_BUDGET,
+    EXCLUDED_SECTION_BUDGET,
+    INCLUDED,
+    INCLUDED_COMPRESSED,
+    INCLUDED_TRUNCATED,
+)
 from caliber.context.conversation import PASSAGE, SUMMARY
 from caliber.context.filling.filled import Truncation
 from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
@@ -69,6 +77,17 @@ class Filling:
     def room(self) -> int:
         return self.total - self.used
 
+    def left(self, section: int) -> int:
+        """Return the length that a section may still take."""
+        hard = self.hard[section]
+        return self.room if hard == UNCAPPED else min(self.room, hard - self.used_in[section])
+
+    def refusal(self, place: int, price: int) -> int:
+        """Return why a candidate of a price does not enter: its section is full, or the window is."""
+        section = self.section[place]
+        full = self.hard[section] != UNCAPPED and self.used_in[section] + price > self.hard[section]
+        return EXCLUDED_SECTION_BUDGET if full else EXCLUDED_BUDGET
+
     def price(self, place: int) -> int:
         """Return the cost of adding a candidate to the window as it is."""
         plan, section = self.plan, self.section[place]
@@ -82,9 +101,7 @@ class Filling:
 
     def fits(self, place: int, more: int) -> bool:
         """Return whether a candidate fits, and with it ``more``."""
-        section, price = self.section[place], self.price(place) + more
-        hard = self.hard[section]
-        return price <= self.total - self.used and (hard == UNCAPPED or self.used_in[section] + price <= hard)
+        return self.price(place) + more <= self.left(self.section[place])
 
     def include(self, place: int) -> None:
         """Let a candidate enter."""
@@ -121,8 +138,7 @@ class Filling:
             return False
         target = plan.compressed(self.cost[place])
         price = self.price(place) - self.cost[place] + target
-        after, hard = self.used_in[section] + price, self.hard[section]
-        if price > self.room or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
+        if price > self.left(section) or (limit is not None and self.used_in[section] + price > limit):
             return False
         if plan.whole_tokens(target) < plan.config.assembly.truncate_min_tokens:
             return False

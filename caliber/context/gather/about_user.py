@@ -74,6 +74,6 @@ def _ordered(owners: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.in
     tags = owners.packed_values("tags", rows.tolist())
     vital = np.array([any(f'"{tag}"' in (text or "") for tag in _VITAL) for text in tags])
     taste = owners.column("note_type")[rows] == owners.enum_code("note_type", NoteType.PREFERENCE)
-    made = owners.column(owners.relation.dates.entered)[rows]
+    made = owners.column(owners.relation.times.entered)[rows]
     order = np.lexsort((-owners.column("ordinal")[rows], -made, np.where(vital, 0, 1 + taste)))
     return rows[order[:_MOST]]

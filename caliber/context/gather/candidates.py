@@ -53,7 +53,6 @@ from caliber.context.gather.dialogue import Conversation
 from caliber.context.gather.recall import recallable, tasks_in_reach
 from caliber.context.gather.rule_selection import RuleSelector, Selection
 from caliber.context.gather.scores import Scored, Scorer
-from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText
@@ -216,8 +215,8 @@ def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> li
         for source, seen in members.knowledge.items()
         if limit and seen.count
     ]
-    whole = [(plan.records[source].name, item.rows) for source, item in members.of_task.items()]
-    for kind, rows in (*whole, (SCOPES, members.summaries)):
+    for source, item in members.of_task.items():
+        kind, rows = plan.records[source].name, item.rows
         if len(rows):
             allowed = np.zeros(snapshot[kind].length, np.bool_)
             allowed[rows] = True
@@ -257,8 +256,7 @@ def task_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return the records of the task and its ancestors, up to the limit of each kind."""
-    sources = [(source, item) for source, item in members.of_task.items() if plan.stands(source)]
-    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in sources]
+    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in members.of_task.items()]
 
 
 def _of_task(
@@ -311,8 +309,7 @@ def knowledge_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return records that belong to no task: the best for the query, else the newest of each kind."""
-    open_to = [(source, seen) for source, seen in members.knowledge.items() if plan.stands(source)]
-    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in open_to]
+    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in members.knowledge.items()]
 
 
 def _known(
@@ -339,7 +336,7 @@ def _known(
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
     """Return records as candidates."""
     relation = owners.relation
-    made, tokens = owners.column(relation.dates.entered)[rows], owners.column(relation.tokens)[rows]
+    made, tokens = owners.column(relation.times.entered)[rows], owners.column(relation.tokens)[rows]
     return Part(source, section, rows, made, tokens, scored)
 
 
@@ -394,10 +391,10 @@ def join(
     inputs: AssemblyInputs,
     plan: AssemblyPlan,
     fixed: tuple[FixedText, ...],
-    turns: TurnFacts,
     parts: Sequence[Part],
-    conversation: Conversation | None = None,
+    conversation: Conversation,
 ) -> Candidates:
+    turns = conversation.turns
     count = len(fixed) + len(turns) + sum(len(part.rows) for part in parts)
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
@@ -422,11 +419,10 @@ def join(
         numbers[GROUP, here] = turns.groups
         numbers[LENGTH, here] = turns.lengths
         numbers[READING, here] = turns.unanswered
-        if conversation is not None:
-            numbers[MARK, here] = conversation.marks
-            numbers[SECTION, here][conversation.current :] = plan.current.index
-            if shows_days(plan, inputs.max_tokens):
-                numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
+        numbers[MARK, here] = conversation.marks
+        numbers[SECTION, here][conversation.current :] = plan.current.index
+        if shows_days(plan, inputs.max_tokens):
+            numbers[DAY, here] = user_days(inputs.snapshot[TURNS], turns.rows, zone_of(inputs.config.time_zone))
         ids[here] = inputs.snapshot[TURNS].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)

@@ -40,13 +40,6 @@ class Conversation:
         return Conversation(self.turns.at(kept), self.marks[kept], current, len(kept), len(kept))
 
 
-def place_of_current(reader: TurnReader, turns: TurnFacts) -> int:
-    """Return the place of the last user message, or of the last turn if there is none."""
-    roles = reader.turns.column("role")[turns.rows]
-    users = np.flatnonzero(roles == reader.turns.enum_code("role", TurnRole.USER.value))
-    return int(users[-1]) if len(users) else max(0, len(turns) - 1)
-
-
 def since(turns: TurnFacts, place: int) -> NDArray[np.int64]:
     """Return the places of turns from one on, and of earlier ones that go with a call or an answer among these."""
     late = turns.groups[place:]

@@ -53,7 +53,7 @@ class Recalled:
     def made(self, place: int) -> tuple[int, int]:
         """Return the sort key of a record's age: its time, then its ordinal."""
         row = self.rows[place : place + 1]
-        made = self.owners.relation.dates.entered
+        made = self.owners.relation.times.entered
         times = times_of(self.owners, row) if self.source == PASSAGE else self.owners.column(made)[row]
         return int(times[0]), self.ordinal(place)
 

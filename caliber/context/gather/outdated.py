@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.owners import user_of_row
 from caliber.context.conversation import TASKS, TURNS
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.model.references import EntityType
 from caliber.model.trajectory import TurnRole
 from caliber.resident.conversation import times_of
 from caliber.resident.mirror import RelationSnapshot
@@ -97,25 +97,6 @@ def _own_words(fact: str) -> str:
     return " ".join([word for word in words if not word[0].islower()] or words[-1:])
 
 
-def by_owner(inputs: AssemblyInputs, turns: RelationSnapshot) -> NDArray[np.bool_]:
-    """Return the mask of turns in tasks of the user of the window's task. Shapes: ``bool[length of the mirror]``"""
-    tasks, names = inputs.snapshot[TASKS], turns.interned_codes("trajectory_id")
-    owner = _owner(tasks, inputs.trajectory_id.bytes)
-    by_user = tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.USER.value)
-    starters, users = (tasks.interned_codes(name).get(owner, -1) for name in ("initiator_id", "user_id"))
-    own = (by_user & (tasks.column("initiator_id") == starters)) | (~by_user & (tasks.column("user_id") == users))
-    rows = np.flatnonzero(own).tolist() if owner is not None else []
-    codes = [names.get(tasks.entity_id(row).bytes, -1) for row in rows]
-    out: NDArray[np.bool_] = np.isin(turns.column("trajectory_id"), codes)
-    return out
-
-
 def _owner(tasks: RelationSnapshot, key: bytes) -> bytes | None:
-    """Return the user of a task."""
     row = tasks.find(key)
-    if row < 0:
-        return None
-    by_user = tasks.column("initiator_type")[row] == tasks.enum_code("initiator_type", EntityType.USER.value)
-    name = "initiator_id" if by_user else "user_id"
-    found: bytes | None = tasks.interned(name)[int(tasks.column(name)[row])]
-    return found
+    return None if row < 0 else user_of_row(tasks, row)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.owners import tasks_of_user, user_of_row
 from caliber.context.conversation import PASSAGE, SUMMARY, TASKS
 from caliber.context.gather.duplicates import Recalled, find_twins, words_of
 from caliber.context.gather.scores import Scored, compared, without_vector
@@ -85,11 +86,8 @@ def tasks_in_reach(tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Rea
             near[[] if session is None else tasks.group("session_id", session)] = True
         elif shared[own]:
             near |= shared & (kinds == kinds[own]) & (starters == starters[own])
-        else:
-            name, code = ("initiator_id", starters[own]) if kinds[own] == by_user else ("user_id", users[own])
-            user = tasks.interned(name)[code]
-            near |= (kinds == by_user) & (starters == tasks.interned_codes("initiator_id").get(user, -1))
-            near |= users == tasks.interned_codes("user_id").get(user, -1)
+        elif (user := user_of_row(tasks, own)) is not None:
+            near |= tasks_of_user(tasks, user)
     rows = np.flatnonzero(near & tasks.live_mask)
     ordinals = tasks.column("ordinal")[rows].tolist()
     return {tasks.entity_id(row): ordinal for row, ordinal in zip(rows.tolist(), ordinals, strict=True)}

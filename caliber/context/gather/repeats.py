@@ -55,6 +55,8 @@ class Repeats:
         self._inputs = inputs
         self._texts = texts
         self._analyzer = analyzer
+        self._read: dict[tuple[str, int], frozenset[str]] = {}
+        """The words of the records of this window that were compared, by relation and row."""
         denying = ("no", "nor", "not", "n't")
         self._left_out = {word for word in analyzer.lexicon.stop_words if not word.endswith(denying)}
 
@@ -113,12 +115,13 @@ class Repeats:
                 said.setdefault(task, []).append(made)
 
     def _words(self, owners: RelationSnapshot, rows: Rows) -> list[frozenset[str]]:
-        out = []
-        for text in map(shown, self._texts.texts(owners, rows.tolist())):
+        kind, read = owners.relation.name, self._read
+        new = [row for row in rows.tolist() if (kind, row) not in read]
+        for row, text in zip(new, map(shown, self._texts.texts(owners, new)), strict=True):
             words = (word.casefold().replace("’", "'") for word in _WORD.findall(text) if len(text) <= _CHARS)
             terms = (self._analyzer.cached(word).terms for word in words if word not in self._left_out)
-            out.append(frozenset(term for each in terms for term in each))
-        return out
+            read[kind, row] = frozenset(term for each in terms for term in each)
+        return [read[kind, row] for row in rows.tolist()]
 
 
 def _says(better: _Said, other: _Said) -> bool:

@@ -13,15 +13,17 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.conversation import PASSAGE, TURNS
+from caliber.access.owners import tasks_of_user, user_of_row
+from caliber.context.conversation import PASSAGE, TASKS, TURNS
 from caliber.context.gather.duplicates import Recalled
-from caliber.context.gather.outdated import by_owner, outdated
+from caliber.context.gather.outdated import outdated
 from caliber.context.gather.scores import Scored
 from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.model.trajectory import TurnRole
 from caliber.resident.keywords import ASKS
+from caliber.resident.mirror import RelationSnapshot
 from caliber.search.searcher import Searcher
 
 _COMPARED = 256
@@ -48,7 +50,7 @@ def own_words(
     words, names = searcher.keywords.of(turns), turns.interned_codes("name")
     kept = allowed & (turns.column("role") == turns.enum_code("role", TurnRole.USER.value))
     kept &= np.isin(turns.column("name"), [names.get(name, -1) for name in (None, *inputs.user_names)])
-    kept &= (words.flagged(ASKS)[: len(kept)] == 0) & by_owner(inputs, turns)
+    kept &= (words.flagged(ASKS)[: len(kept)] == 0) & _own(inputs, turns)
     # A pasted log or document tells nothing of the user.
     kept &= turns.column("token_count") <= plan.tokens(plan.excerpt_length(inputs.max_tokens))
     # What the conversation may show is not repeated, whatever else takes its room.
@@ -70,6 +72,16 @@ def own_words(
     best = best[~outdated(inputs, texts, rows[best])]
     relevance = (worth[best] / worth.max(initial=1) * _MOST).astype(np.float32)
     return Recalled(PASSAGE, turns, rows[best], Scored(relevance), np.zeros(len(best), np.int64))
+
+
+def _own(inputs: AssemblyInputs, turns: RelationSnapshot) -> NDArray[np.bool_]:
+    """Return the mask of turns in tasks of the user of the window's task."""
+    tasks, names = inputs.snapshot[TASKS], turns.interned_codes("trajectory_id")
+    user = user_of_row(tasks, tasks.find(inputs.trajectory_id.bytes))
+    rows = np.flatnonzero(tasks_of_user(tasks, user)).tolist() if user is not None else []
+    codes = [names.get(tasks.entity_id(row).bytes, -1) for row in rows]
+    own: NDArray[np.bool_] = np.isin(turns.column("trajectory_id"), codes)
+    return own
 
 
 def rarity(texts: Sequence[Sequence[int]]) -> list[float]:

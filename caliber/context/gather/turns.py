@@ -122,16 +122,12 @@ class TurnReader:
         """Return a turn as it reads."""
         return turn.text
 
-    def gather(self, scope: bytes, limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
-        """Return the newest ``limit`` turns of a scope, its number of turns, and how many of them match ``keep``.
+    def of_rows(self, rows: NDArray[np.int64], limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
+        """Return the newest ``limit`` of some turns, how many there were, and how many of them match ``keep``.
 
         If the limit cuts off a call, its results are cut off too; a call and its results are kept together or not at
         all. A call from an earlier scope is included with its results here, and so are its other results.
         """
-        return self.of_rows(self.turns.group("scope_id", scope), limit, keep)
-
-    def of_rows(self, rows: NDArray[np.int64], limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
-        """Return the newest ``limit`` of some turns, as ``gather`` does of a scope's."""
         considered = through = len(rows)
         original = rows
         if not considered:

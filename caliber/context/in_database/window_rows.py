@@ -188,8 +188,6 @@ class WindowRows:
     def _earlier(self, rows: Mapping[str, Sequence[Row]], resident: ResidentSnapshot) -> list[Row]:
         """Return the newest turns of closed scopes, as many as the conversation examines."""
         limit = self._plan.config.assembly.max_turns
-        if not self._plan.stable_first:
-            return []
         number_at = self._store.plans[SCOPES].codec.index("sequence_number")
         current = None if self._scope is None else self._scope.bytes
         out: list[Row] = []
@@ -256,7 +254,7 @@ class WindowRows:
     def _unruled(self) -> list[Rows]:
         config, plan = self._plan.config, self._plan
         known = [] if plan.about is None else [self._about_user(plan.records[plan.about.source])]
-        if plan.stable_first and self._by_words and config.recall.limit:
+        if self._by_words and config.recall.limit:
             asked = replace(self._base, limit=config.recall.limit, reach=self._reach)
             self.totals = self._matching(asked)
             kinds = tuple(kind for kind, total in self.totals.items() if total)

@@ -103,7 +103,7 @@ class TaskRecords:
                 plan.lift.append((TURN, turn))
         for relation in reached(self._uow.catalog):
             found = list(entries_of(self._uow, relation, self.task.trajectory_id.bytes))
-            if relation.task is None:
+            if relation.rights.task is None:
                 self._plan_drawn(plan, relation, found)
                 continue
             used, codec = state.in_use(relation.name), codec_of(relation)
@@ -137,7 +137,7 @@ class TaskRecords:
 
     def _plan_drawn(self, plan: Plan, relation: Relation, found: list[Entry]) -> None:
         """Plan records that were drawn from the task: those that were corrected since stay as they are."""
-        assert relation.recovers is not None
+        assert relation.recovered is not None
         assert relation.erase is not None
         assert relation.erase.sources is not None
         used, codec, replaced = plan.state.in_use(relation.name), codec_of(relation), relation.ends
@@ -201,8 +201,8 @@ class Rollback:
 
     def mark(self, relation: Relation, record: Any) -> None:
         """Take a record out of use; one that an earlier recovery brought back, as it was out of use before that."""
-        column = "rolled_back_at" if relation.recovers is None else relation.recovers.mark
-        if relation.recovers is not None and record.version > 1:
+        column = "rolled_back_at" if relation.recovered is None else relation.recovered
+        if relation.recovered is not None and record.version > 1:
             for event in self._corrections.of_recovery(self._uow, relation, record):
                 self._undo(relation, self._now(relation, record), event)
             if not is_active(relation, self._now(relation, record)):
@@ -218,8 +218,8 @@ class Rollback:
         if version is not None:
             for event in self._corrections.since(self._uow, relation, record, version):
                 self._undo(relation, self._now(relation, record), event)
-            if relation.valid is not None and relation.valid.until is not None:
-                changes[relation.valid.until] = None if until is None else from_us(until)
+            if relation.times.until is not None:
+                changes[relation.times.until] = None if until is None else from_us(until)
         now = self._now(relation, record)
         changes |= dict.fromkeys(relation.active)
         changes = {name: value for name, value in changes.items() if getattr(now, name) != value}

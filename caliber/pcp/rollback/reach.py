@@ -39,12 +39,12 @@ _KEY_BYTES: Final = 16
 
 def reached(catalog: Catalog) -> Iterator[Relation]:
     """Yield the relations whose records follow a recovery of their task."""
-    return (relation for relation in catalog.relations if relation.recovers is not None)
+    return (relation for relation in catalog.relations if relation.recovered is not None)
 
 
 def path_of(relation: Relation) -> tuple[str, tuple[int, ...]]:
     """Return the access path to the records of a task, and its parameters besides the task."""
-    path = next(path for path in relation.paths if path.by == (relation.task,))
+    path = next(path for path in relation.paths if path.by == (relation.rights.task,))
     return path.name, (ALL,) if path.limited else ()
 
 
@@ -125,12 +125,12 @@ def _conflicts(snapshot: ResidentSnapshot, keys: frozenset[bytes]) -> dict[bytes
 
 def _resident(owners: RelationSnapshot, task: bytes) -> InUse:
     relation = owners.relation
-    group = drawn_rows(owners, task) if relation.task is None else owners.group(relation.task, task)
+    group = drawn_rows(owners, task) if relation.rights.task is None else owners.group(relation.rights.task, task)
     numbers = active_rows(owners, group)
     keys = _keys(owners, numbers)
-    unused = () if relation.task is None else _keys(owners, np.setdiff1d(group, numbers))
+    unused = () if relation.rights.task is None else _keys(owners, np.setdiff1d(group, numbers))
     versions = owners.column("version")[numbers].tolist()
-    until = None if relation.valid is None else relation.valid.until
+    until = relation.times.until
     ends = [NEVER_US] * len(keys) if until is None else owners.column(until)[numbers].tolist()
     return InUse.of(zip(keys, versions, (None if end == NEVER_US else end for end in ends), strict=True), unused)
 
@@ -141,14 +141,14 @@ def _keys(owners: RelationSnapshot, numbers: NDArray[np.int64]) -> list[bytes]:
 
 def _stored(engine: Engine, session: StatementSession, relation: Relation, task: bytes) -> InUse:
     plans = engine.store.plans[relation.name]
-    if relation.task is None:
+    if relation.rights.task is None:
         assert plans.drawn_from is not None
         rows = session.run(plans.drawn_from, (task,))
     else:
         name, more = path_of(relation)
         rows = session.run(plans.lists[name], (task, *more))
     found = list(entries(relation, rows))
-    unused = [each.key for each in found if not each.active and relation.task is not None]
+    unused = [each.key for each in found if not each.active and relation.rights.task is not None]
     return InUse.of(((each.key, each.version, each.until) for each in found if each.active), unused)
 
 
@@ -165,11 +165,11 @@ class Entry(NamedTuple):
 
 def entries(relation: Relation, rows: Sequence[Row]) -> Iterator[Entry]:
     """Yield rows as the driver stores them, with what decides about them."""
-    assert relation.recovers is not None
+    assert relation.recovered is not None
     index = codec_of(relation).index
-    key, version, mark = index(relation.key[0]), index("version"), index(relation.recovers.mark)
+    key, version, mark = index(relation.key[0]), index("version"), index(relation.recovered)
     active = [index(name) for name in relation.active]
-    until = None if relation.valid is None or relation.valid.until is None else index(relation.valid.until)
+    until = None if relation.times.until is None else index(relation.times.until)
     for row in rows:
         in_use = all(row[place] is None for place in active)
         end = None if until is None else row[until]
@@ -178,7 +178,7 @@ def entries(relation: Relation, rows: Sequence[Row]) -> Iterator[Entry]:
 
 def entries_of(uow: UnitOfWork, relation: Relation, task: bytes) -> Iterator[Entry]:
     """Yield the records of a task, or drawn from it, as a transaction has them."""
-    if relation.task is None:
+    if relation.rights.task is None:
         codec, head = codec_of(relation), 0 if relation.ordinal else None
         rows = [codec.encode(each, head) for each in uow.drawn_from(relation, task)]
     else:

@@ -19,7 +19,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Exported, Owned
+from caliber.schema.traits import Exported, Owned, Resident, Rights
 
 IDENTITY = Relation(
     name="identity",
@@ -31,12 +31,11 @@ IDENTITY = Relation(
     erase=Erase(names=("name",)),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(framed=True),
     links=None,  # a name
-    owner=Owned("entity"),
+    rights=Rights(owner=Owned("entity")),
     trust=None,  # a name
     exported=Exported.RECORDS,
-    framed=True,
     key=("identity_id",),
     composites=(Composite("entity", EntityRef, (("entity_type", "entity_type"), ("id", "entity_id"))),),
     columns=(
@@ -63,11 +62,10 @@ GRANT = Relation(
     erase=Erase(hangs_on=("on_id",)),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(framed=True),
     links=None,  # a right
     trust=None,  # a right
     exported=Exported.RECORDS,
-    framed=True,
     key=("grant_id",),
     composites=(
         Composite("to", EntityRef, (("entity_type", "to_type"), ("id", "to_id"))),

@@ -49,7 +49,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.traits import Exported, Finished
+from caliber.schema.traits import Exported, Finished, Resident, Rights
 
 
 def _access_to_json(access: MemoryAccess) -> dict[str, Mapping[str, str]]:
@@ -68,8 +68,7 @@ AGENT = Relation(
     comment="Agents that share the store: what they can, may and do.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
-    framed=True,
+    resident=Resident(framed=True),
     derived=None,  # stated by who registers it
     erase=Erase(),
     links=None,  # none is made to an agent
@@ -236,7 +235,7 @@ AGENT_MESSAGE = Relation(
     ordinal=True,
     in_order=True,  # of one sender and topic the earlier message is delivered first, whatever the clocks do
     versioned=True,
-    private=True,
+    rights=Rights(private=True),
     derived=None,  # as its sender wrote it
     erase=Erase(owned=("to_agent_id",), hangs_on=("trajectory_id", "scope_id")),
     links=None,  # gone when its time is over
@@ -328,8 +327,7 @@ DELEGATION = Relation(
     derived=None,  # stated by its agents
     erase=Erase(),
     links=None,  # none is made to a delegation
-    task="parent_trajectory_id",
-    rights_of="trajectory",
+    rights=Rights(task="parent_trajectory_id", kind="trajectory"),
     trust=None,  # its words enter windows as turns, with a label of their own
     finished=Finished("status", tuple(sorted(OPEN_DELEGATIONS)), "completed_at"),
     exported=Exported.RECORDS,
@@ -388,8 +386,7 @@ HANDOFF = Relation(
     derived=None,  # stated by its agents
     erase=Erase(),
     links=None,  # none is made to a handoff
-    task="trajectory_id",
-    rights_of="trajectory",
+    rights=Rights(task="trajectory_id", kind="trajectory"),
     trust=None,  # its words enter windows as a turn, with a label of its own
     finished=Finished("status", (HandoffStatus.INITIATED, HandoffStatus.ACCEPTED), "completed_at"),
     exported=Exported.RECORDS,

@@ -23,7 +23,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Exported
+from caliber.schema.traits import Exported, Resident, Rights
 
 CONTEXT_WINDOW = Relation(
     name="context_window",
@@ -35,10 +35,9 @@ CONTEXT_WINDOW = Relation(
     derived=None,  # text_hash is that of the assembled text, which is not kept
     erase=Erase(),
     links=None,  # none is made to a window
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id", private=True),
     trust=None,  # of its records
     exported=None,  # it refers to rows by ordinals, which an import assigns anew
-    private=True,
     key=("window_id",),
     columns=(
         uuid_("window_id"),
@@ -72,7 +71,7 @@ CONTENT_VERSION = Relation(
         owned=("author_id",), hangs_on=("owner_id", "trajectory_id"), version_of=("owner_type", "owner_ordinal")
     ),
     links=None,  # it hangs on its owner
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id"),
     trust=None,  # that of its owner
     exported=None,  # as windows
     key=("owner_type", "owner_ordinal", "owner_version"),
@@ -100,14 +99,13 @@ PENDING_INJECTION = Relation(
     comment="What a trigger asked to be in the next window of a trajectory; the window that takes it removes it.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("trajectory_id",), framed=True),
     derived=None,  # each column is stated by its trigger
     erase=None,  # words of declarations and of the configuration; goes with its trajectory
     links=None,  # gone with the next window
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id"),
     trust=None,  # words of declarations
     exported=Exported.ON_REQUEST,  # it waits for one window of this store
-    framed=True,
     key=("injection_id",),
     columns=(
         uuid_("injection_id"),
@@ -121,6 +119,5 @@ PENDING_INJECTION = Relation(
         version(),
     ),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
-    groups=("trajectory_id",),
     paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("ordinal",)),),
 )

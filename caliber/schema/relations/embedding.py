@@ -19,7 +19,7 @@ from caliber.schema.relation import (
     vector,
     version,
 )
-from caliber.schema.traits import Exported, Mirror, Place
+from caliber.schema.traits import Exported, Mirror, Place, Resident
 
 EMBEDDING_SPACE = Relation(
     name="embedding_space",
@@ -29,14 +29,12 @@ EMBEDDING_SPACE = Relation(
     comment="One model's vectors; several spaces live side by side.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(form=Mirror.SPACES, framed=True),
     derived=None,  # the name of a model
     erase=None,  # a model's property, not personal data
     links=None,  # none is made to a space
     trust=None,  # a model
     exported=Exported.ON_REQUEST,  # built by the store that imports
-    framed=True,
-    mirror=Mirror.SPACES,
     place=Place.OPENED,
     key=("space_id",),
     columns=(
@@ -60,13 +58,12 @@ EMBEDDING = Relation(
     comment="The vector of one record, or of one chunk of it, in one space.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(form=Mirror.VECTORS),
     derived=None,  # content_hash is that of a text of the owner
     erase=Erase(hangs_on=("owner_id",), digest="content_hash"),
     links=None,  # it hangs on its owner
     trust=None,  # that of its owner
     exported=Exported.ON_REQUEST,  # as its space
-    mirror=Mirror.VECTORS,
     key=("space_id", "owner_id", "chunk_index"),
     columns=(
         uuid_("space_id"),

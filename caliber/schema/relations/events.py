@@ -19,6 +19,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
+from caliber.schema.traits import Rights
 
 EVENT = Relation(
     name="event",
@@ -44,7 +45,7 @@ EVENT = Relation(
         ),
     ),
     links=None,  # a report
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id"),
     trust=None,  # a report of the program
     exported=None,  # a log is of one store
     key=("event_id",),

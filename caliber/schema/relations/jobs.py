@@ -20,6 +20,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
+from caliber.schema.traits import Rights
 
 JOB = Relation(
     name="job",
@@ -31,7 +32,7 @@ JOB = Relation(
     derived=None,  # given by the code that enqueued it
     erase=Erase(),
     links=None,  # gone when its time is over
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id"),
     trust=None,  # work, not content
     exported=None,  # work of one store
     key=("job_id",),

@@ -43,10 +43,12 @@ from caliber.schema.traits import (
     Links,
     Memory,
     Pruned,
-    Recovers,
+    Resident,
+    Rights,
     Text,
+    Times,
     Trust,
-    Valid,
+    Use,
     Window,
 )
 
@@ -60,7 +62,7 @@ NOTE = Relation(
     comment="Knowledge kept beyond its trajectory; deactivated, never deleted, except by forget and purge.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(evicted=4),
     by_id=True,
     derived=(
         Sha256("content_hash", ("content",)),
@@ -82,17 +84,15 @@ NOTE = Relation(
     ),
     rules=(NotBefore("valid_until", "valid_from"),),  # C-047
     text=Text(("content",), embedded="content", head="entity"),
-    retrieved=EventType.NOTE_RETRIEVE,
-    importance="importance",
+    usage=Use(retrieved=EventType.NOTE_RETRIEVE, importance="importance"),
     active=("archived_at", "superseded_by"),
-    recovers=Recovers("archived_at"),
-    valid=Valid(since="valid_from", until="valid_until", as_of=True),
-    readers="visible_to",
-    author="created_by",
+    times=Times(since="valid_from", until="valid_until", as_of=True),
+    rights=Rights(readers="visible_to", author="created_by"),
     ends=Ends(
         Pruned.ARCHIVED,
         archive="archived_at",
         supersede="superseded_by",
+        recovered="archived_at",
         doubted="confidence",
         # Notes with other readers or another validity are not summed up with the rest.
         together=(
@@ -108,7 +108,6 @@ NOTE = Relation(
     links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
-    evicted=4,
     grounded=NOTES,
     window=Window(
         Enters.KNOWLEDGE,
@@ -174,7 +173,7 @@ USAGE = Relation(
     comment="Hot counters for each reader, written behind: a crash may lose the last buffered counts and nothing else.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(),
     derived=None,  # counters
     erase=Erase(hangs_on=("owner_id",)),
     links=None,  # a counter of another record
@@ -201,12 +200,12 @@ EDGE = Relation(
     comment="A typed link between two records; removed softly.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("source_id", "target_id")),
     by_id=True,
     derived=None,  # ids and weights, each stated
     erase=Erase(hangs_on=("source_id", "target_id")),
     links=None,  # it is the link
-    between=("source", "target"),
+    rights=Rights(ends=("source", "target")),
     trust=None,  # ids and weights
     exported=Exported.RECORDS,
     key=("edge_id",),
@@ -231,7 +230,6 @@ EDGE = Relation(
         version(),
     ),
     uniques=(Unique(("source_id", "target_id", "relation"), where=(("removed_at", True),)),),
-    groups=("source_id", "target_id"),
     paths=(
         AccessPath("list_by_source", ("source_id",), ("created_at", "ordinal")),
         AccessPath("list_by_target", ("target_id",), ("created_at", "ordinal")),

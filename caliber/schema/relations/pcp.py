@@ -29,7 +29,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import NEVER_US, Exported
+from caliber.schema.traits import NEVER_US, Exported, Resident, Rights
 
 CHECKPOINT = Relation(
     name="checkpoint",
@@ -42,8 +42,7 @@ CHECKPOINT = Relation(
     derived=None,  # the state quotes other records, as of a past moment
     erase=Erase(),
     links=None,  # none is made to a checkpoint
-    task="trajectory_id",
-    rights_of="trajectory",
+    rights=Rights(task="trajectory_id", kind="trajectory"),
     trust=None,  # a state is the program's
     exported=Exported.RECORDS,
     key=("checkpoint_id",),
@@ -73,12 +72,11 @@ CONFLICT = Relation(
     comment="Two records, or two agents, that are at odds; a pair has one open conflict at most.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
-    framed=True,
+    resident=Resident(framed=True),
     derived=None,  # ids, instants, and what a check found
     erase=Erase(hangs_on=("a_id", "b_id"), quotes=True),
     links=None,  # it links its sides
-    between=("item_a", "item_b"),
+    rights=Rights(ends=("item_a", "item_b")),
     trust=None,  # its reason is the program's
     exported=Exported.RECORDS,
     key=("conflict_id",),

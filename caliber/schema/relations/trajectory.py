@@ -58,7 +58,6 @@ from caliber.schema.traits import (
     NO_OFFSET_S,
     Block,
     Counted,
-    Dates,
     Ends,
     Enters,
     Exported,
@@ -67,10 +66,12 @@ from caliber.schema.traits import (
     Neighbours,
     Owned,
     Pruned,
-    Recovers,
+    Resident,
+    Rights,
     Text,
+    Times,
     Trust,
-    Valid,
+    Use,
     Window,
 )
 
@@ -119,14 +120,12 @@ SESSION = Relation(
     erase=Erase(),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(framed=True),
     by_id=True,
     links=None,  # none is made to a session
-    owner=Owned("initiator"),
-    rights_of="trajectory",
+    rights=Rights(owner=Owned("initiator"), kind="trajectory"),
     trust=None,  # not personal data
     exported=Exported.RECORDS,
-    framed=True,
     key=("session_id",),
     composites=(_INITIATOR,),
     columns=(
@@ -151,14 +150,12 @@ TRAJECTORY = Relation(
     erase=Erase(owned=("user_id",)),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("parent_trajectory_id", "session_id", "initiator_id"), framed=True, evicted=7),
     by_id=True,
     links=Links(),
-    owner=Owned("initiator", user="user_id", agent="agent_id"),
+    rights=Rights(owner=Owned("initiator", user="user_id", agent="agent_id")),
     trust=None,  # a goal is its initiator's
     exported=Exported.RECORDS,
-    framed=True,
-    evicted=7,
     memory=Memory(
         "trajectory",
         names=(("id", "trajectory_id"), ("goal_summary", "goal")),
@@ -191,7 +188,6 @@ TRAJECTORY = Relation(
         ForeignKey("parent_trajectory_id", "trajectory", "trajectory_id", "set null"),
         ForeignKey("session_id", "session", "session_id", "set null"),
     ),
-    groups=("parent_trajectory_id", "session_id", "initiator_id"),
     paths=(
         AccessPath("list_by_status", ("status",), ("created_at", "ordinal"), limited=True),
         AccessPath(
@@ -212,14 +208,12 @@ SCOPE = Relation(
     erase=Erase(made_from=(MadeFrom(("scope_id",), "turn", ("scope_id",), empties="summary"),)),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("trajectory_id",), framed=True, evicted=6),
     by_id=True,
     links=Links(),
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id"),
     trust=Trust("trust", least_of="turn"),
     exported=Exported.RECORDS,
-    framed=True,
-    evicted=6,
     memory=Memory(
         "scope",
         names=(("id", "scope_id"), ("sequence", "sequence_number"), ("created_at", "opened_at")),
@@ -253,7 +247,7 @@ SCOPE = Relation(
     ),
     active=("rolled_back_at",),  # its summary; turns from before the checkpoint stay
     text=Text(("summary",), embedded="summary", tokens="summary_tokens"),
-    dates=Dates(happened=("opened_at",), entered="closed_at"),
+    times=Times(happened=("opened_at",), entered="closed_at"),
     window=Window(
         Enters.CONVERSATION,
         source=5,
@@ -266,7 +260,6 @@ SCOPE = Relation(
     ),
     uniques=(Unique(("trajectory_id", "sequence_number")),),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade", locked_first=True),),
-    groups=("trajectory_id",),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("sequence_number",)),
         AccessPath("list_open", ("trajectory_id",), ("sequence_number",), where=(("closed_at", True),)),
@@ -283,14 +276,21 @@ TURN = Relation(
     erase=Erase(names=("name",), owned=("author_id",)),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("scope_id",), evicted=2),
     by_id=True,
     links=Links(),
-    task="trajectory_id",
+    rights=Rights(task="trajectory_id"),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
-    evicted=2,
-    neighbours=Neighbours(by="scope_id", order="sequence", speaker="role"),
+    neighbours=Neighbours(
+        by="scope_id",
+        order="sequence",
+        speaker="role",
+        counted=(
+            Counted("sequence", "scope", "scope_id", "next_sequence", "turn_count"),
+            Counted("turn_number", "trajectory", "trajectory_id", "turn_count", "turn_count"),
+        ),
+    ),
     memory=Memory(
         "turn_buffer", names=(("id", "turn_id"),), vectors=("content_embedding",), parents=("scope", "trajectory")
     ),
@@ -329,11 +329,6 @@ TURN = Relation(
         ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
-    groups=("scope_id",),
-    counted=(
-        Counted("sequence", "scope", "scope_id", "next_sequence", "turn_count"),
-        Counted("turn_number", "trajectory", "trajectory_id", "turn_count", "turn_count"),
-    ),
     text=Text(("content",), embedded="content", head="name"),
     window=Window(Enters.CONVERSATION, source=7, source_type=SourceType.TURN),  # as a line of a recalled passage
     ends=Ends(Pruned.DELETED, together=("trajectory_id",), summed="artifact"),
@@ -350,14 +345,12 @@ TURN_SUMMARY = Relation(
     erase=Erase(),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("trajectory_id", "scope_id"), evicted=5),
     by_id=True,
     links=None,  # it is derived again
-    task="trajectory_id",
-    rights_of="turn",
+    rights=Rights(task="trajectory_id", kind="turn"),
     trust=Trust("trust"),
     exported=Exported.ON_REQUEST,  # derived again where the turns are
-    evicted=5,
     key=("turn_summary_id",),
     columns=(
         uuid_("turn_summary_id"),
@@ -379,7 +372,6 @@ TURN_SUMMARY = Relation(
         ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
-    groups=("trajectory_id", "scope_id"),
     window=Window(
         Enters.CONVERSATION,
         source=8,
@@ -409,14 +401,12 @@ ARTIFACT = Relation(
     rules=(OnlyWith("ttl_ms", "ttl_kind", TTLKind.DURATION),),
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(groups=("trajectory_id",), evicted=1),
     by_id=True,
     links=Links(),
-    task="trajectory_id",
-    grantable=True,
+    rights=Rights(task="trajectory_id", grantable=True),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
-    evicted=1,
     memory=Memory(
         "artifact", names=(("id", "artifact_id"),), vectors=("content_embedding",), parents=("scope", "trajectory")
     ),
@@ -462,12 +452,10 @@ ARTIFACT = Relation(
         ForeignKey("session_id", "session", "session_id", "set null"),
         ForeignKey("superseded_by", "artifact", "artifact_id", "set null"),
     ),
-    groups=("trajectory_id",),
     text=Text(("content",), embedded="content"),
-    retrieved=EventType.ARTIFACT_RETRIEVE,
+    usage=Use(retrieved=EventType.ARTIFACT_RETRIEVE),
     active=("rolled_back_at", "superseded_by", "retired_at"),
-    recovers=Recovers("rolled_back_at"),
-    valid=Valid(until="expires_at"),
+    times=Times(until="expires_at"),
     grounded=FACTS,
     window=Window(
         Enters.TASK,
@@ -482,6 +470,7 @@ ARTIFACT = Relation(
         Pruned.ARCHIVED,
         archive="retired_at",
         supersede="superseded_by",
+        recovered="rolled_back_at",
         doubted="confidence",
         together=("trajectory_id",),
         lasting=("ttl_kind", TTLKind.PERSISTENT),

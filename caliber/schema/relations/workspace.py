@@ -30,7 +30,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import ALWAYS_US, Dates, Exported, Text
+from caliber.schema.traits import ALWAYS_US, Exported, Resident, Rights, Text, Times
 
 
 def _boxed(value: Any) -> list[Any]:
@@ -76,16 +76,15 @@ TASK = Relation(
     comment="Work to do: of a user, or shared out among agents. An agent's own run is a trajectory.",
     ordinal=True,
     versioned=True,
-    mirrored=True,
+    resident=Resident(),
     derived=None,  # as its author states it
     erase=Erase(owned=("user_id",)),
     text=Text(("title", "description"), embedded="title"),
-    dates=Dates(("due_at", "created_at"), "created_at"),
+    times=Times(("due_at", "created_at"), "created_at"),
     links=None,  # what it waits for is a relation of its own
     trust=None,  # work to do, which enters no window
     exported=Exported.RECORDS,
-    readers="visible_to",
-    author="created_by",
+    rights=Rights(readers="visible_to", author="created_by"),
     key=("task_id",),
     columns=(
         uuid_("task_id"),
@@ -156,8 +155,7 @@ CALENDAR_EVENT = Relation(
     links=None,  # none is made to an event
     trust=None,  # an appointment, which enters no window
     exported=Exported.RECORDS,
-    readers="visible_to",
-    author="created_by",
+    rights=Rights(readers="visible_to", author="created_by"),
     key=("event_id",),
     columns=(
         uuid_("event_id"),

@@ -194,8 +194,7 @@ def _marked(sight: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, 
     sight.visible.flags.writeable = False
     sight.live, sight.dead = owners.live_mask, owners.dead
     sight.verdicts = None if seen is None else seen.verdicts
-    valid = owners.relation.valid
-    for name in () if valid is None else valid.columns:
+    for name in owners.relation.times.bounds:
         instants = owners.column(name)[start:]
         begun = instants <= at
         sight.since_us = max(sight.since_us, int(instants.max(where=begun, initial=LEAST_INSTANT)))

@@ -28,7 +28,7 @@ from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import texts_of
 
 _OF_TASK = "list_by_trajectory"
-_EMPTY = tuple(relation.name for relation in MIRRORED if relation.mirror is Mirror.ROWS)
+_EMPTY = tuple(relation.name for relation in MIRRORED if relation.resident.form is Mirror.ROWS)
 
 
 class Ranked(Protocol):
@@ -127,7 +127,7 @@ class StoredRecords:
                 found = session.run(statements["search.vectors_of"], (space.space_id.bytes, packed))
         mirrors = PartialMirrors(resident.evaluator, self._store.catalog)
         relations = {name: mirrors.mirror(name, part) for name, part in rows.items()}
-        relations |= {name: each for name, each in resident.relations.items() if each.relation.between}  # conflicts
+        relations |= {name: each for name, each in resident.relations.items() if each.relation.rights.ends}  # conflicts
         if space is not None:
             vectors = mirrors.vectors(space, found, relations)
             spaces[space.space_id] = space

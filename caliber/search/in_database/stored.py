@@ -88,7 +88,8 @@ class StoredSearch:
         self.kinds = tuple(relation.name for relation in texts_of(store.catalog))
         """The relations that it searches."""
         self._searcher = self._fresh()
-        read = (each.name for each in store.catalog.mirrored if each.mirror is Mirror.ROWS and not each.framed)
+        forms = ((each.name, each.resident) for each in store.catalog.mirrored)
+        read = (name for name, resident in forms if resident.form is Mirror.ROWS and not resident.framed)
         self.blank = {name: self._mirrors.mirror(name, ()) for name in (*self.kinds, *read)}
         """Empty snapshots, against which filters are checked."""
 

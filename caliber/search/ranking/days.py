@@ -47,8 +47,8 @@ class DaysMeant:
         rows = np.flatnonzero(near & (item.words.flagged(NAMES_A_TIME)[: len(near)] > 0))
         found = np.zeros(len(near), np.bool_)
         offsets = None
-        if item.owners.relation.has(item.owners.relation.dates.offset):
-            offsets = item.owners.column(item.owners.relation.dates.offset)[rows].tolist()
+        if item.owners.relation.has(item.owners.relation.times.offset):
+            offsets = item.owners.column(item.owners.relation.times.offset)[rows].tolist()
         known = self._known.setdefault(item.owners.generation, {})
         unread: list[tuple[int, Moment, tuple[int, date, str]]] = []
         for at, (row, at_us) in enumerate(zip(rows.tolist(), times[rows].tolist(), strict=True)):
@@ -93,8 +93,8 @@ def are_of(item: Searched, when: Interval, rows: Ints | slice = slice(None)) -> 
     owners = item.owners
     times = times_us(owners, rows)
     found: Bools = (times >= when.first_us) & (times <= when.last_us)
-    if owners.relation.has(owners.relation.dates.offset):
-        offsets = owners.column(owners.relation.dates.offset)[rows].astype(np.int64)
+    if owners.relation.has(owners.relation.times.offset):
+        offsets = owners.column(owners.relation.times.offset)[rows].astype(np.int64)
         first, last = when.clock_us
         shown = times + offsets * 1_000_000
         found = np.where(offsets == NO_OFFSET_S, found, (shown >= first) & (shown <= last))

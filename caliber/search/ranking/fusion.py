@@ -215,7 +215,7 @@ _EVERY = slice(None)
 def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
     """Return when each record happened, or was written if unknown. Shapes: ``int64[n]`` of those rows."""
     times: Ints
-    *others, times = [owners.column(name)[rows] for name in owners.relation.dates.happened]
+    *others, times = [owners.column(name)[rows] for name in owners.relation.times.happened]
     for column in reversed(others):
         times = np.where(column == np.iinfo(np.int64).min, times, column)
     return times
@@ -230,10 +230,10 @@ def recency_scores(times: NDArray[np.int64], now_us: int, half_life_ms: int) -> 
 
 def importance_scores(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Floats:
     """Return importance / 10; ``NEUTRAL_IMPORTANCE`` where a record has none. Shapes: ``f64[n]`` of those rows."""
-    if owners.relation.importance is None:
+    if owners.relation.usage.importance is None:
         count = owners.length if isinstance(rows, slice) else len(rows)
         return np.full(count, NEUTRAL_IMPORTANCE / _TOP_IMPORTANCE)
-    importance = owners.column(owners.relation.importance)[rows]
+    importance = owners.column(owners.relation.usage.importance)[rows]
     scores: Floats = np.where(importance < 0, NEUTRAL_IMPORTANCE, importance) / _TOP_IMPORTANCE
     return scores
 

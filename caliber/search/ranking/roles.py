@@ -107,4 +107,4 @@ def weighted_parts(
 def used(owners: RelationSnapshot, rows: Ints, uses: Uses) -> tuple[Ints, Ints]:
     """Return how often each record was used, and when it was used last, or else entered."""
     counts, last = uses.of(owners, rows)
-    return counts, np.where(counts > 0, last, owners.column(owners.relation.dates.entered)[rows])
+    return counts, np.where(counts > 0, last, owners.column(owners.relation.times.entered)[rows])

@@ -54,7 +54,7 @@ def questions(relation: Relation, table: Callable[[str], str], mark: str, *, ref
             condition = _exists(table(key.relation), key.target, key.column, other_owner(key))
             reason = f"refers to a {key.relation} of another {key.alike.removesuffix('_id')}"
             out.append(Question(_first(relation, table, mark, condition), key.column, reason))
-    for each in relation.counted:
+    for each in () if relation.neighbours is None else relation.neighbours.counted:
         beyond = f" AND o.{quote(each.counter)} <= t.{quote(each.column)}"
         condition = _exists(table(each.owner), each.key, each.key, beyond)
         reason = f"is beyond what its {each.owner} counts: {_COUNTERS.format(each.owner)}"

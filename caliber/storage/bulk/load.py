@@ -66,7 +66,7 @@ def _batches_of(
             columns[name] = column
         completing.add_plain(relation, columns, rows, maker)
         check_batch(relation, columns, rows, first_row, kinds)
-        if relation.mirror is Mirror.VECTORS and rows:
+        if relation.resident.form is Mirror.VECTORS and rows:
             check_owners(columns, rows, first_row, owners)
             check_dimensions(columns, rows, first_row, spaces)
         completing.verify(relation, columns, source.names, rows, first_row, maker)

@@ -146,7 +146,7 @@ def damaged_row(relation: Relation, row: Row) -> StorageError | None:
 
 def undated(relation: Relation, rows: Iterable[Row]) -> StorageError:
     """Return the error that names the first of these rows with a time that no calendar has."""
-    names = relation.dates.happened
+    names = relation.times.happened
     places = [1 + [column.name for column in relation.columns].index(name) for name in names]
     for row in rows:
         wrong = faults(relation, tuple(row[place] for place in places), names)

@@ -48,8 +48,10 @@ def derive(
 
 def derived_value(relation: Relation, column: str, estimator: Estimator | None, **stored: Any) -> Any:
     """Return one derived column from the values of its sources; None for a hash of a missing value."""
-    rule = relation.rule_of[column]
-    return _VALUES[type(rule)](rule, stored, estimator)
+    for rule in relation.derived or ():
+        if rule.column == column:
+            return _VALUES[type(rule)](rule, stored, estimator)
+    raise KeyError(column)
 
 
 def completed(relation: Relation, record: Any, estimator: Estimator | None, changed: Set[str] | None = None) -> Any:

@@ -33,7 +33,7 @@ def filterable(relation: Relation) -> tuple[str, ...]:
         column.name
         for column in relation.columns
         if column.residence in (Residence.COLUMN, Residence.INTERNED)
-        and column.name not in ("version", relation.readers)
+        and column.name not in ("version", relation.rights.readers)
     )
 
 

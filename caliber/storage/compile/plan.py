@@ -305,22 +305,22 @@ def _drawn_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | No
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
         f" WHERE {dialect.contains(relation.column(sources), dialect.placeholder(1))}"
-        f" ORDER BY {quote(relation.dates.entered)}, {quote('ordinal')}"
+        f" ORDER BY {quote(relation.times.entered)}, {quote('ordinal')}"
     )
     return Plan(f"{relation.name}.drawn_from", sql, ("trajectory_id",), codec.names)
 
 
 def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
-    ends, valid = relation.ends, relation.valid
+    ends, times = relation.ends, relation.times
     # A read may ask about the time in which a record held: then it is not taken out of use.
-    if ends is None or ends.archive is None or valid is None or valid.until is None or valid.as_of:
+    if ends is None or ends.archive is None or times.until is None or times.as_of:
         return None
     selected = quote_all(codec.names)
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote(valid.until)} <= {dialect.placeholder(1)} AND {trait_condition(active(relation), relation)}"
+        f" WHERE {quote(times.until)} <= {dialect.placeholder(1)} AND {trait_condition(active(relation), relation)}"
     )
-    return Plan(f"{relation.name}.lapsed", sql, (valid.until,), codec.names)
+    return Plan(f"{relation.name}.lapsed", sql, (times.until,), codec.names)
 
 
 def _reached(relation: Relation) -> str:
@@ -335,7 +335,7 @@ def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
     until, limit = (dialect.placeholder(at) for at in (1, 2))
     sql = (
         f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote(relation.dates.entered)} <= {until} AND {_reached(relation)}"
+        f" WHERE {quote(relation.times.entered)} <= {until} AND {_reached(relation)}"
         f" ORDER BY {quote('ordinal')} LIMIT {limit}"
     )
     return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)
@@ -349,7 +349,7 @@ def _stale_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | No
     selected = quote_all(codec.names)
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote(relation.dates.entered)} <= {dialect.placeholder(1)}"
+        f" WHERE {quote(relation.times.entered)} <= {dialect.placeholder(1)}"
         f" AND {confidence} < CAST({dialect.placeholder(2)} AS DOUBLE PRECISION) AND {_reached(relation)}"
         f" ORDER BY {quote('ordinal')}"
     )
@@ -362,7 +362,7 @@ def _surplus_plan(relation: Relation, dialect: Dialect, by: str | None) -> Plan 
     key = quote(relation.key[0])
     part = "" if by is None else f"PARTITION BY {quote(by)} "
     ranked = (
-        f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote(relation.dates.entered)} DESC,"
+        f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote(relation.times.entered)} DESC,"
         f" {quote('ordinal')} DESC) AS place FROM {dialect.table(relation.name)} WHERE {_reached(relation)}"
     )
     sql = (

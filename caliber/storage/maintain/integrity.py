@@ -125,7 +125,8 @@ def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Quest
 
 def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
     advice = "appending would fail or give a number twice: restore a backup, or raise the counter to what is there"
-    every = [(relation, counted) for relation in catalog.relations for counted in relation.counted]
+    following = ((each, each.neighbours) for each in catalog.relations)
+    every = [(each, counted) for each, order in following if order is not None for counted in order.counted]
     for relation, counted in every:
         owner = catalog.by_name[counted.owner]
         matching = f"FROM {table(relation.name)} AS o WHERE o.{quote(counted.key)} = t.{quote(counted.key)}"

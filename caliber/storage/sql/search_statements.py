@@ -83,7 +83,7 @@ def contracts_of(relation: Relation) -> dict[str, Irregular]:
         f"search.matching_{name}": Irregular((*_SIGHT, *filters), results=("records",)),
         f"search.met_{name}": Irregular(("keys", *limited), results=("ordinal", "key")),
     }
-    if relation.listed:
+    if relation.rights.listed:
         contracts[f"search.used_{name}"] = found
     if relation.neighbours is not None:
         contracts[f"search.around_{name}"] = Irregular(("ordinals", "steps"), results=("ordinal",))
@@ -104,7 +104,7 @@ def _row(name: str, table: str) -> str:
 
 
 def _happened(relation: Relation) -> str:
-    names = [f"o.{quote(name)}" for name in relation.dates.happened]
+    names = [f"o.{quote(name)}" for name in relation.times.happened]
     return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
 
 
@@ -115,11 +115,11 @@ def visible(relation: Relation, sql: SearchSpelling, first: int) -> str:
     """
     at = sql.mark(first + 1, "timestamptz")
     parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
-    limit = sql.value(first, "limits", relation.rights_of or relation.name)
+    limit = sql.value(first, "limits", relation.rights.kind or relation.name)
     parts.append(f"({limit} IS NULL OR {limit} = 'own' AND {_own(relation, sql, first)})")
     granted = sql.ids(first, "granted")
-    if relation.readers is not None:
-        readers = f"o.{quote(relation.readers)}"
+    if relation.rights.readers is not None:
+        readers = f"o.{quote(relation.rights.readers)}"
         members, others = sql.members(readers), sql.texts(first, "others")
         listed = f"EXISTS (SELECT 1 FROM {members} WHERE member IN ({sql.texts(first, 'names')}))"
         hidden = f"EXISTS (SELECT 1 FROM {members} WHERE NOT (member IN ({others}) OR beginning IN ({others})))"
@@ -127,7 +127,7 @@ def visible(relation: Relation, sql: SearchSpelling, first: int) -> str:
             f"({readers} IS NULL OR {sql.value(first, 'names')} IS NULL OR {listed} OR"
             f" {sql.value(first, 'others')} IS NOT NULL AND NOT {hidden} OR o.{relation.key[0]} IN ({granted}))"
         )
-    if relation.task is not None:
+    if relation.rights.task is not None:
         parts.append(f"({sql.value(first, 'ids')} IS NULL OR {_of_task(relation, sql, first)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")
@@ -135,22 +135,22 @@ def visible(relation: Relation, sql: SearchSpelling, first: int) -> str:
 
 
 def _initiator() -> dict[str, str | None]:
-    owner = TRAJECTORY.owner
+    owner = TRAJECTORY.rights.owner
     assert owner is not None
     return next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
 
 
 def _own(relation: Relation, sql: SearchSpelling, seen: int) -> str:
     """Return the condition that an agent wrote record ``o`` or, where no author is known, works on its task."""
-    owner = TRAJECTORY.owner
-    if relation.author is not None:
-        return f"o.{quote(relation.author)} IN ({sql.texts(seen, 'authors')})"
-    if relation.task is None or owner is None:
+    owner = TRAJECTORY.rights.owner
+    if relation.rights.author is not None:
+        return f"o.{quote(relation.rights.author)} IN ({sql.texts(seen, 'authors')})"
+    if relation.rights.task is None or owner is None:
         return "1 = 0"
     kind, key = (quote(_initiator()[name] or "") for name in ("entity_type", "id"))
     workers, agent = sql.ids(seen, "workers"), quote(owner.agent or "")
     own = f"t.{kind} = {literal(EntityType.AGENT)} AND t.{key} IN ({workers}) OR t.{agent} IN ({workers})"
-    of_task = f"t.{TRAJECTORY.key[0]} = o.{quote(relation.task)}"
+    of_task = f"t.{TRAJECTORY.key[0]} = o.{quote(relation.rights.task)}"
     return f"EXISTS (SELECT 1 FROM {sql.dialect.table('trajectory')} AS t WHERE {of_task} AND ({own}))"
 
 
@@ -159,15 +159,15 @@ def _of_task(relation: Relation, sql: SearchSpelling, first: int) -> str:
 
     A relation's records may be granted one by one too.
     """
-    owner = TRAJECTORY.owner
+    owner = TRAJECTORY.rights.owner
     assert owner is not None
     kind, key = (quote(_initiator()[name] or "") for name in ("entity_type", "id"))
     user, agent = quote(owner.user or ""), quote(owner.agent or "")
     ids, granted = sql.ids(first, "ids"), sql.ids(first, "granted")
     whose = f"CASE WHEN t.{kind} = {literal(EntityType.USER)} THEN t.{key} ELSE t.{user} END"
     seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids}) OR t.{TRAJECTORY.key[0]} IN ({granted})"
-    task = f"o.{quote(relation.task or '')}"
-    alone = f" OR o.{relation.key[0]} IN ({granted})" if relation.grantable else ""
+    task = f"o.{quote(relation.rights.task or '')}"
+    alone = f" OR o.{relation.key[0]} IN ({granted})" if relation.rights.grantable else ""
     of_task = f"FROM {sql.dialect.table('trajectory')} AS t WHERE t.{TRAJECTORY.key[0]} = {task}"
     return f"({task} IS NULL OR EXISTS (SELECT 1 {of_task} AND ({seen})){alone})"
 
@@ -180,7 +180,7 @@ def allowed(relation: Relation, sql: SearchSpelling, first: int) -> str:
 def _of(relation: Relation, sql: SearchSpelling) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, happened = sql.dialect.table(kind), _happened(relation)
-    entered = f"o.{quote(relation.dates.entered)}"
+    entered = f"o.{quote(relation.times.entered)}"
     days = f"{happened} BETWEEN {sql.mark(1, 'timestamptz')} AND {sql.mark(2, 'timestamptz')}"
     from_records, limit = f"SELECT o.ordinal FROM {records} AS o WHERE", functools.partial(sql.mark, type_name="bigint")
     matching = f"{visible(relation, sql, 1)} AND {filter_condition(relation, sql.dialect, 3)}"

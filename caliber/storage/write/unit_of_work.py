@@ -24,6 +24,7 @@ from caliber.model.events import Event
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import ForeignKey, Relation
+from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
@@ -283,7 +284,7 @@ class UnitOfWork:
                 entity_type=relation.name, id=_show_key(key), reason="another writer changed it first", retryable=True
             )
         self._held[relation.name, key] = new
-        if relation.mirrored:
+        if relation.resident.form is not Mirror.NONE:
             self.changes.append(RowChange(relation, UPSERT, new))
         changed(self, plans, old, new)
         self._check_live(relation)
@@ -300,7 +301,7 @@ class UnitOfWork:
         del self._held[relation.name, key]
         if self._session.changed(plans.delete, key) != 1:
             raise NotFound(entity_type=relation.name, id=_show_key(key))
-        if relation.mirrored:
+        if relation.resident.form is not Mirror.NONE:
             # Only now: a process that adds a memory whose records may refer to this one waits for us, or came first.
             self.check_catalog()
             self.changes.append(RowChange(relation, DELETE, old))
@@ -326,7 +327,7 @@ class UnitOfWork:
     def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
         """Run an irregular statement that deletes rows of ``relation`` and returns them; return how many."""
         rows = self._session.run(self._statements[statement], parameters)
-        if relation.mirrored:
+        if relation.resident.form is not Mirror.NONE:
             self.changes.extend(RowChange(relation, DELETE, row) for row in rows)
         return len(rows)
 
@@ -445,7 +446,7 @@ class UnitOfWork:
         ordinal: int = returned[0][0]
         full = (ordinal, *row[1:])
         self._inserted_rows.append((plans, full))
-        if relation.mirrored:
+        if relation.resident.form is not Mirror.NONE:
             self.changes.append(RowChange(relation, UPSERT, full))
         self._check_live(relation)
         return ordinal

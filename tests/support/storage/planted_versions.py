@@ -28,7 +28,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.relations.memory import LAST_CODE
-from caliber.schema.traits import Exported
+from caliber.schema.traits import Exported, Resident
 
 CODE = LAST_CODE + 1
 """No byte holds it."""
@@ -69,7 +69,7 @@ def mood(planted: int) -> Relation:
         comment="Planted.",
         ordinal=True,
         versioned=True,
-        mirrored=True,
+        resident=Resident(),
         key=("mood_id",),
         columns=(*columns, version()),
         foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),) if planted > 1 else (),

@@ -1,4 +1,4 @@
-"""Candidate gathering for windows with a shared budget: conversation, recalled records, records of the task.
+"""Candidate gathering of an assembly: the conversation, recalled records, records of the task, and those of rules.
 
 Source: design section 5 (What a window is for), docs/windows.md.
 """
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 _ONE: Final = np.float32(1)
 
 
-def gather_shared(
+def gather(
     inputs: AssemblyInputs,
     plan: AssemblyPlan,
     fixed: tuple[FixedText, ...],
@@ -73,7 +73,7 @@ def gather_shared(
     searcher: Searcher,
     texts: TextSource,
 ) -> Gathered:
-    """Return every candidate of an assembly whose sections share the budget.
+    """Return every candidate of an assembly.
 
     Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
     """
@@ -104,7 +104,7 @@ def gather_shared(
         cut_offs += [cut for chosen in selections for cut in chosen.cut_offs]
         degraded = degraded or rules.degraded
     parts = [part for part in parts if len(part.rows)]
-    candidates = join(inputs, plan, fixed, conversation.turns, parts, conversation)
+    candidates = join(inputs, plan, fixed, parts, conversation)
     return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *members.degraded, *degraded], selections)
 
 
@@ -232,13 +232,11 @@ def _recalled(
     columns = {TWIN: item.twins} if own is None else {TWIN: item.twins, MARK: OF_TASK * np.isin(item.rows, own.rows)}
     part = replace(part, columns=columns)
     part = _valued(part, plan.config.recall.length_weight)
-    return as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
+    return _as_passages(inputs, plan, texts, part) if item.source == PASSAGE else part
 
 
-def as_passages(
-    inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, part: Part, *, apart: bool = False
-) -> Part:
-    """Return recalled turns as lines of passages, each of one task and one day; ``apart``: each of one turn."""
+def _as_passages(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, part: Part) -> Part:
+    """Return recalled turns as lines of passages, each of one task and one day."""
     turns = inputs.snapshot[TURNS]
     rows = part.rows
     if not len(rows):
@@ -248,7 +246,6 @@ def as_passages(
     tasks, numbers = turns.column("trajectory_id")[rows], turns.column("turn_number")[rows]
     first_day = days.min()
     _, of = np.unique(tasks.astype(np.int64) * (days.max() - first_day + 1) + days - first_day, return_inverse=True)
-    of = np.arange(len(rows)) if apart else of
     begins = np.full(int(of.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, times)
     names = turns.interned("trajectory_id")
@@ -304,7 +301,7 @@ def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen
     if chosen.section.source == SUMMARY:
         first = np.array(inputs.snapshot[SCOPES].packed_values("start_turn", part.rows.tolist()), np.int64)
         return replace(part, columns={**part.columns, TURN_NUMBER: first})
-    return as_passages(inputs, plan, texts, part) if chosen.section.source == PASSAGE else part
+    return _as_passages(inputs, plan, texts, part) if chosen.section.source == PASSAGE else part
 
 
 # --- summaries of dropped turns -----------------------------------------------------------------------
