@@ -45,7 +45,7 @@ from caliber.context.columns import (
 from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.days import day_lengths
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve, Truncation
-from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
+from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns, TurnRepeats
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan
 from caliber.model.errors import BudgetTooSmall
@@ -106,12 +106,13 @@ def fill(
     numbers, groups, marks = (ranked[name].take(considered[spoken]) for name in (TURN_NUMBER, GROUP, MARK))
     turns = SpokenTurns(spoken, numbers, groups, marks, cost[spoken])
     conversation = ShownTurns(state, turns, max_tokens)
-    ordinals, covered = ranked[ORDINAL].take(considered), ranked[TURN_NUMBER].take(considered)
+    covered = ranked[TURN_NUMBER].take(considered)
+    repeats = TurnRepeats.of(state, ranked[ORDINAL].take(considered), covered)
     spare, closed = 0, frozenset[int]()
     if plan.by_rank:
-        closed = _fill_by_priority(state, conversation, ordinals, covered)
+        closed = _fill_by_priority(state, conversation, repeats, covered)
     else:
-        spare = _fill_by_shares(state, conversation, ordinals, covered, opening, max_tokens)
+        spare = _fill_by_shares(state, conversation, repeats, covered, opening, max_tokens)
     _close(state)
     lacking = _lacking(state, ranked.parts[:, considered]) if state.used == 0 else []
     if lacking:
@@ -144,7 +145,7 @@ def fill(
 
 
 def _fill_by_priority(
-    state: Filling, conversation: ShownTurns, ordinals: NDArray[np.int64], covered: NDArray[np.int64]
+    state: Filling, conversation: ShownTurns, repeats: TurnRepeats, covered: NDArray[np.int64]
 ) -> frozenset[int]:
     """Fill section after section; return those whose turn came when the window was as good as full (C-218)."""
     plan, late = state.plan, set()
@@ -154,7 +155,7 @@ def _fill_by_priority(
         if section is plan.user:
             conversation.enter_must()
             conversation.begin()
-            conversation.drop_repeated(ordinals, covered)
+            conversation.drop_repeated(repeats)
             _drop_covered(state, conversation, covered)
         elif state.used >= plan.config.assembly.fill_ratio * state.full and section.source != SYSTEM:
             late.add(section.index)
@@ -170,7 +171,7 @@ def _fill_by_priority(
 def _fill_by_shares(
     state: Filling,
     conversation: ShownTurns,
-    ordinals: NDArray[np.int64],
+    repeats: TurnRepeats,
     covered: NDArray[np.int64],
     opening: int,
     max_tokens: int,
@@ -187,7 +188,7 @@ def _fill_by_shares(
     state.total += opening - conversation.opening_day()
     _drop_covered(state, conversation, covered)
     _fill_history(state, conversation)
-    conversation.drop_repeated(ordinals, covered)
+    conversation.drop_repeated(repeats)
     waiting = np.flatnonzero(state.decided == CONSIDERED)
     # Text before the conversation must not change with the query; rules share strictly by priority.
     ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
@@ -200,11 +201,11 @@ def _fill_by_shares(
     _fill_following(state, following)
     _cut_best(state, following)
     state.total += held
-    _fill_told(state, told.tolist(), ordinals, held)
+    _fill_told(state, told.tolist(), repeats, held)
     state.total += spare
     if conversation.evicted and plan.earlier is not None:
-        conversation.enter_earlier(ordinals, covered)
-    _fill_told(state, told.tolist(), ordinals, most)
+        conversation.enter_earlier(repeats)
+    _fill_told(state, told.tolist(), repeats, most)
     for place in (place for place in told.tolist() if state.codes[place] == CONSIDERED and state.fits(place, 0)):
         state.codes[place] = EXCLUDED_SECTION_BUDGET
     state.take(following if conversation.full else waiting.tolist())
@@ -246,12 +247,12 @@ def _fill_about(state: Filling, section: SectionPlan) -> None:
             state.codes[place] = EXCLUDED_SECTION_BUDGET
 
 
-def _fill_told(state: Filling, places: list[int], ordinals: NDArray[np.int64], limit: int) -> None:
+def _fill_told(state: Filling, places: list[int], repeats: TurnRepeats, limit: int) -> None:
     """Include messages that no query asks for, but those that are recalled, up to a length of their section."""
     for place in places:
         if state.codes[place] != CONSIDERED:
             continue
-        copies = np.flatnonzero((state.sources == PASSAGE) & (ordinals == ordinals[place])).tolist()
+        copies = repeats.passages_of([place])
         if any(state.codes[copy] == INCLUDED for copy in copies):
             state.codes[place] = EXCLUDED_SHOWN
         elif state.admit(place, limit):

@@ -49,18 +49,19 @@ class SpokenTurns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Repeats:
+class TurnRepeats:
     """The recalled copies of turns of the conversation, and the records with all of their words in one turn."""
 
     ordinals: list[int]
     covered: list[int]
+    """By place: the number of a turn; of a record one more than that of the turn with all its words, else 0."""
     copies: dict[int, list[int]]
     """The places of recalled turns by ordinal."""
     records: dict[int, list[int]]
     """The places of records by one more than the number of their turn."""
 
     @classmethod
-    def of(cls, state: Filling, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> _Repeats:
+    def of(cls, state: Filling, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> TurnRepeats:
         passages = np.flatnonzero(state.sources == PASSAGE)
         records = np.flatnonzero(~np.isin(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (covered > 0))
         return cls(ordinals.tolist(), covered.tolist(), _by(ordinals, passages), _by(covered, records))
@@ -227,7 +228,7 @@ class ShownTurns:
         inside = (INCLUDED, INCLUDED_TRUNCATED)
         return [place for place in self._turns.places.tolist() if state.codes[place] in inside and state.day[place]]
 
-    def enter_earlier(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
+    def enter_earlier(self, repeats: TurnRepeats) -> None:
         """Fill unused room with the turns before the first one, newest first; recalled copies of them leave.
 
         Those before the last user message stand behind the prefix, as the room depends on the query. A call and its
@@ -238,7 +239,6 @@ class ShownTurns:
         left = turns.places[self._rest]
         left = left[state.decided[left] != INCLUDED]
         groups = turns.groups[np.isin(turns.places, left)]
-        repeats = _Repeats.of(state, ordinals, covered)
         first, opening_day, days = math.inf, 0, any(state.day_lines)
         older = [place for place in self._dated() if state.section[place] == plan.user.index] if days else ()
         day = state.day[older[-1]] if older else 0
@@ -324,14 +324,10 @@ class ShownTurns:
             )
         return math.inf if first is None else first
 
-    def drop_repeated(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
-        """Drop the recalled turns, and the records, that the conversation repeats, whether they entered or not.
-
-        ``covered`` has one more than the number of the turn with all words of a record.
-        """
+    def drop_repeated(self, repeats: TurnRepeats) -> None:
+        """Drop the recalled turns, and the records, that the conversation repeats, whether they entered or not."""
         state = self._state
         inside = entered(state.decided)
-        repeats = _Repeats.of(state, ordinals, covered)
         for place in repeats.of_turns(inside[state.sources[inside] == SPOKEN].tolist()):
             state.drop(place, EXCLUDED_SHOWN)
 
