@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -192,15 +192,33 @@ BATCH_ROWS: Final = 1_000
 """Rows that are indexed or compared at once."""
 
 
-def pages(
-    session: StatementSession, plans: Mapping[str, RelationPlans], relations: Iterable[Relation]
-) -> Iterator[tuple[Relation, list[Row]]]:
-    """Yield all rows of some relations, a page at a time."""
+def text_tables(relations: Iterable[Relation], state: FullTextState | None) -> list[str]:
+    """Return the prefixes of all tables of an index, also of memories unknown to this process."""
+    codes = () if state is None else state.memories
+    names = [text_table(relation) for relation in relations]
+    return list(dict.fromkeys([*names, *(text_table_of(code) for code in codes)]))
+
+
+def index_all(
+    session: StatementSession,
+    plans: Mapping[str, RelationPlans],
+    relations: Sequence[Relation],
+    enter: Callable[[Relation, Sequence[Row]], int],
+    progress: Progress,
+) -> int:
+    """Index every record of some relations, a page at a time; return the number of texts.
+
+    ``enter`` indexes rows and returns how many of them have a text.
+    """
+    done = held = 0
+    total = sum(int(session.run(plans[relation.name].count, ())[0][0]) for relation in relations)
     for relation in relations:
         last = -1
         while rows := session.run(plans[relation.name].page, (last, BATCH_ROWS)):
-            yield relation, rows
+            done, held = done + len(rows), held + enter(relation, rows)
+            progress("indexing words", done, total)
             last = last_of(rows, last)
+    return held
 
 
 # --- statements -----------------------------------------------------------------------------------

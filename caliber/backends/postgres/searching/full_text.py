@@ -9,6 +9,7 @@ Source: K-170, K-171; docs/decisions/0081.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -31,11 +32,10 @@ from caliber.storage.sql.full_text import (
     TextEntry,
     TextIndexer,
     differences,
+    index_all,
     memories_of,
     packed_memories,
-    pages,
-    text_table,
-    text_table_of,
+    text_tables,
     to_index,
     unindexed,
     unpacked_memories,
@@ -125,12 +125,12 @@ class FullTextWriter:
         connection.later(plan.forget, (_texts(digests), dump_json(hashes)))
         self.enter(connection, indexer, relation, texts)
 
-    def enter(self, connection: PgConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> None:
-        """Index rows that have no entry, with the next statement."""
+    def enter(self, connection: PgConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> int:
+        """Index rows that have no entry, with the next statement; return how many have a text."""
         made = zip(rows, indexer.entries(relation, rows), strict=True)
         found: list[tuple[int, TextEntry]] = [(row[0], entry) for row, entry in made if entry is not None]
         if not found:
-            return
+            return 0
         parameters = (
             _texts(ordinal for ordinal, _ in found),
             _texts(entry.terms for _, entry in found),
@@ -138,6 +138,7 @@ class FullTextWriter:
             dump_json([entry.tokens for _, entry in found]),
         )
         connection.later(kind_plans(relation, self._dialect).enter, parameters)
+        return len(found)
 
 
 def _texts(numbers: Iterable[int]) -> str:
@@ -189,9 +190,7 @@ class PostgresFullText:
 
     def _drop(self, state: FullTextState | None) -> tuple[str, str]:
         """Return the statements that drop an index, also of memories unknown to this process."""
-        names = [text_table(relation) for relation in self._texts]
-        names += [text_table_of(code) for code in (() if state is None else state.memories)]
-        return drop_texts(dict.fromkeys(names), self._dialect), self._own.forget_all
+        return drop_texts(text_tables(self._texts, state), self._dialect), self._own.forget_all
 
     def rebuild(self, indexer: TextIndexer, progress: Progress = unheard, *, unless_there: bool = False) -> int:
         def work(connection: PgConnection) -> int:
@@ -203,13 +202,8 @@ class PostgresFullText:
             check_indexed(connection, self._plans, self._texts)
             connection.exchange(*(simple(text) for text in (*self._drop(state), *plans.create)))
             connection.run(plans.begin, (indexer.name, packed_memories(memories_of(self._texts))))
-            done = held = 0
-            total = sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
-            for relation, rows in pages(connection, self._plans, self._texts):
-                indexed = [row for row in rows if indexer.digest(relation, row) is not None]
-                self._writer.enter(connection, indexer, relation, indexed)
-                done, held = done + len(rows), held + len(indexed)
-                progress("indexing words", done, total)
+            enter = functools.partial(self._writer.enter, connection, indexer)
+            held = index_all(connection, self._plans, self._texts, enter, progress)
             connection.flush()
             return held
 

@@ -30,11 +30,11 @@ from caliber.storage.sql.full_text import (
     TextEntry,
     TextIndexer,
     differences,
+    index_all,
     memories_of,
     packed_memories,
-    pages,
     text_table,
-    text_table_of,
+    text_tables,
     to_index,
     unindexed,
     unpacked_memories,
@@ -184,11 +184,14 @@ class FullTextWriter:
         _index(connection, indexer, relation, fresh)
 
 
-def _index(connection: SqliteConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> None:
-    of = _of(relation)
+def _index(connection: SqliteConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> int:
+    """Index rows; return how many have a text."""
+    of, indexed = _of(relation), 0
     for row, entry in zip(rows, indexer.entries(relation, rows), strict=True):
         if entry is not None:
             _put(connection, of, row, entry)
+            indexed += 1
+    return indexed
 
 
 class SqliteFullText:
@@ -230,9 +233,7 @@ class SqliteFullText:
 
     def _drop(self, state: FullTextState | None) -> tuple[str, ...]:
         """Return the statements that drop an index, also of memories unknown to this process."""
-        names = [text_table(relation) for relation in self._texts]
-        names += [text_table_of(code) for code in (() if state is None else state.memories)]
-        tables = (line for name in dict.fromkeys(names) for line in drop_texts(name))
+        tables = (line for name in text_tables(self._texts, state) for line in drop_texts(name))
         return (*tables, "DROP TABLE IF EXISTS text_state")
 
     def _announced(self, connection: SqliteConnection, statements: Sequence[str]) -> None:
@@ -251,14 +252,8 @@ class SqliteFullText:
             create = (line for relation in self._texts for line in create_texts(text_table(relation)))
             self._announced(connection, (*self._drop(state), _STATE, *create))
             connection.run(_BEGIN, (indexer.name, packed_memories(memories_of(self._texts))))
-            done = held = 0
-            total = sum(connection.run(self._plans[relation.name].count, ())[0][0] for relation in self._texts)
-            for relation, rows in pages(connection, self._plans, self._texts):
-                indexed = [row for row in rows if indexer.digest(relation, row) is not None]
-                _index(connection, indexer, relation, indexed)
-                done, held = done + len(rows), held + len(indexed)
-                progress("indexing words", done, total)
-        return held
+            enter = functools.partial(_index, connection, indexer)
+            return index_all(connection, self._plans, self._texts, enter, progress)
 
     def check(self, indexer: TextIndexer) -> list[str]:
         with self._read() as connection:
