@@ -145,9 +145,13 @@ class Candidates:
         if vector is None or space is None:
             return
         for kind, ordinals in self._ordinals.items():
+            every: list[bytes] | None = None
             for filters in self._filters[kind]:
                 found = self._by_index(kind, filters, space, vector)
-                ordinals.update(self._compared(kind, filters, space, vector) if found is None else found)
+                if found is None:
+                    every = self._compared(kind, space, vector) if every is None else every
+                    found = self._met(kind, filters, every)
+                ordinals.update(found)
 
     def _by_index(
         self, kind: str, filters: Filters, space: EmbeddingSpace, query: NDArray[np.float32]
@@ -161,8 +165,8 @@ class Candidates:
         order = np.argsort(_distances([row[3] for row in rows], query, space), kind="stable")
         return list(dict.fromkeys(rows[at][1] for at in order.tolist()))[: self._limit]
 
-    def _compared(self, kind: str, filters: Filters, space: EmbeddingSpace, query: NDArray[np.float32]) -> list[int]:
-        """Return the nearest records of a kind, by all its vectors: the nearest are looked up until enough are seen."""
+    def _compared(self, kind: str, space: EmbeddingSpace, query: NDArray[np.float32]) -> list[bytes]:
+        """Return the keys of all records of a kind with a vector, the nearest first."""
         keys: list[bytes] = []
         distances = [np.zeros(0, np.float32)]
         last = -1
@@ -171,15 +175,19 @@ class Candidates:
             distances.append(_distances([row[2] for row in rows], query, space))
             last = last_of(rows, last)
         order = np.argsort(np.concatenate(distances), kind="stable")
-        found: dict[int, None] = {}
+        return list(dict.fromkeys(keys[at] for at in order.tolist()))
+
+    def _met(self, kind: str, filters: Filters, keys: list[bytes]) -> list[int]:
+        """Return the first of some records that may be seen and meet a filter: looked up until there are enough."""
+        found: list[int] = []
         start, count = 0, self._limit
-        while start < len(order) and len(found) < self._limit:
-            some = list(dict.fromkeys(keys[at] for at in order[start : start + count].tolist()))
+        while start < len(keys) and len(found) < self._limit:
+            some = keys[start : start + count]
             met = self.ask(f"met_{kind}", _hex(some), *self._seen_at(kind), len(some), *filters)
             ordinal_of = {key: ordinal for ordinal, key in met}
-            found.update((ordinal_of[key], None) for key in some if key in ordinal_of)
+            found += [ordinal_of[key] for key in some if key in ordinal_of]
             start, count = start + count, _MORE_CHECKED * count
-        return list(found)[: self._limit]
+        return found[: self._limit]
 
     def _beside(self) -> None:
         """Add the records that stand beside those found, as far as they lend or are linked."""

@@ -241,7 +241,7 @@ def _across(sql: SearchSpelling) -> dict[str, str]:
         "search.edges_of": (
             f"SELECT {_row('edge', 'l')} FROM {edge} AS l WHERE l.removed_at IS NULL AND l.ordinal IN"
             f" (SELECT ordinal FROM {edge} WHERE source_id IN ({sql.ids(1)})"
-            f" UNION SELECT ordinal FROM {edge} WHERE target_id IN ({sql.ids(1)}))"
+            f" UNION SELECT ordinal FROM {edge} WHERE target_id IN ({sql.ids(1)})) ORDER BY l.ordinal"
         ),
     }
 
