@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from harness.peers import peer
 from harness.scale import usual
 from harness.writers import per_second
 from support.inspection import inspect
+from support.local_server import free_port
 
 import caliber
 from caliber.api.caliber import Caliber
@@ -70,13 +70,6 @@ def opening() -> Iterator[ExitStack]:
 
 
 # --- the peer that answers from memory over a socket ------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")
