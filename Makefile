@@ -159,8 +159,8 @@ lint-python: setup
 	@$(PY) -m mypy
 	$(SAY) 'lines of each room, within its budget'
 	@$(PY) tools/budgets.py
-	$(SAY) 'layers, links and lines of documents'
-	@$(PYTEST) -q tests/house/test_layers.py tests/house/test_links.py
+	$(SAY) 'layers, links and lines of documents, functions that a call runs'
+	@$(PYTEST) -q tests/house/test_layers.py tests/house/test_links.py tests/api/test_calls.py
 	$(SAY) 'the tables of the grammar are up to date'
 	@$(PY) tools/gen_tables.py --check
 	$(SAY) 'the asynchronous face is that of the synchronous classes'

@@ -40,7 +40,7 @@ def test_planted_excess_is_found(kind: str, tmp_path: Path) -> None:
     table = tmp_path / "table.toml"
     rooms = {"all": 5_000 if kind == "a folder" else 220, "search": 100, "context": 100}
     rooms |= {"big": 4_000} if kind == "a folder" else {"api": 30} if kind == "all" else {}
-    table.write_text("".join(f"{room} = {most}\n" for room, most in rooms.items()))
+    table.write_text("[lines]\n" + "".join(f"{room} = {most}\n" for room, most in rooms.items()))
     done = check(tmp_path / "package", table)
     lines = done.stderr.splitlines()
     if not expected:
@@ -56,7 +56,7 @@ def test_a_long_file_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "search").mkdir()
     (tmp_path / "search" / "x.py").write_text("\n" * 401)
     table = tmp_path / "table.toml"
-    table.write_text("all = 500\nsearch = 500\n")
+    table.write_text("[lines]\nall = 500\nsearch = 500\n")
     done = check(tmp_path, table)
     assert done.returncode == 0
     assert "1 files of more than 400 lines" in done.stdout
