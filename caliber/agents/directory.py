@@ -1,4 +1,4 @@
-"""The registry of agents as the workspace's tasks need it: ``caliber.workspace.agents.AgentDirectory``."""
+"""The registry of agents as the workspace's to-dos need it: ``caliber.workspace.agents.AgentDirectory``."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Agents:
     def set_lifecycle(self, lifecycle: AgentLifecycle | str, agent: str | EntityRef) -> Agent:
         """Make an agent active, hibernated or archived, and return it; only active agents act.
 
-        An archived agent gives its tasks of the workspace back: other agents may claim them.
+        An archived agent gives its to-dos of the workspace back: other agents may claim them.
 
         Raises: InputError kinds; NotRegistered; PermissionDenied unless the principal is the application or an admin.
         """

@@ -90,15 +90,7 @@ from caliber.model.trajectory import (
 from caliber.model.trust import TrustLabel
 from caliber.model.window_diff import WindowDiff
 from caliber.model.windows import ContextWindow, SearchResult
-from caliber.model.workspace import (
-    CalendarEvent,
-    Occurrence,
-    WorkKind,
-    WorkPriority,
-    WorkspaceTask,
-    WorkspaceValue,
-    WorkStatus,
-)
+from caliber.model.workspace import CalendarEvent, Occurrence, Todo, TodoKind, TodoPriority, TodoStatus, WorkspaceValue
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.maintain.integrity import Finding
@@ -111,7 +103,7 @@ class AsyncFacets(AsyncFace):
 
     @property
     def agents(self) -> AsyncAgents:
-        """Several agents in one store: their locks. See ``Caliber.agents``."""
+        """Several agents in one store: registry, locks, messages, delegation, handoff. See ``Caliber.agents``."""
 
     @property
     def artifacts(self) -> AsyncArtifacts:
@@ -135,7 +127,7 @@ class AsyncFacets(AsyncFace):
 
     @property
     def workspace(self) -> AsyncWorkspace:
-        """The workspace of the agents: values under keys, tasks to do, a calendar. See ``Caliber.workspace``."""
+        """The workspace of the agents: values under keys, to-dos, a calendar. See ``Caliber.workspace``."""
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -908,8 +900,8 @@ class AsyncWorkspace(AsyncFace):
         """JSON values under keys. See ``Workspace.values``."""
 
     @property
-    def tasks(self) -> AsyncWorkspaceTasks:
-        """Work to do: of a user, or shared out among agents. See ``Workspace.tasks``."""
+    def todos(self) -> AsyncTodos:
+        """Work to do: of a user, or shared out among agents. See ``Workspace.todos``."""
 
     @property
     def calendar(self) -> AsyncCalendar:
@@ -1606,24 +1598,24 @@ class AsyncValues(AsyncWatching):
         See ``Values.list``.
         """
 
-class AsyncWorkspaceTasks(AsyncFace):
-    """``WorkspaceTasks`` with ``async`` methods."""
+class AsyncTodos(AsyncFace):
+    """``Todos`` with ``async`` methods."""
 
     async def add(
         self,
         title: str,
         *,
         description: str = "",
-        kind: WorkKind | str | None = None,
-        priority: WorkPriority | str = WorkPriority.MEDIUM,
+        kind: TodoKind | str | None = None,
+        priority: TodoPriority | str = TodoPriority.MEDIUM,
         due_at: datetime | None = None,
         scheduled_at: datetime | None = None,
         parent: Id | None = None,
         depends_on: Sequence[Id] = (),
         user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
-    ) -> WorkspaceTask:
-        """Add a pending task that no agent is assigned to, and return it. See ``WorkspaceTasks.add``."""
+    ) -> Todo:
+        """Add a pending to-do that no agent is assigned to, and return it. See ``Todos.add``."""
 
     async def update(
         self,
@@ -1631,79 +1623,74 @@ class AsyncWorkspaceTasks(AsyncFace):
         *,
         title: str | EllipsisType = ...,
         description: str | EllipsisType = ...,
-        priority: WorkPriority | str | EllipsisType = ...,
+        priority: TodoPriority | str | EllipsisType = ...,
         due_at: datetime | EllipsisType | None = ...,
         scheduled_at: datetime | EllipsisType | None = ...,
         parent: Id | EllipsisType | None = ...,
         user: str | EntityRef | None = None,
         version: int | None = None,
-    ) -> WorkspaceTask:
-        """Change a task, and return it as stored; fields that are left out stay, None clears one.
+    ) -> Todo:
+        """Change a to-do, and return it as stored; fields that are left out stay, None clears one.
 
-        See ``WorkspaceTasks.update``.
+        See ``Todos.update``.
         """
 
     async def claim(
         self, id: Id | None = None, *, agent: str | EntityRef | None = None, user: str | EntityRef | None = None
-    ) -> WorkspaceTask | None:
-        """Take an unassigned task for an agent, and begin it; of several agents that try, one gets it.
+    ) -> Todo | None:
+        """Take an unassigned to-do for an agent, and begin it; of several agents that try, one gets it.
 
-        See ``WorkspaceTasks.claim``.
+        See ``Todos.claim``.
         """
 
     async def assign(
         self, id: Id, agent: str | EntityRef | None, *, user: str | EntityRef | None = None, version: int | None = None
-    ) -> WorkspaceTask:
-        """Assign a task to an agent, another one than before too; None takes it from its agent.
+    ) -> Todo:
+        """Assign a to-do to an agent, another one than before too; None takes it from its agent.
 
-        See ``WorkspaceTasks.assign``.
+        See ``Todos.assign``.
         """
 
-    async def start(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> WorkspaceTask:
-        """Begin a task that is assigned, or a user's own. See ``WorkspaceTasks.start``."""
+    async def start(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> Todo:
+        """Begin a to-do that is assigned, or a user's own. See ``Todos.start``."""
 
-    async def complete(
-        self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None
-    ) -> WorkspaceTask:
-        """Note that a task is done: those that wait for it alone are ready then. See ``WorkspaceTasks.complete``."""
+    async def complete(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> Todo:
+        """Note that a to-do is done: those that wait for it alone are ready then. See ``Todos.complete``."""
 
-    async def cancel(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> WorkspaceTask:
-        """End a task that need not be done; those that wait for it stay waiting. See ``WorkspaceTasks.cancel``."""
+    async def cancel(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> Todo:
+        """End a to-do that need not be done; those that wait for it stay waiting. See ``Todos.cancel``."""
 
-    async def reopen(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> WorkspaceTask:
-        """Let a task that was completed or cancelled be pending again, without an agent.
-
-        See ``WorkspaceTasks.reopen``.
-        """
+    async def reopen(self, id: Id, *, user: str | EntityRef | None = None, version: int | None = None) -> Todo:
+        """Let a to-do that was completed or cancelled be pending again, without an agent. See ``Todos.reopen``."""
 
     async def depend(self, id: Id, on: Id, *, user: str | EntityRef | None = None) -> bool:
-        """Let a task wait for another one; return False if it does already. See ``WorkspaceTasks.depend``."""
+        """Let a to-do wait for another one; return False if it does already. See ``Todos.depend``."""
 
     async def release(self, id: Id, on: Id, *, user: str | EntityRef | None = None) -> bool:
-        """Let a task no longer wait for another one; return False if it did not. See ``WorkspaceTasks.release``."""
+        """Let a to-do no longer wait for another one; return False if it did not. See ``Todos.release``."""
 
-    async def dependencies(self, id: Id, *, user: str | EntityRef | None = None) -> list[WorkspaceTask]:
-        """Return the tasks that a task waits for, done or not, as far as the principal may see them.
+    async def dependencies(self, id: Id, *, user: str | EntityRef | None = None) -> list[Todo]:
+        """Return the to-dos that a to-do waits for, done or not, as far as the principal may see them.
 
-        See ``WorkspaceTasks.dependencies``.
+        See ``Todos.dependencies``.
         """
 
-    async def get(self, id: Id, *, user: str | EntityRef | None = None) -> WorkspaceTask:
-        """Return a task. See ``WorkspaceTasks.get``."""
+    async def get(self, id: Id, *, user: str | EntityRef | None = None) -> Todo:
+        """Return a to-do. See ``Todos.get``."""
 
     async def list(
         self,
         *,
-        status: WorkStatus | str | None = None,
+        status: TodoStatus | str | None = None,
         agent: str | EntityRef | None = None,
         parent: Id | None = None,
         ready: bool = False,
         user: str | EntityRef | None = None,
         limit: int = 100,
-    ) -> list[WorkspaceTask]:
-        """Return the tasks that are still to do, or those of one status: the most urgent first, then the oldest.
+    ) -> list[Todo]:
+        """Return the to-dos that are still to do, or those of one status: the most urgent first, then the oldest.
 
-        See ``WorkspaceTasks.list``.
+        See ``Todos.list``.
         """
 
 class AsyncCalendar(AsyncFace):

@@ -58,7 +58,7 @@ class Facets:
 
     @property
     def agents(self) -> Agents:
-        """Several agents in one store: their locks."""
+        """Several agents in one store: registry, locks, messages, delegation, handoff."""
         return Agents(self._engine, self._principal, self._tasks)
 
     @property
@@ -89,7 +89,7 @@ class Facets:
 
     @property
     def workspace(self) -> Workspace:
-        """The workspace of the agents: values under keys, tasks to do, a calendar."""
+        """The workspace of the agents: values under keys, to-dos, a calendar."""
         from caliber.workspace.facet import Workspace  # most processes use no workspace
 
         directory = functools.partial(_directory, self._engine, self._principal)

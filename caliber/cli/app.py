@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "agents": ("caliber.cli.team.agents:agents", "List agents, change their status, fail and retire them."),
     "locks": ("caliber.cli.team.locks:locks", "List locks between agents, and break one."),
     "messages": ("caliber.cli.team.messages:messages", "List messages between agents, and deliver them again."),
-    "tasks": ("caliber.cli.team.tasks:tasks", "List tasks that agents share, assign, release and cancel them."),
+    "todos": ("caliber.cli.team.todos:todos", "List to-dos that agents share, assign, release and cancel them."),
     "conflicts": ("caliber.cli.memory.conflicts:conflicts", "List and resolve contradictions between records."),
     "policies": ("caliber.cli.memory.policies:policies", "List policies and their next run times."),
     "stats": ("caliber.cli.stats:stats", "Show the contents of the store and their sizes."),

@@ -166,7 +166,7 @@ _SHOWN_BY: Final = {
     "embedding_spaces": "db spaces",
     "agents": "agents list",
     "agent_messages": "messages list",
-    "tasks": "tasks list",
+    "todos": "todos list",
 }
 
 

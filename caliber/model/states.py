@@ -14,7 +14,7 @@ from caliber.model.agents.registry import AgentStatus
 from caliber.model.errors import InvalidStateTransition
 from caliber.model.pcp import ConflictStatus
 from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
-from caliber.model.workspace import WorkStatus
+from caliber.model.workspace import TodoStatus
 
 __all__ = ["AGENT", "CONFLICT", "DELEGATION", "HANDOFF", "SCOPE", "TRAJECTORY", "AgentStatus", "StateMachine"]
 
@@ -81,10 +81,10 @@ AGENT = StateMachine(
         AgentStatus, idle="active failed", active="idle blocked failed", blocked="active idle failed", failed="idle"
     ),
 )
-WORKSPACE_TASK = StateMachine(
-    "task",
+TODO = StateMachine(
+    "todo",
     _edges(
-        WorkStatus,
+        TodoStatus,
         pending="in_progress completed cancelled",
         in_progress="pending completed cancelled",
         completed="pending",

@@ -1,1 +1,1 @@
-"""Workspace that the agents of a store share: values under keys, tasks to do, and a calendar."""
+"""Workspace that the agents of a store share: values under keys, to-dos, and a calendar."""

@@ -1,4 +1,4 @@
-"""Protocol of the registry of agents, as tasks need it; the room of agents, further down, hands it in."""
+"""Protocol of the registry of agents, as to-dos need it; the room of agents, further down, hands it in."""
 
 from __future__ import annotations
 

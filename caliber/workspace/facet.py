@@ -1,4 +1,4 @@
-"""Facet ``memory.workspace``: values, tasks and the calendar that the agents of a store share."""
+"""Facet ``memory.workspace``: values, to-dos and the calendar that the agents of a store share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caliber.search.service import Searching
 if TYPE_CHECKING:
     from caliber.workspace.agents import AgentDirectory
     from caliber.workspace.calendar import Calendar
-    from caliber.workspace.tasks import WorkspaceTasks
+    from caliber.workspace.todos import Todos
     from caliber.workspace.values import Values
 
 
@@ -35,11 +35,11 @@ class Workspace:
         return Values(self._engine, self._principal)
 
     @property
-    def tasks(self) -> WorkspaceTasks:
+    def todos(self) -> Todos:
         """Work to do: of a user, or shared out among agents."""
-        from caliber.workspace.tasks import WorkspaceTasks  # most processes use no workspace
+        from caliber.workspace.todos import Todos  # most processes use no workspace
 
-        return WorkspaceTasks(self._engine, self._principal, self._searching, self._agents())
+        return Todos(self._engine, self._principal, self._searching, self._agents())
 
     @property
     def calendar(self) -> Calendar:

@@ -1,4 +1,4 @@
-"""Rights on tasks and events of the calendar: those of a user are that user's, the others everybody's.
+"""Rights on to-dos and events of the calendar: those of a user are that user's, the others everybody's.
 
 A list of readers, as notes have it, limits who sees a record. Source: P-042, P-045, C-422.
 """

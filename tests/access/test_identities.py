@@ -270,11 +270,11 @@ def test_the_agent_that_works_on_a_task_is_renamed(memory: Any) -> None:
 
 def test_tasks_and_events_of_merged_users_are_theirs(memory: Any) -> None:
     guest, maria = memory.acting_as(Principal.user("guest-17")), memory.acting_as(Principal.user(MARIA))
-    task = guest.workspace.tasks.add("buy a bike")
+    task = guest.workspace.todos.add("buy a bike")
     event = guest.workspace.calendar.add("the race", datetime(2026, 5, 3, tzinfo=UTC))
     report = memory.identities.merge("guest-17", MARIA)
-    assert (report.records, report.remaining) == ({"task": 1, "calendar_event": 1}, 0)
-    assert maria.workspace.tasks.get(task.task_id).user_id == EntityRef.user(MARIA).id
+    assert (report.records, report.remaining) == ({"todo": 1, "calendar_event": 1}, 0)
+    assert maria.workspace.todos.get(task.todo_id).user_id == EntityRef.user(MARIA).id
     assert maria.workspace.calendar.get(event.event_id).user_id == EntityRef.user(MARIA).id
 
 

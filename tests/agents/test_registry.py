@@ -238,11 +238,11 @@ def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(
 def test_unknown_agents_use_no_workspace_and_no_task_where_registration_is_required(open_store: Opened) -> None:
     memory = open_store(agents__registration="required")
     planner = memory.acting_as(Principal.agent("planner"))
-    value, task = memory.workspace.values.set("release", 1), memory.workspace.tasks.add("review")
+    value, task = memory.workspace.values.set("release", 1), memory.workspace.todos.add("review")
     run = memory.start_trajectory("ship", initiator=EntityRef.agent("planner"))
     scope = memory.current_scope(run.trajectory_id)
     assert scope is not None
-    values, tasks, calendar = planner.workspace.values, planner.workspace.tasks, planner.workspace.calendar
+    values, tasks, calendar = planner.workspace.values, planner.workspace.todos, planner.workspace.calendar
     calls: list[Callable[[], Any]] = [
         lambda: values.get("release"),
         lambda: values.set("release", 2),
@@ -250,10 +250,10 @@ def test_unknown_agents_use_no_workspace_and_no_task_where_registration_is_requi
         values.list,
         lambda: values.watch(timeout_ms=1),
         lambda: tasks.add("more"),
-        lambda: tasks.get(task.task_id),
+        lambda: tasks.get(task.todo_id),
         tasks.list,
         tasks.claim,
-        lambda: tasks.complete(task.task_id),
+        lambda: tasks.complete(task.todo_id),
         lambda: calendar.add("launch", starts_at=task.created_at),
         planner.start_session,
         lambda: planner.start_trajectory("mine"),
@@ -267,11 +267,11 @@ def test_unknown_agents_use_no_workspace_and_no_task_where_registration_is_requi
         with pytest.raises(NotRegistered, match="register it"):
             call()
     assert memory.workspace.values.get("release") == value
-    assert memory.workspace.tasks.list() == [task]
+    assert memory.workspace.todos.list() == [task]
     assert planner.current_scope(run.trajectory_id) == scope
     planner.agents.register()
     assert values.set("release", 2).value == 2
-    assert tasks.claim().task_id == task.task_id
+    assert tasks.claim().todo_id == task.todo_id
     assert planner.append_turn(scope.scope_id, role="assistant", content="hello").text == "hello"
     assert memory.acting_as(Principal.user("maria")).start_trajectory("hers").status == "active"
 

@@ -176,8 +176,8 @@ class World:
         return (lambda: ada.accept(key)), (lambda: ada.reject(key, reason="busy"))
 
     def workspace_task(self) -> tuple[Call, Call]:
-        key = self.memory.workspace.tasks.add(f"t{next(self._numbers)}").task_id
-        ada, bob = self.team.ada.workspace.tasks, self.team.bob.workspace.tasks
+        key = self.memory.workspace.todos.add(f"t{next(self._numbers)}").todo_id
+        ada, bob = self.team.ada.workspace.todos, self.team.bob.workspace.todos
         return (lambda: ada.claim(key)), (lambda: bob.claim(key))
 
     def version(self) -> tuple[Call, Call]:

@@ -37,7 +37,7 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     assert list(rows) == [
         "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "agent", "agent_group", "group_member",
         "note", "person_fact", "usage", "edge",
-        "conflict", "embedding_cache", "delegation", "handoff", "workspace_value", "task", "task_dependency",
+        "conflict", "embedding_cache", "delegation", "handoff", "workspace_value", "todo", "todo_dependency",
         "calendar_event", "identity", "access_grant",
     ]  # fmt: skip
     assert rows["turn"] == 2

@@ -256,7 +256,7 @@ def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
         (
             {"query": "box", "expected": "parcel"},
             "not_searchable",
-            "search finds note, artifact, turn, scope, task, place",
+            "search finds note, artifact, turn, scope, todo, place",
         ),
     )
     misses = world.eval(*(question for question, _, _ in wanted))["misses"]

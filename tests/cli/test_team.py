@@ -1,4 +1,4 @@
-"""``caliber agents``, ``locks``, ``messages`` and ``tasks``: looking and mending, on every database."""
+"""``caliber agents``, ``locks``, ``messages`` and ``todos``: looking and mending, on every database."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_agents_are_listed_and_shown(store: package.Caliber) -> None:
     goal = planner.start_trajectory("plan a trip")
     planner.agents.delegations.delegate("find a train", parent=goal.trajectory_id, to="scout")
     planner.agents.locks.acquire("itinerary")
-    task = store.workspace.tasks.add("book seats")
-    planner.workspace.tasks.claim(task.task_id)
+    task = store.workspace.todos.add("book seats")
+    planner.workspace.todos.claim(task.todo_id)
     shown = caliber_json("agents", "show", "planner")["agent"]
     assert [each["resource"] for each in shown["locks"]] == ["itinerary"]
     assert [(each["from"], each["to"], each["status"]) for each in shown["delegations"]] == [
         ("planner", "scout", "pending")
     ]
-    assert [each["title"] for each in shown["tasks"]] == ["book seats"]
+    assert [each["title"] for each in shown["todos"]] == ["book seats"]
     assert [each["goal"] for each in shown["works_on"]] == ["plan a trip"]
     text = caliber("agents", "show", "planner").stdout
     parts = ("delegates to worker", "plan a trip", "holds itinerary, exclusive", "planner to scout")
@@ -128,29 +128,29 @@ def test_locks_are_listed_with_who_waits_and_broken(store: package.Caliber) -> N
 
 @needs("reopen")
 def test_tasks_are_listed_and_mended(store: package.Caliber) -> None:
-    first = store.workspace.tasks.add("choose a date")
-    task = store.workspace.tasks.add("book seats", description="two", priority="high", depends_on=[first.task_id])
-    listed = caliber_json("tasks", "list")["tasks"]
+    first = store.workspace.todos.add("choose a date")
+    task = store.workspace.todos.add("book seats", description="two", priority="high", depends_on=[first.todo_id])
+    listed = caliber_json("todos", "list")["todos"]
     assert [(each["title"], each["agent"]) for each in listed] == [("book seats", None), ("choose a date", None)]
-    assert [each["title"] for each in caliber_json("tasks", "list", "--ready")["tasks"]] == ["choose a date"]
-    shown = caliber_json("tasks", "show", str(task.task_id))["task"]
+    assert [each["title"] for each in caliber_json("todos", "list", "--ready")["todos"]] == ["choose a date"]
+    shown = caliber_json("todos", "show", str(task.todo_id))["todo"]
     assert [each["title"] for each in shown["depends_on"]] == ["choose a date"]
-    text = caliber("tasks", "show", str(task.task_id)).stdout
+    text = caliber("todos", "show", str(task.todo_id)).stdout
     assert text.index("two") < text.index("waits for") < text.index("choose a date")
-    key = str(first.task_id)
-    as_agent(store, "scout").workspace.tasks.claim(key)
+    key = str(first.todo_id)
+    as_agent(store, "scout").workspace.todos.claim(key)
     for change in (("assign", key, "planner"), ("release", key), ("cancel", key)):
-        assert "--yes" in caliber("tasks", *change, code=2).stderr
-    assert store.workspace.tasks.get(key).status == "in_progress"
-    given = caliber_json("tasks", "assign", key, "planner", "--yes")["task"]
+        assert "--yes" in caliber("todos", *change, code=2).stderr
+    assert store.workspace.todos.get(key).status == "in_progress"
+    given = caliber_json("todos", "assign", key, "planner", "--yes")["todo"]
     assert (given["agent"], given["status"]) == ("planner", "pending")
-    assert caliber_json("tasks", "release", key, "--yes")["task"]["agent"] is None
-    assert "may not" in caliber("tasks", "cancel", key, "--yes", "--as", "agent:scout", code=2).stderr
-    assert "cancelled" in caliber("tasks", "cancel", key, "--yes").stdout
-    assert "cannot go from" in caliber("tasks", "cancel", key, "--yes", code=2).stderr
-    assert [each["task_id"] for each in caliber_json("tasks", "list", "--status", "cancelled")["tasks"]] == [key]
-    assert caliber_json("tasks", "reopen", key)["task"]["status"] == "pending"
-    assert "caliber tasks list" in caliber("tasks", "show", UNKNOWN, code=2).stderr
+    assert caliber_json("todos", "release", key, "--yes")["todo"]["agent"] is None
+    assert "may not" in caliber("todos", "cancel", key, "--yes", "--as", "agent:scout", code=2).stderr
+    assert "cancelled" in caliber("todos", "cancel", key, "--yes").stdout
+    assert "cannot go from" in caliber("todos", "cancel", key, "--yes", code=2).stderr
+    assert [each["todo_id"] for each in caliber_json("todos", "list", "--status", "cancelled")["todos"]] == [key]
+    assert caliber_json("todos", "reopen", key)["todo"]["status"] == "pending"
+    assert "caliber todos list" in caliber("todos", "show", UNKNOWN, code=2).stderr
 
 
 @needs("reopen")
@@ -205,9 +205,9 @@ def test_users_see_no_team(store: package.Caliber) -> None:
     for command in (("agents", "list"), ("agents", "show", "planner"), ("messages", "list")):
         assert "may not" in caliber(*command, "--as", "user:maria", code=2).stderr
     store.agents.locks.acquire("itinerary", holder="app")
-    store.workspace.tasks.add("secret", visible_to=["agent:planner"])
+    store.workspace.todos.add("secret", visible_to=["agent:planner"])
     assert caliber_json("locks", "list", "--as", "user:maria")["locks"] == []
-    assert caliber_json("tasks", "list", "--as", "user:maria")["tasks"] == []
+    assert caliber_json("todos", "list", "--as", "user:maria")["todos"] == []
 
 
 @pytest.mark.databases("one")
@@ -221,4 +221,4 @@ def test_a_tenants_agents_are_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
         memory.agents.register("planner")
     assert len(caliber_json("agents", "list", "-t", "alice")["agents"]) == 1
     assert caliber_json("agents", "list", "-t", "bob")["agents"] == []
-    assert caliber_json("locks", "list", "-t", "bob")["locks"] == caliber_json("tasks", "list", "-t", "bob")["tasks"]
+    assert caliber_json("locks", "list", "-t", "bob")["locks"] == caliber_json("todos", "list", "-t", "bob")["todos"]

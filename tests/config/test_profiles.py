@@ -26,7 +26,7 @@ from caliber.model.time import format_duration, parse_duration_ms
 
 PRUNE = {"action": "prune", "target": "note", "older_than_ms": "90m"}
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
-EMBEDDED = ("turn", "note", "artifact", "scope", "task", "default")
+EMBEDDED = ("turn", "note", "artifact", "scope", "todo", "default")
 
 
 def knobs(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:

@@ -529,7 +529,7 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
         "embedding.embed.default",
         "embedding.embed.note",
         "embedding.embed.scope",
-        "embedding.embed.task",
+        "embedding.embed.todo",
         "embedding.embed.turn",
         "search.weights.vector",
     ]
@@ -576,7 +576,7 @@ def test_a_kind_is_embedded_as_its_entry_says_or_as_the_default() -> None:
         ("fcat", "did you mean `fact`?"),
         ("turns", "did you mean `turn`?"),
         ("turn_buffer", "did you mean `turn`?"),
-        ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, task, fact"),
+        ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, todo, fact"),
         ("session", "there is no kind session"),
         ("step", "step has no embedding"),
         ("trajectory", "a task has no text of its own"),

@@ -844,10 +844,10 @@ SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "te
 --   gives: ordinal, owner_id, head, content, content_hash
 SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "tenant_a"."scope" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
--- embedding.hashes_task
+-- embedding.hashes_todo
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "task_id", NULL, "title", made.content_hash FROM "tenant_a"."task" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."task_id" AND made.chunk_index = 0 WHERE length("title") > 0 AND TRUE AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, "todo_id", NULL, "title", made.content_hash FROM "tenant_a"."todo" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."todo_id" AND made.chunk_index = 0 WHERE length("title") > 0 AND TRUE AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
@@ -874,10 +874,10 @@ SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner W
 --   gives: ordinal, owner_id, head, content
 SELECT ordinal, "scope_id", NULL, "summary" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
--- embedding.pending_task
+-- embedding.pending_todo
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "task_id", NULL, "title" FROM "tenant_a"."task" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."task_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, "todo_id", NULL, "title" FROM "tenant_a"."todo" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."todo_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
@@ -899,10 +899,10 @@ SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner W
 --   gives: ordinal, owner_id, head, content
 SELECT ordinal, "scope_id", NULL, "summary" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
--- embedding.pending_up_task
+-- embedding.pending_up_todo
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "task_id", NULL, "title" FROM "tenant_a"."task" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."task_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, "todo_id", NULL, "title" FROM "tenant_a"."todo" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."todo_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
@@ -924,10 +924,10 @@ SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedd
 --   gives: total, pending
 SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL;
 
--- embedding.progress_task
+-- embedding.progress_todo
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."task_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."task" AS owner WHERE length("title") > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."todo_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."todo" AS owner WHERE length("title") > 0 AND TRUE;
 
 -- embedding.progress_turn
 --   takes: space_id
@@ -959,10 +959,10 @@ SELECT stray.ordinal, owner."note_id" IS NULL FROM "tenant_a"."embedding" AS str
 --   gives: ordinal, is_gone
 SELECT stray.ordinal, owner."scope_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > $1 AND (owner."scope_id" IS NULL OR NOT ("rolled_back_at" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
 
--- embedding.strays_task
+-- embedding.strays_todo
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."task_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."task" AS owner ON owner."task_id" = stray.owner_id WHERE stray.owner_type = 'task' AND stray.ordinal > $1 AND (owner."task_id" IS NULL) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner."todo_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."todo" AS owner ON owner."todo_id" = stray.owner_id WHERE stray.owner_type = 'todo' AND stray.ordinal > $1 AND (owner."todo_id" IS NULL) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.strays_turn
 --   takes: after, limit
@@ -984,10 +984,10 @@ SELECT ordinal, "note_id" FROM "tenant_a"."note" AS owner WHERE length("content"
 --   gives: ordinal, owner_id
 SELECT ordinal, "scope_id" FROM "tenant_a"."scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."scope_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
--- embedding.unmoved_task
+-- embedding.unmoved_todo
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "task_id" FROM "tenant_a"."task" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."task_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."task_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, "todo_id" FROM "tenant_a"."todo" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."todo_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."todo_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit
@@ -1009,7 +1009,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."workspace_value", "tenant_a"."task", "tenant_a"."task_dependency", "tenant_a"."calendar_event", "tenant_a"."agent_message", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."agent", "tenant_a"."agent_group", "tenant_a"."group_member", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."conflict", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."lock_waiter", "tenant_a"."delegation", "tenant_a"."handoff", "tenant_a"."workspace_value", "tenant_a"."todo", "tenant_a"."todo_dependency", "tenant_a"."calendar_event", "tenant_a"."agent_message", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."access_grant", "tenant_a"."config_document", "tenant_a"."memory_type" IN EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -1351,10 +1351,10 @@ SELECT c.relname::text || '.' || a.attname::text FROM pg_attribute AS a JOIN pg_
 --   gives: fault
 SELECT 'index ' || c.relname || ' is not valid; REINDEX it' FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1::text AND NOT i.indisvalid UNION ALL SELECT 'constraint ' || k.conname || ' was never checked; VALIDATE it' FROM pg_constraint AS k JOIN pg_namespace AS n ON n.oid = k.connamespace WHERE n.nspname = $1::text AND NOT k.convalidated;
 
--- task.reserve
+-- todo.reserve
 --   takes: count
 --   gives: ordinal
-SELECT nextval('"tenant_a"."task_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+SELECT nextval('"tenant_a"."todo_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- trajectory.reserve
 --   takes: count

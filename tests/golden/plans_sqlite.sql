@@ -723,10 +723,10 @@ SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "no
 --   gives: ordinal, owner_id, head, content, content_hash
 SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "scope" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
--- embedding.hashes_task
+-- embedding.hashes_todo
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "task_id", NULL, "title", made.content_hash FROM "task" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."task_id" AND made.chunk_index = 0 WHERE length("title") > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "todo_id", NULL, "title", made.content_hash FROM "todo" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."todo_id" AND made.chunk_index = 0 WHERE length("title") > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
@@ -753,10 +753,10 @@ SELECT ordinal, "note_id", "entity", "content" FROM "note" AS owner WHERE length
 --   gives: ordinal, owner_id, head, content
 SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
--- embedding.pending_task
+-- embedding.pending_todo
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "task_id", NULL, "title" FROM "task" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."task_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "todo_id", NULL, "title" FROM "todo" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."todo_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
@@ -778,10 +778,10 @@ SELECT ordinal, "note_id", "entity", "content" FROM "note" AS owner WHERE length
 --   gives: ordinal, owner_id, head, content
 SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
--- embedding.pending_up_task
+-- embedding.pending_up_todo
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "task_id", NULL, "title" FROM "task" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."task_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "todo_id", NULL, "title" FROM "todo" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."todo_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
@@ -803,10 +803,10 @@ SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE 
 --   gives: total, pending
 SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL;
 
--- embedding.progress_task
+-- embedding.progress_todo
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."task_id") THEN 0 ELSE 1 END), 0) FROM "task" AS owner WHERE length("title") > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."todo_id") THEN 0 ELSE 1 END), 0) FROM "todo" AS owner WHERE length("title") > 0 AND TRUE;
 
 -- embedding.progress_turn
 --   takes: space_id
@@ -833,10 +833,10 @@ SELECT stray.ordinal, owner."note_id" IS NULL FROM "embedding" AS stray LEFT JOI
 --   gives: ordinal, is_gone
 SELECT stray.ordinal, owner."scope_id" IS NULL FROM "embedding" AS stray LEFT JOIN "scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner."scope_id" IS NULL OR NOT ("rolled_back_at" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
--- embedding.strays_task
+-- embedding.strays_todo
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."task_id" IS NULL FROM "embedding" AS stray LEFT JOIN "task" AS owner ON owner."task_id" = stray.owner_id WHERE stray.owner_type = 'task' AND stray.ordinal > ?1 AND (owner."task_id" IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."todo_id" IS NULL FROM "embedding" AS stray LEFT JOIN "todo" AS owner ON owner."todo_id" = stray.owner_id WHERE stray.owner_type = 'todo' AND stray.ordinal > ?1 AND (owner."todo_id" IS NULL) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_turn
 --   takes: after, limit
@@ -858,10 +858,10 @@ SELECT ordinal, "note_id" FROM "note" AS owner WHERE length("content") > 0 AND (
 --   gives: ordinal, owner_id
 SELECT ordinal, "scope_id" FROM "scope" AS owner WHERE length("summary") > 0 AND "rolled_back_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."scope_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
--- embedding.unmoved_task
+-- embedding.unmoved_todo
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "task_id" FROM "task" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."task_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."task_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "todo_id" FROM "todo" AS owner WHERE length("title") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."todo_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."todo_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit

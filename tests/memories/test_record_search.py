@@ -92,7 +92,7 @@ def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: 
         (lambda: memory.records("step").search("x"), "no embedding and no text"),
         (
             lambda: memory.search("x", kinds=["step"]),
-            "unknown kind; there are note, artifact, turn, scope, task, fact, place",
+            "unknown kind; there are note, artifact, turn, scope, todo, fact, place",
         ),
     ):
         with pytest.raises(InvalidValue, match=message):

@@ -73,9 +73,9 @@ MACHINES: dict[str, tuple[states.StateMachine[Any], type[StrEnum], dict[str, set
         },
         set(),
     ),
-    "task": (
-        states.WORKSPACE_TASK,
-        states.WorkStatus,
+    "todo": (
+        states.TODO,
+        states.TodoStatus,
         {
             "pending": {"in_progress", "completed", "cancelled"},
             "in_progress": {"pending", "completed", "cancelled"},

@@ -1,4 +1,4 @@
-"""Events of the workspace: tasks and reminders reach those who may see their record, and no others."""
+"""Events of the workspace: to-dos and reminders reach those who may see their record, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOBS = {"embedding_provider": None, "jobs__poll_ms": 0, "policies": []}
 
 
 @pytest.mark.databases("all")
-def test_events_reach_those_who_may_see_the_task_or_the_reminder(backend: Backend) -> None:
+def test_events_reach_those_who_may_see_the_todo_or_the_reminder(backend: Backend) -> None:
     clock = SetClock(MARCH)
     memory = backend.open(clock=clock, **KNOBS)
     handles: dict[str, caliber.Caliber] = {
@@ -39,15 +39,15 @@ def test_events_reach_those_who_may_see_the_task_or_the_reminder(backend: Backen
         }
 
     ana = handles["ana"].workspace
-    task = ana.tasks.add("private")
-    key = str(task.task_id)
-    until(lambda: len(heard("task")["ana"]) == 1)
-    assert heard("task") == {"admin": [key], "ana": [key], "eve": [], "ada": []}
-    ana.tasks.assign(task.task_id, "ada")
-    until(lambda: len(heard("task")["ada"]) == 1)
-    ana.tasks.assign(task.task_id, None)
-    until(lambda: len(heard("task")["ana"]) == 3)
-    assert heard("task") == {"admin": [key] * 3, "ana": [key] * 3, "eve": [], "ada": [key]}
+    todo = ana.todos.add("private")
+    key = str(todo.todo_id)
+    until(lambda: len(heard("todo")["ana"]) == 1)
+    assert heard("todo") == {"admin": [key], "ana": [key], "eve": [], "ada": []}
+    ana.todos.assign(todo.todo_id, "ada")
+    until(lambda: len(heard("todo")["ada"]) == 1)
+    ana.todos.assign(todo.todo_id, None)
+    until(lambda: len(heard("todo")["ana"]) == 3)
+    assert heard("todo") == {"admin": [key] * 3, "ana": [key] * 3, "eve": [], "ada": [key]}
     event = ana.calendar.add("doctor", MARCH + timedelta(hours=1), reminder_minutes=5)
     clock.at = MARCH + timedelta(minutes=56)
     memory.jobs.run_due()

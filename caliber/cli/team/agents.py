@@ -56,7 +56,7 @@ def show(settings: Settings, name: str) -> None:
         held = [each for each in memory.agents.locks.list() if each.holder == label]
         awaited = [each for each in memory.agents.locks.waiting() if each.holder == label]
         delegations = [each for each in memory.agents.delegations.list(agent=agent.ref) if each.is_open]
-        tasks = memory.workspace.tasks.list(agent=agent.ref)
+        todos = memory.workspace.todos.list(agent=agent.ref)
         works_on = memory.agents.tasks(agent.ref)
     fields = _fields(agent, names) | {
         "works_on": [
@@ -75,7 +75,7 @@ def show(settings: Settings, name: str) -> None:
             }
             for each in delegations
         ],
-        "tasks": [{"task_id": each.task_id, "status": each.status, "title": each.title} for each in tasks],
+        "todos": [{"todo_id": each.todo_id, "status": each.status, "title": each.title} for each in todos],
     }
     settings.out.result({"agent": fields}, lambda: _print_whole(settings.out, fields))
 
@@ -175,8 +175,8 @@ def _print_whole(out: Output, agent: dict[str, Any]) -> None:
     for each in agent["delegations"]:
         out.print(f"  delegation {each['delegation_id']}  {each['status']}, {each['from']} to {each['to']}")
         out.print(f"    {each['task']}")
-    for each in agent["tasks"]:
-        out.print(f"  task {each['task_id']}  {each['status']}")
+    for each in agent["todos"]:
+        out.print(f"  to-do {each['todo_id']}  {each['status']}")
         out.print(f"    {each['title']}")
     counts = (plural(len(agent[name]), noun) for name, noun in (("locks", "lock"), ("delegations", "open delegation")))
-    out.print(f"  {', '.join(counts)}, {plural(len(agent['tasks']), 'task')}")
+    out.print(f"  {', '.join(counts)}, {plural(len(agent['todos']), 'to-do')}")

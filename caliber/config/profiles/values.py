@@ -77,7 +77,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "note": "commit" if embed else "off",
                 "artifact": "commit" if embed else "off",
                 "scope": "commit" if embed else "off",
-                "task": "commit" if embed else "off",
+                "todo": "commit" if embed else "off",
                 "default": "commit" if embed else "off",
             },
             "batch_size": 64,

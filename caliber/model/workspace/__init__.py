@@ -1,6 +1,6 @@
-"""Data types of the workspace that agents share: values under keys, tasks to do, and a calendar.
+"""Data types of the workspace that agents share: values under keys, to-dos, and a calendar.
 
-A ``WorkspaceTask`` is an item of work that somebody has to do; an agent's own run, from goal to outcome, is a
+A ``Todo`` is an item of work that somebody has to do; an agent's own run, from goal to outcome, is a
 ``Trajectory``.
 """
 
@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from caliber.model.ids import CalendarEventId, TaskId, ValueId
+from caliber.model.ids import CalendarEventId, TodoId, ValueId
 from caliber.model.lazy_dataclass import dataclass
 
 
@@ -33,15 +33,15 @@ class WorkspaceValue:
     version: int = 1
 
 
-class WorkKind(StrEnum):
-    """The person or agents that a task is for: one user alone, or the agents that share the store."""
+class TodoKind(StrEnum):
+    """The person or agents that a to-do is for: one user alone, or the agents that share the store."""
 
     USER = "user"
     COORDINATION = "coordination"
 
 
-class WorkStatus(StrEnum):
-    """The state of a task. Source: P-042, P-063."""
+class TodoStatus(StrEnum):
+    """The state of a to-do. Source: P-042, P-063."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -49,8 +49,8 @@ class WorkStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-class WorkPriority(StrEnum):
-    """The urgency of a task, the least first."""
+class TodoPriority(StrEnum):
+    """The urgency of a to-do, the least first."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -60,34 +60,34 @@ class WorkPriority(StrEnum):
     @property
     def rank(self) -> int:
         """The place in the order of urgency: 0 is the least urgent."""
-        return list(WorkPriority).index(self)
+        return list(TodoPriority).index(self)
 
 
-OPEN: Final = (WorkStatus.PENDING, WorkStatus.IN_PROGRESS)
-"""The states of a task that is still to do."""
+OPEN: Final = (TodoStatus.PENDING, TodoStatus.IN_PROGRESS)
+"""The states of a to-do that is still to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspaceTask:
+class Todo:
     """An item of work: a to-do of a user, or work that agents share out. Source: P-042, P-063.
 
     ``due_at`` is when it has to be done, ``scheduled_at`` when to begin. ``assigned_to`` is the id of the agent that
     does it. ``completed_at`` has a value exactly while the status is completed.
     """
 
-    task_id: TaskId
+    todo_id: TodoId
     title: str
     description: str
-    kind: WorkKind
-    status: WorkStatus
-    priority: WorkPriority
+    kind: TodoKind
+    status: TodoStatus
+    priority: TodoPriority
     created_at: datetime
     updated_at: datetime
     due_at: datetime | None = None
     scheduled_at: datetime | None = None
     completed_at: datetime | None = None
     assigned_to: uuid.UUID | None = None
-    parent_task_id: TaskId | None = None
+    parent_todo_id: TodoId | None = None
     user_id: uuid.UUID | None = None
     visible_to: tuple[str, ...] | None = None
     created_by: str | None = None
@@ -95,16 +95,16 @@ class WorkspaceTask:
 
     @property
     def is_open(self) -> bool:
-        """True until the task is completed or cancelled."""
+        """True until the to-do is completed or cancelled."""
         return self.status in OPEN
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDependency:
-    """A task that waits for another one: ``task_id`` is ready once ``depends_on`` is completed."""
+class TodoDependency:
+    """A to-do that waits for another one: ``todo_id`` is ready once ``depends_on`` is completed."""
 
-    task_id: TaskId
-    depends_on: TaskId
+    todo_id: TodoId
+    depends_on: TodoId
     created_at: datetime
 
 

@@ -23,7 +23,7 @@ from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEM
 from caliber.schema.relations.pcp import CHECKPOINT, CONFLICT
 from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.schema.relations.workspace import CALENDAR_EVENT, TASK, TASK_DEPENDENCY, WORKSPACE_VALUE
+from caliber.schema.relations.workspace import CALENDAR_EVENT, TODO, TODO_DEPENDENCY, WORKSPACE_VALUE
 
 RELATIONS: tuple[Relation, ...] = (
     SESSION,
@@ -52,8 +52,8 @@ RELATIONS: tuple[Relation, ...] = (
     DELEGATION,
     HANDOFF,
     WORKSPACE_VALUE,
-    TASK,
-    TASK_DEPENDENCY,
+    TODO,
+    TODO_DEPENDENCY,
     CALENDAR_EVENT,
     AGENT_MESSAGE,
     EVENT,
@@ -137,9 +137,9 @@ __all__ = [
     "SCHEMA_MIGRATION",
     "SCOPE",
     "SESSION",
-    "TASK",
-    "TASK_DEPENDENCY",
     "TENANT",
+    "TODO",
+    "TODO_DEPENDENCY",
     "TRAJECTORY",
     "TURN",
     "TURN_SUMMARY",

@@ -1,4 +1,4 @@
-"""Relations of the workspace: values, tasks, what tasks wait for, calendar. Source: P-042 to P-046, P-062 to P-064."""
+"""Relations of the workspace: values, to-dos with dependencies, calendar. Source: P-042 to P-046, P-062 to P-064."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from caliber.model.workspace import (
     CalendarEvent,
-    TaskDependency,
-    WorkKind,
-    WorkPriority,
-    WorkspaceTask,
+    Todo,
+    TodoDependency,
+    TodoKind,
+    TodoPriority,
+    TodoStatus,
     WorkspaceValue,
-    WorkStatus,
 )
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
@@ -68,10 +68,10 @@ WORKSPACE_VALUE = Relation(
     uniques=(Unique(("key",)),),
 )
 
-TASK = Relation(
-    name="task",
-    plural="tasks",
-    entity=WorkspaceTask,
+TODO = Relation(
+    name="todo",
+    plural="todos",
+    entity=Todo,
     code=59,
     comment="Work to do: of a user, or shared out among agents. An agent's own run is a trajectory.",
     ordinal=True,
@@ -85,21 +85,21 @@ TASK = Relation(
     trust=None,  # work to do, which enters no window
     exported=Exported.RECORDS,
     rights=Rights(readers="visible_to", author="created_by"),
-    key=("task_id",),
+    key=("todo_id",),
     columns=(
-        uuid_("task_id"),
+        uuid_("todo_id"),
         text("title", residence=Residence.TEXT),
         text("description", residence=Residence.TEXT),
-        enum("kind", WorkKind, residence=Residence.COLUMN),
-        enum("status", WorkStatus, residence=Residence.COLUMN),
-        enum("priority", WorkPriority, residence=Residence.COLUMN),
+        enum("kind", TodoKind, residence=Residence.COLUMN),
+        enum("status", TodoStatus, residence=Residence.COLUMN),
+        enum("priority", TodoPriority, residence=Residence.COLUMN),
         stamped("created_at", residence=Residence.COLUMN),
         stamped("updated_at"),
         instant("due_at", nullable=True, residence=Residence.COLUMN, resident_null=ALWAYS_US),
         instant("scheduled_at", nullable=True),
         instant("completed_at", nullable=True),
         uuid_("assigned_to", nullable=True),
-        uuid_("parent_task_id", nullable=True),
+        uuid_("parent_todo_id", nullable=True),
         uuid_("user_id", nullable=True, identity=True),
         text_array("visible_to", nullable=True, residence=Residence.INTERNED, redact=Redaction.PRINCIPALS),
         text("created_by", nullable=True, redact=Redaction.AUTHOR),
@@ -108,37 +108,37 @@ TASK = Relation(
     foreign_keys=(
         ForeignKey(
             *("assigned_to", "agent", "agent_id", "set null"),
-            frees=("status", WorkStatus.IN_PROGRESS, WorkStatus.PENDING),
+            frees=("status", TodoStatus.IN_PROGRESS, TodoStatus.PENDING),
         ),
-        ForeignKey("parent_task_id", "task", "task_id", "set null"),
+        ForeignKey("parent_todo_id", "todo", "todo_id", "set null"),
     ),
     paths=(
         AccessPath("list_by_status", ("status", "priority"), ("created_at", "ordinal")),
         AccessPath("list_by_agent", ("assigned_to",), ("created_at", "ordinal"), where=(("assigned_to", False),)),
-        AccessPath("list_children", ("parent_task_id",), ("created_at", "ordinal"), (("parent_task_id", False),)),
+        AccessPath("list_children", ("parent_todo_id",), ("created_at", "ordinal"), (("parent_todo_id", False),)),
     ),
 )
 
-TASK_DEPENDENCY = Relation(
-    name="task_dependency",
-    plural="task_dependencies",
-    entity=TaskDependency,
+TODO_DEPENDENCY = Relation(
+    name="todo_dependency",
+    plural="todo_dependencies",
+    entity=TodoDependency,
     code=60,
-    comment="Which task waits for which; never in a circle.",
+    comment="Which to-do waits for which; never in a circle.",
     derived=None,  # ids
-    erase=None,  # ids alone; goes with its tasks
-    links=None,  # it links tasks itself
+    erase=None,  # ids alone; goes with its to-dos
+    links=None,  # it links to-dos itself
     trust=None,  # ids
     exported=Exported.RECORDS,
-    key=("task_id", "depends_on"),
-    columns=(uuid_("task_id"), uuid_("depends_on"), stamped("created_at")),
+    key=("todo_id", "depends_on"),
+    columns=(uuid_("todo_id"), uuid_("depends_on"), stamped("created_at")),
     foreign_keys=(
-        ForeignKey("task_id", "task", "task_id", "cascade"),
-        ForeignKey("depends_on", "task", "task_id", "cascade"),
+        ForeignKey("todo_id", "todo", "todo_id", "cascade"),
+        ForeignKey("depends_on", "todo", "todo_id", "cascade"),
     ),
     paths=(
-        AccessPath("list_by_task", ("task_id",), ("created_at", "depends_on")),
-        AccessPath("list_dependents", ("depends_on",), ("created_at", "task_id")),
+        AccessPath("list_by_todo", ("todo_id",), ("created_at", "depends_on")),
+        AccessPath("list_dependents", ("depends_on",), ("created_at", "todo_id")),
     ),
 )
 

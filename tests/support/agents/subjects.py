@@ -42,7 +42,7 @@ _PARTS = {
     "locks": Part("caliber.agents.locking.lock_queue", _LOCKS, _LOCKS),
     "states": Part("caliber.agents.registry", (States(), States()), (States(), States())),
     "values": Part("caliber.workspace.values", (Values(), Values()), (Values(), Values())),
-    "tasks": Part("caliber.workspace.tasks", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
+    "tasks": Part("caliber.workspace.todos", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
     "handing": Part(
         "caliber.agents.handing.delegating",
         (Handing(), Handing()),
@@ -61,8 +61,8 @@ _IN_LOCKS = {
 }
 _IN_TWO = (
     "return (lambda seen: self._engine.write(lambda uow: take(uow, wanted) if seen.assigned_to is not None else"
-    " self._stored(uow, dataclasses.replace(seen, assigned_to=acting.ref.id, status=WorkStatus.IN_PROGRESS,"
-    " version=uow.get(TASK, wanted.bytes).version), 'claim')))"
+    " self._stored(uow, dataclasses.replace(seen, assigned_to=acting.ref.id, status=TodoStatus.IN_PROGRESS,"
+    " version=uow.get(TODO, wanted.bytes).version), 'claim')))"
     "(self._engine.write(lambda uow: self._records.found(uow, wanted, readers)))"
 )
 """A claim that reads in one transaction and writes in another."""
@@ -79,11 +79,11 @@ _OTHERS = {
     "a deletion is none": ("values", "Values", "delete", "label, deleted_at=now", "label, deleted_at=None"),
     "a deletion is read": ("values", "Values", "get", "or found.deleted_at is not None", "or False"),
     "a claim is not atomic": (
-        "tasks", "WorkspaceTasks", "claim", "return self._engine.write(lambda uow: take(uow, wanted))", _IN_TWO,
+        "tasks", "Todos", "claim", "return self._engine.write(lambda uow: take(uow, wanted))", _IN_TWO,
     ),
     "a completion is lost": (
-        "tasks", "WorkspaceTasks", "complete",
-        "dataclasses.replace(task, status=WorkStatus.COMPLETED, completed_at=from_us(uow.now_us))", "task",
+        "tasks", "Todos", "complete",
+        "dataclasses.replace(todo, status=TodoStatus.COMPLETED, completed_at=from_us(uow.now_us))", "todo",
     ),
     "a step is lost": (
         "handing", "Delegations", "start",

@@ -1,4 +1,4 @@
-"""Random use of the workspace's tasks, and its judge: each is claimed by one agent at a time, and completed once.
+"""Random use of the workspace's to-dos, and its judge: each is claimed by one agent at a time, and completed once.
 
 Source: P-063, P-064.
 """
@@ -100,15 +100,15 @@ class Tasks:
         self._tasks = tasks
 
     def prepare(self, memory: caliber.Caliber, label: str) -> dict[str, Any]:
-        tasks: Any = memory.workspace.tasks  # type: ignore[attr-defined, unused-ignore]
+        tasks: Any = memory.workspace.todos  # type: ignore[attr-defined, unused-ignore]
         made = [tasks.add(f"{label} task {at}", kind="coordination") for at in range(self._tasks)]
-        return {"label": label, "tasks": [str(each.task_id) for each in made]}
+        return {"label": label, "tasks": [str(each.todo_id) for each in made]}
 
     def step(self, client: Client) -> None:
         rng = client.rng
         name = f"{client.world['label']} {client.agent}"
         memory: Any = client.state.setdefault("memory", client.memory.acting_as(Principal.agent(name)))
-        tasks = memory.workspace.tasks
+        tasks = memory.workspace.todos
         mine: list[str] = client.state.setdefault("mine", [])
         choice = rng.random()
         if choice < 0.5 or not mine:
@@ -128,7 +128,7 @@ class Tasks:
             mine.remove(task)
 
     def judge(self, memory: caliber.Caliber, world: dict[str, Any], ops: list[Op]) -> list[str]:
-        tasks: Any = memory.workspace.tasks  # type: ignore[attr-defined, unused-ignore]
+        tasks: Any = memory.workspace.todos  # type: ignore[attr-defined, unused-ignore]
         names = {EntityRef.agent(op.given["agent"]).id: op.given["agent"] for op in ops}
         stored = {}
         for task in world["tasks"]:
@@ -140,4 +140,4 @@ class Tasks:
 
 
 def _shown(task: Any) -> dict[str, Any] | None:
-    return None if task is None else {"id": str(task.task_id), "status": task.status.value}
+    return None if task is None else {"id": str(task.todo_id), "status": task.status.value}

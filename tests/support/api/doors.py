@@ -83,7 +83,7 @@ def fill(memory: caliber.Caliber) -> SimpleNamespace:
     ids.message = agents.messages.send({"a": 1}, to="bob", agent="ada")
     ids.delegation = agents.delegations.delegate("do it", parent=task, to="bob", agent="ada")
     memory.access.grant(to="ada", on=task)
-    ids.work, ids.day = work.tasks.add("a"), work.calendar.add("a", _NOW)
+    ids.work, ids.day = work.todos.add("a"), work.calendar.add("a", _NOW)
     work.values.set("key", {"a": 1})
     memory.close_scope(memory.open_scope(task).scope_id)
     memory.flush()
@@ -159,8 +159,8 @@ class Doors:
             "artifact": ids.artifact.artifact_id,
             **dict.fromkeys((f"artifacts.{name}.id" for name in _CORRECTIONS), ids.artifact.artifact_id),
             **dict.fromkeys((f"calendar.{name}.id" for name in _CORRECTIONS), ids.day.event_id),
-            **dict.fromkeys((f"tasks.{name}.id" for name in _WORK), ids.work.task_id),
-            **dict.fromkeys((f"{name}.agent" for name in ("groups.remove", "tasks.claim", "tasks.assign")), "ada"),
+            **dict.fromkeys((f"todos.{name}.id" for name in _WORK), ids.work.todo_id),
+            **dict.fromkeys((f"{name}.agent" for name in ("groups.remove", "todos.claim", "todos.assign")), "ada"),
             **dict.fromkeys((f"{name}.user" for name in ("remember", "start_session", "start_trajectory")), "ada"),
             **dict.fromkeys((f"{name}.to" for name in ("send", "send_many", "request", "delegate", "initiate")), "bob"),
             "locks.acquire.holder": "me",

@@ -52,7 +52,7 @@ def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
             "turns": lambda: agent.say("a turn"),
             "notes": lambda: agent.note("a note"),
             "artifacts": lambda: agent.keep("an artifact"),
-            "tasks": lambda: agent.memory.workspace.tasks.add("a task"),
+            "todos": lambda: agent.memory.workspace.todos.add("a to-do"),
             "summaries": lambda: agent.memory.close_scope(agent.scope_id),
             "memories": lambda: agent.memory.records("fact").insert(subject="x", kind="claim", content="a fact"),
         }
@@ -168,7 +168,7 @@ CASES: tuple[Case, ...] = (
     kind_case("turn", "turns"),
     kind_case("note", "notes"),
     kind_case("artifact", "artifacts"),
-    kind_case("task", "tasks"),
+    kind_case("todo", "todos"),
     kind_case("fact", "memories", memories=[FACT]),
     kind_case("default", "memories", memories=[FACT]),
     kind_case(
