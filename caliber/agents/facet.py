@@ -27,7 +27,6 @@ from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
-    from caliber.agents.conflicts.resolving import AgentConflicts
     from caliber.agents.handing.delegating import Delegations
     from caliber.agents.handing.handing_off import Handoffs
     from caliber.agents.locks import LockService
@@ -233,13 +232,6 @@ class Agents:
         from caliber.agents.handing.handing_off import Handoffs
 
         return Handoffs(self._engine, self._principal, self._tasks)
-
-    @property
-    def conflicts(self) -> AgentConflicts:
-        """Conflicts between agents: writes, decisions, locks and goals that are at odds."""
-        from caliber.agents.conflicts.resolving import AgentConflicts  # most processes meet none
-
-        return AgentConflicts(self._engine, self._principal)
 
     @property
     def messages(self) -> Messages:

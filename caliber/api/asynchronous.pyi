@@ -63,7 +63,7 @@ from caliber.model.pcp import (
     ConflictResolution,
     ConflictStatus,
     ConflictType,
-    RecordConflict,
+    Disagreement,
     RecoveryResult,
     TaskState,
     TraceSummary,
@@ -124,6 +124,10 @@ class AsyncFacets(AsyncFace):
     @property
     def pcp(self) -> AsyncPcp:
         """Checkpoints of tasks, and recovery from them. See ``Caliber.pcp``."""
+
+    @property
+    def conflicts(self) -> AsyncConflicts:
+        """Disagreements of records and of agents. See ``Caliber.conflicts``."""
 
     @property
     def workspace(self) -> AsyncWorkspace:
@@ -674,10 +678,6 @@ class AsyncAgents(AsyncFace):
         """Tasks that agents pass on to other agents. See ``Agents.handoffs``."""
 
     @property
-    def conflicts(self) -> AsyncAgentConflicts:
-        """Conflicts between agents: writes, decisions, locks and goals that are at odds. See ``Agents.conflicts``."""
-
-    @property
     def messages(self) -> AsyncMessages:
         """Messages between agents: to an agent, to a type of agents, or to all. See ``Agents.messages``."""
 
@@ -849,31 +849,6 @@ class AsyncPcp(AsyncFace):
         See ``Pcp.apply_dosage``.
         """
 
-    async def conflicts(
-        self,
-        *,
-        task: Id | None = None,
-        user: str | EntityRef | None = None,
-        status: ConflictStatus | str | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[RecordConflict]:
-        """Return open conflicts, the oldest first; with ``status`` those of one status. See ``Pcp.conflicts``."""
-
-    async def resolve(
-        self,
-        conflict: Id,
-        *,
-        keep: Id | Literal["both"] | None = None,
-        strategy: ConflictResolution | str | None = None,
-        reason: str | None = None,
-        user: str | EntityRef | None = None,
-    ) -> RecordConflict:
-        """Resolve a conflict and return it: one side is kept, and the other one ends now, as ``end_note`` ends a note.
-
-        See ``Pcp.resolve``.
-        """
-
     async def lint(self, artifact: Id) -> LintResult:
         """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md.
 
@@ -891,6 +866,74 @@ class AsyncPcp(AsyncFace):
 
     async def provenance(self, artifact: Id) -> ArtifactProvenance:
         """Return the origin of an artifact, and the versions before and after it. See ``Pcp.provenance``."""
+
+class AsyncConflicts(AsyncFace):
+    """``Conflicts`` with ``async`` methods."""
+
+    async def report(
+        self,
+        item_a: EntityRef,
+        item_b: EntityRef,
+        *,
+        conflict_type: ConflictType | str,
+        reason: str,
+        agent_a: str | EntityRef | None = None,
+        agent_b: str | EntityRef | None = None,
+        task: Id | None = None,
+    ) -> Disagreement:
+        """Record that two records are at odds, such as the goals of two tasks, and return the conflict.
+
+        See ``Conflicts.report``.
+        """
+
+    async def get(self, conflict: Id, *, user: str | EntityRef | None = None) -> Disagreement:
+        """Return a conflict. See ``Conflicts.get``."""
+
+    async def list(
+        self,
+        *,
+        between: Sequence[str | EntityRef] = (),
+        status: ConflictStatus | str | None = None,
+        conflict_type: ConflictType | str | None = None,
+        task: Id | None = None,
+        user: str | EntityRef | None = None,
+        limit: int = 100,
+        after: Id | None = None,
+    ) -> list[Disagreement]:
+        """Return open conflicts that the principal may see, the oldest first; with ``status`` those of one status.
+
+        See ``Conflicts.list``.
+        """
+
+    async def history(self, conflict: Id, *, user: str | EntityRef | None = None) -> builtins.list[Disagreement]:
+        """Return the conflicts that a pair has had, the oldest first, with the ``resolution`` of each.
+
+        See ``Conflicts.history``.
+        """
+
+    async def start(self, conflict: Id) -> Disagreement:
+        """Mark a detected conflict as being resolved, and return it; marking it again changes nothing.
+
+        See ``Conflicts.start``.
+        """
+
+    async def escalate(self, conflict: Id) -> Disagreement:
+        """Leave a conflict to the nearest agent that both of its agents report to, or to a person; return it.
+
+        See ``Conflicts.escalate``.
+        """
+
+    async def resolve(
+        self,
+        conflict: Id,
+        *,
+        keep: Id | Literal["both"] | None = None,
+        merged: EntityRef | None = None,
+        strategy: ConflictResolution | str | None = None,
+        reason: str | None = None,
+        user: str | EntityRef | None = None,
+    ) -> Disagreement:
+        """Resolve a conflict and return it. See ``Conflicts.resolve``."""
 
 class AsyncWorkspace(AsyncFace):
     """``Workspace`` with ``async`` methods."""
@@ -1308,73 +1351,6 @@ class AsyncHandoffs(AsyncFace):
         after: Id | None = None,
     ) -> list[Handoff]:
         """Return handoffs that the principal may see, the oldest first, at most ``limit``. See ``Handoffs.list``."""
-
-class AsyncAgentConflicts(AsyncFace):
-    """``AgentConflicts`` with ``async`` methods."""
-
-    async def report(
-        self,
-        item_a: EntityRef,
-        item_b: EntityRef,
-        *,
-        conflict_type: ConflictType | str,
-        reason: str,
-        agent_a: str | EntityRef | None = None,
-        agent_b: str | EntityRef | None = None,
-        task: Id | None = None,
-    ) -> RecordConflict:
-        """Record that two records are at odds, such as the goals of two tasks, and return the conflict.
-
-        See ``AgentConflicts.report``.
-        """
-
-    async def get(self, conflict: Id) -> RecordConflict:
-        """Return a conflict. See ``AgentConflicts.get``."""
-
-    async def list(
-        self,
-        *,
-        status: ConflictStatus | str | None = None,
-        conflict_type: ConflictType | str | None = None,
-        agent: str | EntityRef | None = None,
-        task: Id | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[RecordConflict]:
-        """Return open conflicts that the principal may see, the oldest first; with ``status`` those of one status.
-
-        See ``AgentConflicts.list``.
-        """
-
-    async def history(self, conflict: Id) -> builtins.list[RecordConflict]:
-        """Return the conflicts that a pair has had, the oldest first, with the ``resolution`` of each.
-
-        See ``AgentConflicts.history``.
-        """
-
-    async def start(self, conflict: Id) -> RecordConflict:
-        """Mark a detected conflict as being resolved, and return it; marking it again changes nothing.
-
-        See ``AgentConflicts.start``.
-        """
-
-    async def escalate(self, conflict: Id) -> RecordConflict:
-        """Leave a conflict to the nearest agent that both of its agents report to, or to a person; return it.
-
-        See ``AgentConflicts.escalate``.
-        """
-
-    async def resolve(
-        self,
-        conflict: Id,
-        *,
-        keep: Id | Literal["both"] | None = None,
-        merged: EntityRef | None = None,
-        strategy: ConflictResolution | str | None = None,
-        reason: str | None = None,
-        user: str | EntityRef | None = None,
-    ) -> RecordConflict:
-        """Resolve a conflict and return it. See ``AgentConflicts.resolve``."""
 
 class AsyncReceiving(AsyncListening):
     """``Receiving`` with ``async`` methods."""

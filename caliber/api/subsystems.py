@@ -43,6 +43,7 @@ from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import open_summarizer
 
 if TYPE_CHECKING:
+    from caliber.agents.conflicts.facet import Conflicts
     from caliber.workspace.agents import AgentDirectory
     from caliber.workspace.facet import Workspace
 
@@ -86,6 +87,13 @@ class Facets:
         """Checkpoints of tasks, and recovery from them."""
         facts = RolledBack(self._engine, self._principal)
         return Pcp(self._engine, self._principal, self._searching, self._tasks, facts)
+
+    @property
+    def conflicts(self) -> Conflicts:
+        """Disagreements of records and of agents."""
+        from caliber.agents.conflicts.facet import Conflicts  # most processes meet no conflict
+
+        return Conflicts(self._engine, self._principal)
 
     @property
     def workspace(self) -> Workspace:

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
         ConflictStatus,
         ConflictType,
         ConflictWinner,
+        Disagreement,
         PruneStrategy,
-        RecordConflict,
         RecoveryFrequency,
     )
     from caliber.model.references import EntityRef, EntityType
@@ -113,7 +113,7 @@ _NAMES = {
     "knowledge": "Edge EdgeRelation Note NoteType Usage",
     "pcp": (
         "Checkpoint ConflictResolution ConflictResolutionRecord ConflictStatus ConflictType ConflictWinner "
-        "PruneStrategy RecordConflict RecoveryFrequency"
+        "PruneStrategy Disagreement RecoveryFrequency"
     ),
     "references": "EntityRef EntityType",
     "search": "ReadConsistency ResultStatus",
@@ -158,6 +158,7 @@ __all__ = [
     "CorrectionAction",
     "CutOff",
     "DecisionCode",
+    "Disagreement",
     "DistanceMetric",
     "Durability",
     "Edge",
@@ -198,7 +199,6 @@ __all__ = [
     "PruneStrategy",
     "Reach",
     "ReadConsistency",
-    "RecordConflict",
     "RecoveryFrequency",
     "ResultStatus",
     "Scope",

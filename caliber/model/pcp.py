@@ -137,7 +137,7 @@ class ConflictResolutionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordConflict:
+class Disagreement:
     """Two records, or two agents about one thing, that are at odds. Source: C-401, C-417.
 
     ``item_a`` is the side with the lower id, ``agent_a_id`` the agent of that side. Both sides of a concurrent write

@@ -14,8 +14,8 @@ from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model.events import CorrectionAction, EventFamily, EventType
-from caliber.model.ids import ConflictId, TrajectoryId
-from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, RecordConflict
+from caliber.model.ids import ConflictId
+from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
@@ -49,42 +49,19 @@ class ConflictSides(CorrectionListener):
                 conflict = dataclasses.replace(conflict, reason=_OUTDATED)
             if ended and conflict.is_open:
                 other = ConflictWinner.B if is_a else ConflictWinner.A
-                self._close(uow, conflict, other, f"the other side was corrected: {action}", by)
+                close(self._engine, uow, conflict, other, None, f"the other side was corrected: {action}", by)
             elif changed and (conflict.is_open or conflict.winner is ConflictWinner.BOTH):
-                self._close(uow, conflict, ConflictWinner.NONE, f"a side was corrected: {action}", by)
+                close(self._engine, uow, conflict, ConflictWinner.NONE, None, f"a side was corrected: {action}", by)
             elif changed:
                 uow.update(CONFLICT, conflict)
         if action is CorrectionAction.UNDO and not ended and not changed:
             self._reopen(uow, key, found, by)
 
-    def _close(self, uow: UnitOfWork, conflict: RecordConflict, winner: ConflictWinner, reason: str, by: str) -> None:
-        closed = resolved(conflict, winner, None, reason, by, uow.now_us)
-        uow.update(CONFLICT, closed)
-        audit(self._engine, uow, EventType.CONFLICT_RESOLVE, closed, by)
-
-    def _reopen(self, uow: UnitOfWork, key: uuid.UUID, found: list[RecordConflict], by: str) -> None:
+    def _reopen(self, uow: UnitOfWork, key: uuid.UUID, found: list[Disagreement], by: str) -> None:
         newest = {(each.item_a, each.item_b): each for each in found}
         for conflict in newest.values():
-            if conflict.ended is None or conflict.ended.id != key or not self._in_use(uow, conflict.kept):
-                continue
-            sides, task = (conflict.item_a, conflict.item_b), conflict.trajectory_id
-            opened = open_conflict(sides, conflict.reason, task, self.waits, by, uow.now_us)
-            opened = like(opened, conflict)
-            if uow.insert_new(CONFLICT, opened):
-                audit(self._engine, uow, EventType.CONFLICT_DETECT, opened, by)
-
-    def _in_use(self, uow: UnitOfWork, ref: EntityRef | None) -> bool:
-        if ref is None:
-            return False
-        relation = uow.catalog.by_name[ref.entity_type]
-        record = uow.find(relation, ref.id.bytes)
-        return record is not None and holds(relation, record, uow.now_us)
-
-    @property
-    def waits(self) -> ConflictStatus:
-        """The status of a new conflict: ``escalated`` where a person decides."""
-        is_manual = strategy_of(self._engine) is ConflictResolution.MANUAL
-        return ConflictStatus.ESCALATED if is_manual else ConflictStatus.DETECTED
+            if conflict.ended is not None and conflict.ended.id == key and in_use(uow, conflict.kept):
+                reopen(self._engine, uow, conflict, by)
 
 
 def strategy_of(engine: Engine) -> ConflictResolution:
@@ -93,15 +70,21 @@ def strategy_of(engine: Engine) -> ConflictResolution:
     return ConflictResolution.MANUAL if grounding is None else grounding.conflict_resolution
 
 
-def conflicts_of(uow: UnitOfWork, key: uuid.UUID) -> list[RecordConflict]:
+def status_of_new(engine: Engine) -> ConflictStatus:
+    """Return the status of a new conflict of statements: ``escalated`` where a person decides."""
+    is_manual = strategy_of(engine) is ConflictResolution.MANUAL
+    return ConflictStatus.ESCALATED if is_manual else ConflictStatus.DETECTED
+
+
+def conflicts_of(uow: UnitOfWork, key: uuid.UUID) -> list[Disagreement]:
     """Return the conflicts of a record, the oldest first."""
-    found: list[RecordConflict] = uow.select_path(CONFLICT, "list_by_item_a", key.bytes)
+    found: list[Disagreement] = uow.select_path(CONFLICT, "list_by_item_a", key.bytes)
     # Both sides of a concurrent write are one record.
     found += (each for each in uow.select_path(CONFLICT, "list_by_item_b", key.bytes) if each.item_a.id != key)
     return sorted(found, key=lambda each: (each.detected_at, each.conflict_id.bytes))
 
 
-def of_pair(uow: UnitOfWork, one: EntityRef, other: EntityRef) -> list[RecordConflict]:
+def of_pair(uow: UnitOfWork, one: EntityRef, other: EntityRef) -> list[Disagreement]:
     """Return the conflicts of two records, in either order, the oldest first."""
     first, second = sorted((one.id, other.id))
     return [each for each in conflicts_of(uow, first) if {each.item_a.id, each.item_b.id} == {first, second}]
@@ -113,41 +96,27 @@ def holds(relation: Relation, record: Any, now_us: int) -> bool:
     return is_active(relation, record) and (until is None or until > from_us(now_us))
 
 
-def resolved(
-    conflict: RecordConflict,
-    winner: ConflictWinner,
-    strategy: ConflictResolution | None,
-    reason: str | None,
-    by: str,
-    now_us: int,
-) -> RecordConflict:
-    """Return a conflict as it is once it is resolved."""
-    now = from_us(now_us)
-    return dataclasses.replace(
-        conflict,
-        status=ConflictStatus.RESOLVED,
-        strategy=strategy,
-        winner=winner,
-        resolution_reason=reason,
-        resolved_at=now,
-        resolved_by=by,
-        updated_at=now,
-    )
+def in_use(uow: UnitOfWork, ref: EntityRef | None) -> bool:
+    """Return whether a side exists and holds."""
+    relation = None if ref is None else uow.catalog.by_name[ref.entity_type]
+    record = None if ref is None or relation is None else uow.find(relation, ref.id.bytes)
+    return record is not None and relation is not None and holds(relation, record, uow.now_us)
 
 
 def open_conflict(
+    engine: Engine,
+    uow: UnitOfWork,
     sides: tuple[EntityRef, EntityRef],
     reason: str,
-    task: TrajectoryId | None,
-    status: ConflictStatus,
     by: str,
-    now_us: int,
+    status: ConflictStatus,
     *,
     conflict_type: ConflictType = ConflictType.CONTRADICTING_FACT,
-) -> RecordConflict:
-    """Return a new open conflict of two records, of which the first has the lower id."""
-    now = from_us(now_us)
-    return RecordConflict(
+    **fields: Any,
+) -> Disagreement | None:
+    """Record a conflict of two sides, of which the first has the lower id; None if the pair has an open one."""
+    now = from_us(uow.now_us)
+    made = Disagreement(
         conflict_id=ConflictId(uuid7()),
         conflict_type=conflict_type,
         item_a=sides[0],
@@ -157,18 +126,57 @@ def open_conflict(
         detected_at=now,
         detected_by=by,
         updated_at=now,
-        trajectory_id=task,
+        **fields,
     )
+    if not uow.insert_new(CONFLICT, made):
+        return None
+    _audit(engine, uow, EventType.CONFLICT_DETECT, made, by)
+    return made
 
 
-def like(opened: RecordConflict, earlier: RecordConflict) -> RecordConflict:
-    """Return a conflict that is open again, of the kind and the agents that it had before."""
-    agents = earlier.agent_a_id, earlier.agent_b_id
-    return dataclasses.replace(opened, conflict_type=earlier.conflict_type, agent_a_id=agents[0], agent_b_id=agents[1])
+def reopen(engine: Engine, uow: UnitOfWork, earlier: Disagreement, by: str) -> None:
+    """Record the conflict of a pair again, of the kind and the agents that it had before."""
+    names = ("conflict_type", "trajectory_id", "agent_a_id", "agent_b_id")
+    kept = {name: getattr(earlier, name) for name in names}
+    open_conflict(engine, uow, (earlier.item_a, earlier.item_b), earlier.reason, by, status_of_new(engine), **kept)
 
 
-def audit(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: RecordConflict, by: str) -> None:
-    """Write the audit event of a conflict that was found or resolved."""
+def close(
+    engine: Engine,
+    uow: UnitOfWork,
+    conflict: Disagreement,
+    winner: ConflictWinner,
+    strategy: ConflictResolution | None,
+    reason: str | None,
+    by: str,
+    merged: EntityRef | None = None,
+) -> Disagreement:
+    """Store a conflict as resolved, with the audit event of it; ``merged`` stands for both sides."""
+    now = from_us(uow.now_us)
+    closed = dataclasses.replace(
+        conflict,
+        status=ConflictStatus.RESOLVED,
+        strategy=strategy,
+        winner=winner,
+        resolution_reason=reason,
+        resolved_at=now,
+        resolved_by=by,
+        updated_at=now,
+        merged_type=None if merged is None else merged.entity_type,
+        merged_id=None if merged is None else merged.id,
+    )
+    return change(engine, uow, EventType.CONFLICT_RESOLVE, closed, by)
+
+
+def change(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: Disagreement, by: str) -> Disagreement:
+    """Store a step of a conflict, with the audit event of it."""
+    stored: Disagreement = uow.update(CONFLICT, conflict)
+    _audit(engine, uow, kind, stored, by)
+    return stored
+
+
+def _audit(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: Disagreement, by: str) -> None:
+    """Write the audit event of a conflict that was found, escalated or resolved."""
     sides = [str(conflict.item_a.id), str(conflict.item_b.id)]
     event = engine.event(
         kind,

@@ -1,23 +1,19 @@
-"""Facet ``memory.pcp``: checkpoints of tasks and recovery from them; validation, conflicts and lint."""
+"""Facet ``memory.pcp``: checkpoints of tasks and recovery from them; validation and lint."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from caliber.access.visibility import require
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.errors import InputError, InvalidValue
 from caliber.model.guard.lint import LintResult
 from caliber.model.guard.validation import ValidationResult
 from caliber.model.ids import Id
 from caliber.model.pcp import (
     ArtifactProvenance,
     Checkpoint,
-    ConflictResolution,
-    ConflictStatus,
-    RecordConflict,
     RecoveryResult,
     TaskState,
     TraceSummary,
@@ -29,7 +25,6 @@ from caliber.search.service import Searching
 from caliber.trajectory.service import Tasks
 
 if TYPE_CHECKING:
-    from caliber.pcp.conflicts import Conflicts, Keep
     from caliber.pcp.inspecting import Inspector
     from caliber.pcp.recovery import LearntFacts
 
@@ -88,7 +83,11 @@ class Pcp:
 
         arguments.as_flag(record, "record")
         validator = Validator(self._engine, self._principal, self._searching.seen_by(user))
-        return validator.validate(target, self._conflicts(user) if record else None)
+        if not record:
+            return validator.validate(target)
+        from caliber.pcp.conflicts import StatementConflicts  # most processes record no conflict
+
+        return validator.validate(target, StatementConflicts(self._engine, self._principal, user))
 
     def apply_dosage(
         self, window: ContextWindow | Id, *, max_tokens: int | None = None, user: str | EntityRef | None = None
@@ -107,68 +106,6 @@ class Pcp:
         """
         limit = None if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
         return self._inspector(user).apply_dosage(window, limit)
-
-    def conflicts(
-        self,
-        *,
-        task: Id | None = None,
-        user: str | EntityRef | None = None,
-        status: ConflictStatus | str | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[RecordConflict]:
-        """Return open conflicts, the oldest first; with ``status`` those of one status.
-
-        Only conflicts are listed of which the principal may see both sides. ``task``: one side belongs to the task, or
-        was drawn from it. ``user`` is whom the call is for, as in ``search``. ``after`` is the id of the last conflict
-        of the page before.
-
-        Raises: InputError kinds; NotFound for a task, or a conflict ``after``, that does not exist or is hidden.
-        """
-        wanted = None if status is None else arguments.as_enum(status, ConflictStatus, "status")
-        key = None if task is None else arguments.as_uuid(task, "task")
-        most = arguments.as_whole(limit, "limit", 1)
-        last = None if after is None else arguments.as_uuid(after, "after")
-        return self._conflicts(user).page(key, wanted, most, last)
-
-    def resolve(
-        self,
-        conflict: Id,
-        *,
-        keep: Id | Literal["both"] | None = None,
-        strategy: ConflictResolution | str | None = None,
-        reason: str | None = None,
-        user: str | EntityRef | None = None,
-    ) -> RecordConflict:
-        """Resolve a conflict and return it: one side is kept, and the other one ends now, as ``end_note`` ends a note.
-
-        ``keep`` is the id of a side, or "both" if they do not contradict each other: then neither ends, and the pair is
-        not recorded again unless one of them is corrected. Else ``strategy`` decides, by default
-        ``pcp.grounding.conflict_resolution``; ``manual`` leaves the conflict to a person. Undoing the end of the
-        other side opens a conflict of the two again. Resolving again in the same way changes nothing.
-
-        Raises: NotFound, also for a conflict of which one side is hidden; RequiredFieldMissing where nothing decides;
-            InvalidValue for another record; InvalidStateTransition for a conflict that was resolved otherwise;
-            PermissionDenied unless the principal may correct the side that ends; Conflict.
-        """
-        key = arguments.as_uuid(conflict, "conflict")
-        kept: Keep | None = None
-        if keep is not None:
-            try:
-                kept = "both" if isinstance(keep, str) and keep == "both" else arguments.as_uuid(keep, "keep")
-            except InputError:
-                raise InvalidValue(field="keep", reason='must be the id of a side, or "both"') from None
-        by = None if strategy is None else arguments.as_enum(strategy, ConflictResolution, "strategy")
-        why = None if reason is None else arguments.as_text(reason, "reason", limit=arguments.MAX_NAME_CHARS)
-        if kept is not None and by is not None:
-            raise InvalidValue(field="keep", reason="is given with strategy; one of them decides")
-        return self._conflicts(user).resolve(key, kept, by, why)
-
-    def _conflicts(self, user: str | EntityRef | None = None) -> Conflicts:
-        from caliber.pcp.conflicts import Conflicts  # most processes resolve no conflict
-
-        self._engine.check_open()
-        return Conflicts(self._engine, self._principal, self._searching.readers, user)
 
     def lint(self, artifact: Id) -> LintResult:
         """Check an artifact: its size, near duplicates, its declared format, its tags; docs/pcp.md. Nothing is changed.

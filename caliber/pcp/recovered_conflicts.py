@@ -16,11 +16,10 @@ from typing import Any
 from caliber.access.corrections import Corrections, key_of
 from caliber.engine.engine import Engine
 from caliber.model.errors import Conflict
-from caliber.model.events import CorrectionAction, Event, EventType
-from caliber.model.pcp import ConflictWinner, RecordConflict
-from caliber.model.references import EntityRef
+from caliber.model.events import CorrectionAction, Event
+from caliber.model.pcp import ConflictWinner, Disagreement
 from caliber.model.time import to_us
-from caliber.pcp.conflict_sides import ConflictSides, audit, conflicts_of, holds, like, open_conflict, resolved
+from caliber.pcp.conflict_sides import close, conflicts_of, holds, in_use, reopen
 from caliber.pcp.rollback.plan import Plan
 from caliber.pcp.rollback.reach import reached
 from caliber.schema.relation import Relation
@@ -42,13 +41,12 @@ class RecoveredConflicts:
         self._uow = uow
         self._corrections = corrections
         self._label = label
-        self._waits = ConflictSides(engine).waits
         self._known = plans[0].state.conflicts
         self._gone = _keys(change for plan in plans for change in plan.mark)
         self._used = frozenset(
             key for plan in plans for relation in reached(uow.catalog) for key in plan.state.in_use(relation.name).keys
         )
-        self._pairs: dict[tuple[uuid.UUID, uuid.UUID], list[RecordConflict]] = {}
+        self._pairs: dict[tuple[uuid.UUID, uuid.UUID], list[Disagreement]] = {}
         if not uow.count(CONFLICT):
             return
         decode, mine = codec_of(CONFLICT).decode, self._gone | self._used
@@ -76,7 +74,7 @@ class RecoveredConflicts:
                     if events:
                         yield relation, record, events
 
-    def _came_later(self, conflict: RecordConflict) -> bool:
+    def _came_later(self, conflict: Disagreement) -> bool:
         """Return whether a resolved conflict was not resolved yet, and its loser should hold."""
         kept, ended = conflict.kept, conflict.ended
         if kept is None or ended is None or ended.id.bytes in self._gone:
@@ -84,7 +82,7 @@ class RecoveredConflicts:
         is_new = self._known.get(conflict.conflict_id.bytes, True)
         return kept.id.bytes in self._gone or (is_new and ended.id.bytes in self._used)
 
-    def _ended(self, conflict: RecordConflict) -> tuple[Relation, Any]:
+    def _ended(self, conflict: Disagreement) -> tuple[Relation, Any]:
         assert conflict.ended is not None
         relation = self._uow.catalog.by_name[conflict.ended.entity_type]
         return relation, self._uow.find(relation, conflict.ended.id.bytes)
@@ -99,35 +97,20 @@ class RecoveredConflicts:
         for conflicts in self._pairs.values():
             self._settle(conflicts[0])
 
-    def _settle(self, of_pair: RecordConflict) -> None:
+    def _settle(self, of_pair: Disagreement) -> None:
         """Close the open conflict of a pair of which a side is gone; open one where both hold, as they did."""
         now = [each for each in conflicts_of(self._uow, of_pair.item_a.id) if each.item_b == of_pair.item_b]
         standing = next((each for each in now if each.is_open), None)
-        a, b = self._in_use(of_pair.item_a), self._in_use(of_pair.item_b)
+        a, b = in_use(self._uow, of_pair.item_a), in_use(self._uow, of_pair.item_b)
         if standing is not None:
             if not (a and b):
-                self._close(standing, ConflictWinner.A if a else ConflictWinner.B if b else ConflictWinner.NONE)
+                winner = ConflictWinner.A if a else ConflictWinner.B if b else ConflictWinner.NONE
+                close(self._engine, self._uow, standing, winner, None, _GONE, self._label)
             return
         if not (a and b) or any(each.winner is ConflictWinner.BOTH for each in now):
             return
         if now[-1].ended is not None or any(self._known.get(each.conflict_id.bytes) for each in now):
-            self._open(now[-1])
-
-    def _in_use(self, ref: EntityRef) -> bool:
-        relation = self._uow.catalog.by_name[ref.entity_type]
-        record = self._uow.find(relation, ref.id.bytes)
-        return record is not None and holds(relation, record, self._uow.now_us)
-
-    def _close(self, conflict: RecordConflict, winner: ConflictWinner) -> None:
-        closed = resolved(conflict, winner, None, _GONE, self._label, self._uow.now_us)
-        audit(self._engine, self._uow, EventType.CONFLICT_RESOLVE, self._uow.update(CONFLICT, closed), self._label)
-
-    def _open(self, conflict: RecordConflict) -> None:
-        sides, task = (conflict.item_a, conflict.item_b), conflict.trajectory_id
-        opened = open_conflict(sides, conflict.reason, task, self._waits, self._label, self._uow.now_us)
-        opened = like(opened, conflict)
-        if self._uow.insert_new(CONFLICT, opened):
-            audit(self._engine, self._uow, EventType.CONFLICT_DETECT, opened, self._label)
+            reopen(self._engine, self._uow, now[-1], self._label)
 
 
 def _keys(changes: Iterable[Change]) -> set[bytes]:
@@ -135,7 +118,7 @@ def _keys(changes: Iterable[Change]) -> set[bytes]:
     return {key_of(relation, record).bytes for relation, record in changes if relation.grounded is not None}
 
 
-def _ended_by(relation: Relation, event: Event, conflict: RecordConflict) -> bool:
+def _ended_by(relation: Relation, event: Event, conflict: Disagreement) -> bool:
     """Return whether a correction is the end of the side that lost a conflict."""
     until = event.payload["changes"].get(relation.times.until)
     return (

@@ -24,7 +24,7 @@ from caliber.model.guard.validation import IssueType, Severity, ValidationIssue,
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.references import EntityRef, kind_named
 from caliber.model.time import MS_US
-from caliber.pcp.conflicts import Conflicts
+from caliber.pcp.conflicts import StatementConflicts
 from caliber.pcp.pairs import Candidate, Statement, candidate_pairs, first_pairs
 from caliber.pcp.readings import Readings
 from caliber.pcp.targets import Rows, Target, Targets, rows_of
@@ -105,7 +105,7 @@ class Validator(Examiner):
         self._label = principal.label
         self._targets = Targets(engine, principal, searching)
 
-    def validate(self, target: Any, conflicts: Conflicts | None = None) -> ValidationResult:
+    def validate(self, target: Any, conflicts: StatementConflicts | None = None) -> ValidationResult:
         """Return the issues of a window, scope or task; record contradictions as conflicts, if those are given.
 
         Raises: as ``Pcp.validate``.

@@ -25,11 +25,11 @@ from caliber.access.rights import Rights
 from caliber.access.visibility import Readers
 from caliber.admin import stats as figures
 from caliber.agents import facet as agents_facet
+from caliber.agents.conflicts.facet import Conflicts
 from caliber.agents.views import AgentMemoryView
 from caliber.context.gather import disputes
 from caliber.model import EntityRef, NoteType, Principal
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
-from caliber.pcp.conflicts import Conflicts
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.service import Searching
 from caliber.trajectory import facet
@@ -123,7 +123,7 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "rows of kinds": ("backend", lambda patch: patch.setattr(KindLimits, "readable", lambda *given: given[-1])),
     "types of views": ("resident", lambda patch: patch.setattr(AgentMemoryView, "types", tuple(NoteType))),
     "readers of views": ("resident", lambda patch: patch.setattr(agents_facet, "Searching", of_an_admin)),
-    "conflicts": ("resident", lambda patch: patch.setattr(Conflicts, "shows", lambda *_: True)),
+    "conflicts": ("resident", lambda patch: patch.setattr(Conflicts, "_shows", lambda *_: True)),
     "marks of disputes": (
         "resident",
         lambda patch: patch.setattr(disputes, "disputes_of", unmasked(disputes.disputes_of)),

@@ -56,7 +56,7 @@ def contended(team: Team, resource: str = "itinerary") -> Any:
         locks.acquire(resource, lease_ms=600_000)
     with pytest.raises(LockAcquisitionFailed):
         team.bob.agents.locks.acquire(resource)
-    (found,) = [each for each in team.memory.agents.conflicts.list() if each.resource == resource]
+    (found,) = [each for each in team.memory.conflicts.list() if each.resource == resource]
     return found
 
 
@@ -68,7 +68,7 @@ def decided(team: Team) -> Any:
     """Return the conflict of two decisions, and the notes."""
     first = decide(team.ada, "The api listens on port 6379.")
     second = decide(team.bob, "The api listens on port 6380.")
-    (found,) = team.ada.agents.conflicts.list(conflict_type="incompatible_decision")
+    (found,) = team.ada.conflicts.list(conflict_type="incompatible_decision")
     return found, first, second
 
 
@@ -76,7 +76,7 @@ def goals(team: Team, **options: Any) -> Any:
     other = team.ada.start_trajectory("ship it today")
     one = team.planner.start_trajectory("ship it never")
     refs = [EntityRef(EntityType.TRAJECTORY, each.trajectory_id) for each in (one, other)]
-    return team.memory.agents.conflicts.report(*refs, conflict_type="goal_conflict", reason="both at once", **options)
+    return team.memory.conflicts.report(*refs, conflict_type="goal_conflict", reason="both at once", **options)
 
 
 # --- found where they come up ----------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_lock_that_is_waited_for_long_enough_is_contention(backend: Backend) -
     with pytest.raises(LockAcquisitionFailed):
         team.bob.agents.locks.acquire("r", wait_ms=200)  # the team's clock stands still
     done.set()
-    assert [each.resource for each in team.memory.agents.conflicts.list()] == ["r"]
+    assert [each.resource for each in team.memory.conflicts.list()] == ["r"]
 
 
 def test_holders_that_are_no_agents_do_not_contend(team: Team) -> None:
@@ -108,27 +108,27 @@ def test_holders_that_are_no_agents_do_not_contend(team: Team) -> None:
     locks.acquire("r", holder="job")
     with pytest.raises(LockAcquisitionFailed):
         locks.acquire("r", holder="agent:bob")
-    assert team.memory.agents.conflicts.list() == []
+    assert team.memory.conflicts.list() == []
 
 
 def test_a_compare_and_set_that_loses_to_another_agent_is_a_conflict(team: Team) -> None:
     # C-432
     first = team.ada.workspace.values.set("plan", "a")
     team.bob.workspace.values.set("plan", "b", version=first.version)
-    assert team.memory.agents.conflicts.list() == []
+    assert team.memory.conflicts.list() == []
     with pytest.raises(Conflict):
         team.ada.workspace.values.set("plan", "c", version=first.version)
-    (found,) = team.memory.agents.conflicts.list()
+    (found,) = team.memory.conflicts.list()
     assert found.conflict_type is ConflictType.CONCURRENT_WRITE
     assert found.item_a == found.item_b == EntityRef("workspace_value", first.value_id)
     assert {found.agent_a_id, found.agent_b_id} == {id_of(team, "ada"), id_of(team, "bob")}
     with pytest.raises(Conflict):
         team.ada.workspace.values.delete("plan", version=first.version)
-    assert team.memory.agents.conflicts.list() == [found]
-    assert team.ada.agents.conflicts.list() == [found]
-    assert team.rev.agents.conflicts.list() == []
-    assert team.ana.agents.conflicts.list() == []
-    kept = team.bob.agents.conflicts.resolve(found.conflict_id, keep=id_of(team, "bob"))
+    assert team.memory.conflicts.list() == [found]
+    assert team.ada.conflicts.list() == [found]
+    assert team.rev.conflicts.list() == []
+    assert team.ana.conflicts.list() == []
+    kept = team.bob.conflicts.resolve(found.conflict_id, keep=id_of(team, "bob"))
     assert kept.winner is (ConflictWinner.A if found.agent_a_id == id_of(team, "bob") else ConflictWinner.B)
 
 
@@ -139,9 +139,9 @@ def test_values_that_were_settled_once_may_be_in_conflict_again(team: Team) -> N
         team.bob.workspace.values.set("plan", "b", version=first.version)
         with pytest.raises(Conflict):
             values.set("plan", "c", version=first.version)
-        (found,) = team.memory.agents.conflicts.list()
-        team.memory.agents.conflicts.resolve(found.conflict_id, keep="both")
-    assert len(team.memory.agents.conflicts.history(found.conflict_id)) == 2
+        (found,) = team.memory.conflicts.list()
+        team.memory.conflicts.resolve(found.conflict_id, keep="both")
+    assert len(team.memory.conflicts.history(found.conflict_id)) == 2
 
 
 def test_an_agent_that_loses_to_itself_has_no_conflict(team: Team) -> None:
@@ -149,7 +149,7 @@ def test_an_agent_that_loses_to_itself_has_no_conflict(team: Team) -> None:
     team.ada.workspace.values.set("plan", "b")
     with pytest.raises(Conflict):
         team.ada.workspace.values.set("plan", "c", version=first.version)
-    assert team.memory.agents.conflicts.list() == []
+    assert team.memory.conflicts.list() == []
 
 
 def test_two_decisions_about_one_subject_that_contradict_each_other(team: Team) -> None:
@@ -159,8 +159,8 @@ def test_two_decisions_about_one_subject_that_contradict_each_other(team: Team) 
     assert found.status is ConflictStatus.ESCALATED  # manual
     assert found.escalated_to is None  # nobody is above both
     assert "6379" in found.reason
-    assert [each.conflict_id for each in team.ada.pcp.conflicts()] == [found.conflict_id]
-    assert team.ana.agents.conflicts.list() == []
+    assert [each.conflict_id for each in team.ada.conflicts.list()] == [found.conflict_id]
+    assert team.ana.conflicts.list() == []
 
 
 @pytest.mark.parametrize(
@@ -170,28 +170,28 @@ def test_other_notes_are_no_incompatible_decisions(team: Team, options: dict[str
     decide(team.ada, "The api listens on port 6379.")
     note = {**DECIDED, "content": "The api listens on port 6380.", **options}
     team.bob.add_note(**note)
-    assert team.memory.agents.conflicts.list() == []
+    assert team.memory.conflicts.list() == []
 
 
 def test_a_decision_of_the_same_agent_or_one_that_ended_is_none(team: Team) -> None:
     first = decide(team.ada, "The api listens on port 6379.")
     decide(team.ada, "The api listens on port 6380.")
     team.ada.end_note(first.note_id)
-    assert team.ada.agents.conflicts.list() == []
+    assert team.ada.conflicts.list() == []
     decide(team.bob, "The api listens on port 6380 for all.", valid_from=None)
-    assert team.ada.agents.conflicts.list() == []
+    assert team.ada.conflicts.list() == []
 
 
 def test_a_decision_that_is_changed_or_superseded_is_compared_too(team: Team) -> None:
     decide(team.ada, "The api listens on port 6379.")
     second = decide(team.bob, "The api is written in Go.")
     changed = team.bob.update_note(second.note_id, content="The api listens on port 6380.")
-    (found,) = team.ada.agents.conflicts.list()
+    (found,) = team.ada.conflicts.list()
     team.bob.update_note(second.note_id, content="The api is written in Go.")
-    assert team.ada.agents.conflicts.list() == []
-    assert team.ada.agents.conflicts.get(found.conflict_id).resolution.winner is ConflictWinner.NONE
+    assert team.ada.conflicts.list() == []
+    assert team.ada.conflicts.get(found.conflict_id).resolution.winner is ConflictWinner.NONE
     team.bob.supersede_note(changed.note_id, content="The api listens on port 6381.")
-    assert len(team.ada.agents.conflicts.list()) == 1
+    assert len(team.ada.conflicts.list()) == 1
 
 
 def test_without_the_knobs_no_conflict_is_recorded(backend: Backend) -> None:
@@ -205,7 +205,7 @@ def test_without_the_knobs_no_conflict_is_recorded(backend: Backend) -> None:
     team.bob.workspace.values.set("plan", "b")
     with pytest.raises(Conflict):
         team.ada.workspace.values.set("plan", "c", version=first.version)
-    assert team.memory.agents.conflicts.list() == []
+    assert team.memory.conflicts.list() == []
 
 
 def test_two_decisions_at_once_have_one_conflict(team: Team) -> None:
@@ -224,7 +224,7 @@ def test_two_decisions_at_once_have_one_conflict(team: Team) -> None:
             each.start()
         for each in writers:
             each.join()
-    pairs = [frozenset((each.item_a.id, each.item_b.id)) for each in team.ada.agents.conflicts.list()]
+    pairs = [frozenset((each.item_a.id, each.item_b.id)) for each in team.ada.conflicts.list()]
     assert len(pairs) == len(set(pairs))
     assert len(pairs) >= 4
 
@@ -236,17 +236,14 @@ def test_goals_that_are_at_odds_are_reported(team: Team) -> None:
     found = goals(team)
     assert found.conflict_type is ConflictType.GOAL_CONFLICT
     assert {found.agent_a_id, found.agent_b_id} == {id_of(team, "ada"), id_of(team, "planner")}
-    again = team.memory.agents.conflicts.report(
-        found.item_b, found.item_a, conflict_type="goal_conflict", reason="once more"
-    )
+    again = team.memory.conflicts.report(found.item_b, found.item_a, conflict_type="goal_conflict", reason="once more")
     assert again == found
-    with pytest.raises(InvalidValue):
-        team.memory.pcp.resolve(found.conflict_id, keep=found.item_a.id)
-    assert team.memory.pcp.conflicts() == []
+    kept = team.memory.conflicts.resolve(found.conflict_id, keep=found.item_a.id)
+    assert (kept.kept, team.memory.conflicts.list()) == (found.item_a, [])
 
 
 def test_bad_reports(team: Team) -> None:
-    report = team.bob.agents.conflicts.report
+    report = team.bob.conflicts.report
     task, secret = EntityRef(EntityType.TRAJECTORY, team.task), EntityRef(EntityType.NOTE, team.note.note_id)
     own = EntityRef(EntityType.NOTE, decide(team.bob, "mine").note_id)
     for other in (task, secret, EntityRef(EntityType.NOTE, team.task)):
@@ -259,7 +256,7 @@ def test_bad_reports(team: Team) -> None:
     other = EntityRef(EntityType.NOTE, decide(team.ada, "hers").note_id)
     with pytest.raises(NotRegistered):
         report(own, other, conflict_type="goal_conflict", reason="x", agent_a="nobody")
-    assert team.memory.agents.conflicts.list() == []
+    assert team.memory.conflicts.list() == []
 
 
 def test_two_reports_at_once_record_one_conflict(team: Team) -> None:
@@ -270,9 +267,7 @@ def test_two_reports_at_once_record_one_conflict(team: Team) -> None:
 
     def report(pair: tuple[EntityRef, EntityRef]) -> None:
         barrier.wait()
-        found.append(
-            team.memory.agents.conflicts.report(*pair, conflict_type="goal_conflict", reason="opposed").conflict_id
-        )
+        found.append(team.memory.conflicts.report(*pair, conflict_type="goal_conflict", reason="opposed").conflict_id)
 
     threads = [threading.Thread(target=report, args=(pair,)) for pair in [(one, other), (other, one)] * 2]
     for each in threads:
@@ -289,23 +284,23 @@ def test_two_reports_at_once_record_one_conflict(team: Team) -> None:
 def test_a_conflict_goes_to_the_agent_above_both_then_higher_then_to_a_person(team: Team) -> None:
     reporting(team)
     found = contended(team)
-    up = team.ada.agents.conflicts.escalate(found.conflict_id)
+    up = team.ada.conflicts.escalate(found.conflict_id)
     assert (up.status, up.escalated_to) == (ConflictStatus.ESCALATED, id_of(team, "planner"))
     (message,) = team.planner.agents.messages.claim(10)
     assert message.payload == {"conflict": str(found.conflict_id), "conflict_type": "resource_contention"}
-    assert team.planner.agents.conflicts.list() == [up]
+    assert team.planner.conflicts.list() == [up]
     for handle in (team.ada, team.bob):
         with pytest.raises(PermissionDenied):
-            handle.agents.conflicts.resolve(found.conflict_id, keep="both")
-    higher = team.planner.agents.conflicts.escalate(found.conflict_id)
+            handle.conflicts.resolve(found.conflict_id, keep="both")
+    higher = team.planner.conflicts.escalate(found.conflict_id)
     assert higher.escalated_to == id_of(team, "chief")
     assert len(team.act_as("chief").agents.messages.claim(10)) == 1
     with pytest.raises(NotFound):
-        team.planner.agents.conflicts.get(found.conflict_id)
-    person = team.act_as("chief").agents.conflicts.escalate(found.conflict_id)
+        team.planner.conflicts.get(found.conflict_id)
+    person = team.act_as("chief").conflicts.escalate(found.conflict_id)
     assert (person.status, person.escalated_to) == (ConflictStatus.ESCALATED, None)
-    assert team.memory.agents.conflicts.escalate(found.conflict_id) == person
-    done = team.memory.agents.conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"), reason="she was first")
+    assert team.memory.conflicts.escalate(found.conflict_id) == person
+    done = team.memory.conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"), reason="she was first")
     assert done.resolution.reason == "she was first"
 
 
@@ -313,13 +308,13 @@ def test_decisions_are_escalated_at_once_where_a_person_decides(team: Team) -> N
     found, *_ = decided(reporting(team))
     assert found.escalated_to == id_of(team, "planner")
     assert [each.message_type for each in team.planner.agents.messages.claim(10)] == ["question"]
-    assert team.planner.agents.conflicts.list() == [found]
+    assert team.planner.conflicts.list() == [found]
 
 
 def test_a_full_mailbox_does_not_keep_a_conflict_from_being_escalated(backend: Backend) -> None:
     team = reporting(Team(backend, agents__conflicts__contention_ms=0, agents__messages__pending_max=1))
     team.bob.agents.messages.send(1, to="planner")
-    up = team.ada.agents.conflicts.escalate(contended(team).conflict_id)
+    up = team.ada.conflicts.escalate(contended(team).conflict_id)
     assert up.escalated_to == id_of(team, "planner")
     assert [each.payload for each in team.planner.agents.messages.claim(10)] == [1]
 
@@ -328,7 +323,7 @@ def test_a_full_mailbox_does_not_keep_a_conflict_from_being_escalated(backend: B
 def test_an_agent_that_is_no_longer_active_is_passed_over(team: Team, ended: str) -> None:
     agents = reporting(team).memory.agents
     agents.set_lifecycle(ended, "planner") if ended == "archived" else agents.set_status(ended, "planner")
-    assert team.memory.agents.conflicts.escalate(contended(team).conflict_id).escalated_to == id_of(team, "chief")
+    assert team.memory.conflicts.escalate(contended(team).conflict_id).escalated_to == id_of(team, "chief")
 
 
 # --- resolved --------------------------------------------------------------------------------------
@@ -337,16 +332,16 @@ def test_an_agent_that_is_no_longer_active_is_passed_over(team: Team, ended: str
 def test_the_side_of_a_decision_that_loses_ends(team: Team) -> None:
     found, first, second = decided(team)
     with pytest.raises(RequiredFieldMissing):
-        team.ada.agents.conflicts.resolve(found.conflict_id)
+        team.ada.conflicts.resolve(found.conflict_id)
     with pytest.raises(PermissionDenied):
-        team.ada.agents.conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"))
-    done = team.bob.agents.conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"), reason="hers is older")
+        team.ada.conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"))
+    done = team.bob.conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"), reason="hers is older")
     assert done.kept == EntityRef(EntityType.NOTE, first.note_id)
     assert team.bob.get(second.note_id).valid_until is not None
     assert team.ada.get(first.note_id).valid_until is None
-    assert team.bob.agents.conflicts.resolve(found.conflict_id, keep=first.note_id) == done
+    assert team.bob.conflicts.resolve(found.conflict_id, keep=first.note_id) == done
     with pytest.raises(InvalidStateTransition):
-        team.bob.agents.conflicts.resolve(found.conflict_id, keep=second.note_id)
+        team.bob.conflicts.resolve(found.conflict_id, keep=second.note_id)
     assert done.resolution.resolved_by == "agent:bob"
 
 
@@ -358,8 +353,8 @@ def test_the_configured_strategy_decides_between_decisions(backend: Backend) -> 
     found, first, second = decided(team)
     assert found.status is ConflictStatus.DETECTED
     with pytest.raises(PermissionDenied):
-        team.bob.agents.conflicts.resolve(found.conflict_id)
-    done = team.ada.agents.conflicts.resolve(found.conflict_id)
+        team.bob.conflicts.resolve(found.conflict_id)
+    done = team.ada.conflicts.resolve(found.conflict_id)
     assert done.kept == EntityRef(EntityType.NOTE, second.note_id)
     assert team.ada.get(first.note_id).valid_until is not None
 
@@ -370,18 +365,18 @@ def test_a_merged_record_ends_both_sides(team: Team) -> None:
     found, first, second = decided(team)
     both = decide(team.rev, "The api listens on both ports.")
     merged = EntityRef(EntityType.NOTE, both.note_id)
-    done = admin.agents.conflicts.resolve(found.conflict_id, merged=merged)
+    done = admin.conflicts.resolve(found.conflict_id, merged=merged)
     assert (done.resolution.winner, done.resolution.merged_item) == (ConflictWinner.MERGED, merged)
     for each in (first, second):
         assert admin.get(each.note_id).valid_until is not None
     assert admin.get(both.note_id).valid_until is None
-    assert admin.agents.conflicts.resolve(found.conflict_id, merged=merged) == done
+    assert admin.conflicts.resolve(found.conflict_id, merged=merged) == done
 
 
 def test_steps_and_what_they_refuse(team: Team) -> None:
     # C-441
     found = contended(team)
-    conflicts = team.ada.agents.conflicts
+    conflicts = team.ada.conflicts
     assert conflicts.start(found.conflict_id).status is ConflictStatus.RESOLVING
     assert conflicts.start(found.conflict_id).status is ConflictStatus.RESOLVING
     with pytest.raises(InvalidValue):
@@ -392,7 +387,7 @@ def test_steps_and_what_they_refuse(team: Team) -> None:
         conflicts.resolve(found.conflict_id, strategy="newest")
     for other in (team.rev, team.ana):
         with pytest.raises(NotFound):
-            other.agents.conflicts.resolve(found.conflict_id, keep="both")
+            other.conflicts.resolve(found.conflict_id, keep="both")
     done = conflicts.resolve(found.conflict_id, keep="both")
     assert conflicts.resolve(found.conflict_id, keep="both") == done
     for refused in (conflicts.start, conflicts.escalate):
@@ -402,18 +397,18 @@ def test_steps_and_what_they_refuse(team: Team) -> None:
         conflicts.resolve(found.conflict_id, keep=id_of(team, "ada"))
     with pytest.raises(LockAcquisitionFailed):
         team.bob.agents.locks.acquire("itinerary")
-    assert team.memory.agents.conflicts.list() == []  # that pair was found to be no conflict
+    assert team.memory.conflicts.list() == []  # that pair was found to be no conflict
 
 
 def test_a_strategy_manual_escalates(team: Team) -> None:
     # C-433
-    up = reporting(team).ada.agents.conflicts.resolve(contended(team).conflict_id, strategy="manual")
+    up = reporting(team).ada.conflicts.resolve(contended(team).conflict_id, strategy="manual")
     assert up.escalated_to == id_of(team, "planner")
 
 
 def test_a_pair_has_a_history(team: Team) -> None:
     first = contended(team)
-    conflicts = team.memory.agents.conflicts
+    conflicts = team.memory.conflicts
     conflicts.resolve(first.conflict_id, keep=id_of(team, "ada"), reason="once")
     second = contended(team)
     conflicts.resolve(second.conflict_id, keep=id_of(team, "bob"), reason="twice")
@@ -425,17 +420,34 @@ def test_a_pair_has_a_history(team: Team) -> None:
 def test_lists(team: Team) -> None:
     # C-376
     found = [contended(team, f"r{at}") for at in range(5)]
-    conflicts, ids = team.memory.agents.conflicts, [each.conflict_id for each in found]
+    conflicts, ids = team.memory.conflicts, [each.conflict_id for each in found]
     assert [each.conflict_id for each in conflicts.list()] == ids
     assert [each.conflict_id for each in conflicts.list(limit=2)] == ids[:2]
     assert [each.conflict_id for each in conflicts.list(limit=2, after=ids[1])] == ids[2:4]
     assert conflicts.list(after=ids[4]) == []
-    assert [each.conflict_id for each in conflicts.list(agent="bob")] == ids
-    assert conflicts.list(agent="rev") == conflicts.list(agent="nobody") == conflicts.list(task=team.task) == []
+    assert [each.conflict_id for each in conflicts.list(between=["bob"])] == ids
+    for nothing in ({"between": ["rev"]}, {"between": ["bob", "nobody"]}, {"task": team.task}):
+        assert conflicts.list(**nothing) == []
     below = goals(team, task=team.task)
     assert conflicts.list(task=team.task) == [below]
-    assert conflicts.list(conflict_type="goal_conflict", agent="planner") == [below]
-    assert team.rev.agents.conflicts.list(after=ids[0]) == [below], "not what others contend for"
+    assert conflicts.list(conflict_type="goal_conflict", between=["planner", "ada"]) == [below]
+    assert team.rev.conflicts.list() == [below], "not what others contend for"
+    with pytest.raises(NotFound):
+        team.rev.conflicts.list(after=ids[0])
+
+
+def test_one_list_has_conflicts_of_records_and_of_agents(team: Team) -> None:
+    refs = [
+        EntityRef(EntityType.NOTE, team.memory.add_note(content=f"The port is {at}.", **DECIDED).note_id)
+        for at in (6379, 6380)
+    ]
+    conflicts = team.memory.conflicts
+    of_records = conflicts.report(*refs, conflict_type="contradicting_fact", reason="two ports")
+    of_agents = contended(team)
+    assert conflicts.list() == [of_records, of_agents]
+    assert conflicts.list(between=["ada", "bob"]) == [of_agents]
+    assert conflicts.resolve(of_records.conflict_id, strategy="newest").kept == of_records.item_b
+    assert conflicts.list() == [of_agents]
 
 
 # --- what goes -------------------------------------------------------------------------------------
@@ -447,7 +459,7 @@ def test_a_conflict_outlives_its_task_and_its_agents(team: Team) -> None:
     one, other = (
         EntityRef(EntityType.TRAJECTORY, team.rev.start_trajectory(goal).trajectory_id) for goal in ("left", "right")
     )
-    conflicts = team.memory.agents.conflicts
+    conflicts = team.memory.conflicts
     made = conflicts.report(
         one, other, conflict_type="goal_conflict", reason="x", task=task, agent_a="ada", agent_b="bob"
     )
@@ -461,7 +473,7 @@ def test_a_conflict_outlives_its_task_and_its_agents(team: Team) -> None:
 
 def test_a_detected_conflict_is_an_audit_event(team: Team) -> None:
     found = contended(team)
-    team.memory.agents.conflicts.resolve(found.conflict_id, keep="both")
+    team.memory.conflicts.resolve(found.conflict_id, keep="both")
     admin = team.memory.acting_as(Principal.admin())
     kinds = [
         each.event_type

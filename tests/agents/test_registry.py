@@ -188,8 +188,8 @@ def test_the_first_act_registers_an_agent_where_registration_is_open(open_store:
 
 def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(open_store: Opened) -> None:
     memory = open_store(agents__registration="required")
-    agents = memory.acting_as(Principal.agent("planner")).agents
-    locks = agents.locks
+    planner = memory.acting_as(Principal.agent("planner"))
+    agents, locks = planner.agents, planner.agents.locks
     memory.agents.groups.create("team", "dynamic")
     made = memory.agents.locks.acquire("file", holder="agent:planner")
     token = LockToken(made.resource, made.token)
@@ -217,8 +217,8 @@ def test_unknown_agents_lock_and_look_at_nothing_where_registration_is_required(
         agents.handoffs.pending,
         agents.handoffs.list,
         lambda: agents.handoffs.get(made.lock_id),
-        agents.conflicts.list,
-        lambda: agents.conflicts.get(made.lock_id),
+        planner.conflicts.list,
+        lambda: planner.conflicts.get(made.lock_id),
     ]
     for call in calls:
         with pytest.raises(NotRegistered, match="register it"):

@@ -112,27 +112,28 @@ class World:
         one, two = self.note().note_id, self.note().note_id
         refs = [EntityRef(EntityType.NOTE, each) for each in (one, two)]
         kind = {"conflict_type": "contradicting_fact", "reason": "both"}
-        return self.memory.agents.conflicts.report(*refs, **kind).conflict_id, one, two
+        return self.memory.conflicts.report(*refs, **kind).conflict_id, one, two
 
     # --- the pairs of calls -----------------------------------------------------------------------
 
     def sides(self) -> tuple[Call, Call]:
         key, one, two = self.conflict()
-        return (lambda: self.memory.pcp.resolve(key, keep=one)), (lambda: self.memory.pcp.resolve(key, keep=two))
+        resolve = self.memory.conflicts.resolve
+        return (lambda: resolve(key, keep=one)), (lambda: resolve(key, keep=two))
 
     def sides_of_agents(self) -> tuple[Call, Call]:
         key, one, _ = self.conflict()
-        conflicts = self.memory.agents.conflicts
+        conflicts = self.memory.conflicts
         return (lambda: conflicts.resolve(key, keep=one)), (lambda: conflicts.resolve(key, keep="both"))
 
     def escalation(self) -> tuple[Call, Call]:
         key, one, _ = self.conflict()
-        conflicts = self.memory.agents.conflicts
+        conflicts = self.memory.conflicts
         return (lambda: conflicts.escalate(key)), (lambda: conflicts.resolve(key, keep=one))
 
     def start_of_resolution(self) -> tuple[Call, Call]:
         key, one, _ = self.conflict()
-        conflicts = self.memory.agents.conflicts
+        conflicts = self.memory.conflicts
         return (lambda: conflicts.start(key)), (lambda: conflicts.resolve(key, keep=one))
 
     def completion(self) -> tuple[Call, Call]:

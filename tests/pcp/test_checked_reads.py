@@ -40,7 +40,7 @@ def test_reads_carry_contradictions_and_change_nothing(pair: Pair) -> None:
     assert {(each.issue_type, each.severity) for each in found.issues} == {(IssueType.CONTRADICTION, Severity.WARNING)}
     window = pair.memory.assemble_context(pair.agent.trajectory_id, query="Where does Nadia live?")
     assert ids(window) == both
-    assert pair.memory.pcp.conflicts() == []
+    assert pair.memory.conflicts.list() == []
     pair.memory.flush()
     assert pair.memory.replay(window.window_id) == window
     many = pair.memory.search_many(["Nadia lives", "Where does Nadia live?"], kinds=["note"], limit=5)

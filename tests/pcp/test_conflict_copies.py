@@ -28,12 +28,12 @@ def pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
     pair.memory.flush()
     for each in pair.record():
         if third.note_id in (each.item_a.id, each.item_b.id) and each.is_open:
-            pair.memory.pcp.resolve(each.conflict_id, keep="both", reason="she has two homes")
+            pair.memory.conflicts.resolve(each.conflict_id, keep="both", reason="she has two homes")
     return pair
 
 
 def listed(memory: caliber.Caliber) -> list[Any]:
-    found = [each for status in ConflictStatus for each in memory.pcp.conflicts(status=status)]
+    found = [each for status in ConflictStatus for each in memory.conflicts.list(status=status)]
     assert len(found) == 3
     return found
 
@@ -48,7 +48,7 @@ def check_copy(pair: Pair, copy: caliber.Caliber, known: list[Any]) -> None:
     (waits,) = [each for each in known if each.is_open]
     assert copy.pcp.validate(pair.agent.trajectory_id, record=True).conflicts == (waits,)
     copy.end_note(pair.newer.note_id)
-    assert copy.pcp.conflicts() == []
+    assert copy.conflicts.list() == []
     assert copy.storage.conflicts.get(waits.conflict_id).kept.id == pair.surer.note_id
     assert copy.admin.verify() == []
     assert listed(pair.memory) == known
@@ -93,7 +93,7 @@ def rare(start: Any, backend: Backend, clock: SetClock) -> Pair:
     for each in pair.record():
         assert each.is_open
     (first, *_) = [each for each in pair.record() if "quorvania" in each.reason.casefold()]
-    pair.memory.pcp.resolve(first.conflict_id, keep="both", reason="Quorvania is a name of it")
+    pair.memory.conflicts.resolve(first.conflict_id, keep="both", reason="Quorvania is a name of it")
     return pair
 
 

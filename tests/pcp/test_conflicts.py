@@ -31,7 +31,7 @@ from caliber.model.events import EventFamily
 
 def test_validation_records_nothing_unless_asked(pair: Pair) -> None:
     assert pair.memory.pcp.validate(pair.agent.trajectory_id).conflicts == ()
-    assert pair.memory.pcp.conflicts() == []
+    assert pair.memory.conflicts.list() == []
 
 
 def test_a_pair_has_one_open_conflict_however_often_it_is_found(pair: Pair) -> None:
@@ -43,7 +43,7 @@ def test_a_pair_has_one_open_conflict_however_often_it_is_found(pair: Pair) -> N
     assert first.item_a.id.bytes < first.item_b.id.bytes
     assert "Berlin" in first.reason.title()
     assert pair.record() == (first,)
-    assert pair.memory.pcp.conflicts() == [first]
+    assert pair.memory.conflicts.list() == [first]
     assert pair.memory.storage.conflicts.get(first.conflict_id) == first
 
 
@@ -57,11 +57,11 @@ def test_artifacts_of_one_task_have_a_conflict_of_that_task(pair: Pair) -> None:
     (conflict,) = found
     assert conflict.trajectory_id == agent.trajectory_id
     assert {conflict.item_a.id, conflict.item_b.id} == {one.artifact_id, other.artifact_id}
-    ended = pair.memory.pcp.resolve(conflict.conflict_id, keep=other.artifact_id)
+    ended = pair.memory.conflicts.resolve(conflict.conflict_id, keep=other.artifact_id)
     assert ended.kept.id == other.artifact_id
     assert pair.memory.get(one.artifact_id).expires_at is not None
     pair.memory.artifacts.undo(one.artifact_id)
-    assert [each.trajectory_id for each in pair.memory.pcp.conflicts(task=agent.trajectory_id)].count(
+    assert [each.trajectory_id for each in pair.memory.conflicts.list(task=agent.trajectory_id)].count(
         agent.trajectory_id
     ) == 1
 
@@ -93,7 +93,7 @@ def test_two_processes_that_find_a_contradiction_at_once_record_one_conflict(
     for thread in threads:
         thread.join()
     assert len({each.conflict_id for each in found}) == 1
-    assert len(pair.memory.pcp.conflicts()) == 1
+    assert len(pair.memory.conflicts.list()) == 1
 
 
 # --- strategies ------------------------------------------------------------------------------------
@@ -111,15 +111,15 @@ def test_the_configured_strategy_resolves_what_is_recorded(
     assert conflict.kept.id == getattr(pair, kept).note_id
     assert pair.note(pair.surer).valid_until is None or kept == "newer"
     assert (pair.note(pair.newer).valid_until is None) is (kept == "newer")
-    assert pair.memory.pcp.conflicts() == []
-    assert pair.memory.pcp.conflicts(status="resolved") == [conflict]
+    assert pair.memory.conflicts.list() == []
+    assert pair.memory.conflicts.list(status="resolved") == [conflict]
     assert pair.record() == ()  # one of the two holds no more
 
 
 def test_equal_confidence_keeps_the_newer(pair: Pair) -> None:
     # C-286
     pair.memory.update_note(pair.surer.note_id, confidence=0.6)
-    conflict = pair.memory.pcp.resolve(pair.conflict().conflict_id, strategy="highest_confidence")
+    conflict = pair.memory.conflicts.resolve(pair.conflict().conflict_id, strategy="highest_confidence")
     assert conflict.kept.id == pair.newer.note_id
 
 
@@ -130,14 +130,14 @@ def test_a_clock_that_went_back_makes_no_note_newer(start: Any, backend: Backend
     pair.memory.flush()
     pair.record()
     assert pair.note(pair.newer).valid_until is None
-    assert pair.note(later).valid_until is not None or pair.memory.pcp.conflicts() != []
+    assert pair.note(later).valid_until is not None or pair.memory.conflicts.list() != []
 
 
 def test_nothing_is_overwritten_and_a_read_as_of_before_finds_the_loser(pair: Pair) -> None:
     # C-286
     before = pair.clock.at
     pair.clock.at += timedelta(microseconds=1_000_000)
-    conflict = pair.memory.pcp.resolve(pair.conflict().conflict_id, keep=pair.newer.note_id, reason="she moved")
+    conflict = pair.memory.conflicts.resolve(pair.conflict().conflict_id, keep=pair.newer.note_id, reason="she moved")
     assert conflict.status is ConflictStatus.RESOLVED
     assert conflict.resolution_reason == "she moved"
     assert conflict.resolved_by == conflict.detected_by
@@ -153,19 +153,19 @@ def test_nothing_is_overwritten_and_a_read_as_of_before_finds_the_loser(pair: Pa
 
 
 def test_undoing_the_end_of_the_loser_opens_a_conflict_again(pair: Pair) -> None:
-    first = pair.memory.pcp.resolve(pair.conflict().conflict_id, keep=pair.newer.note_id)
+    first = pair.memory.conflicts.resolve(pair.conflict().conflict_id, keep=pair.newer.note_id)
     pair.memory.undo_note(pair.surer.note_id)
     assert pair.note(pair.surer).valid_until is None
-    (again,) = pair.memory.pcp.conflicts()
+    (again,) = pair.memory.conflicts.list()
     assert again.conflict_id != first.conflict_id
     assert (again.item_a, again.item_b, again.reason) == (first.item_a, first.item_b, first.reason)
     assert pair.memory.storage.conflicts.get(first.conflict_id).status is ConflictStatus.RESOLVED
-    assert pair.memory.pcp.resolve(again.conflict_id, keep=pair.surer.note_id).kept.id == pair.surer.note_id
+    assert pair.memory.conflicts.resolve(again.conflict_id, keep=pair.surer.note_id).kept.id == pair.surer.note_id
 
 
 def test_a_resolution_and_its_audit_events_are_one_transaction(pair: Pair) -> None:
     conflict = pair.conflict()
-    pair.memory.pcp.resolve(conflict.conflict_id, keep=pair.newer.note_id)
+    pair.memory.conflicts.resolve(conflict.conflict_id, keep=pair.newer.note_id)
     decoded = pair.memory.storage.events.list_audit_by_subject(conflict.conflict_id)
     assert [each.event_type for each in decoded] == ["conflict_detect", "conflict_resolve"]
     assert {each.family for each in decoded} == {EventFamily.AUDIT}
@@ -173,7 +173,7 @@ def test_a_resolution_and_its_audit_events_are_one_transaction(pair: Pair) -> No
 
 
 def test_keeping_both_ends_neither_and_is_not_found_again_until_one_is_corrected(pair: Pair) -> None:
-    conflict = pair.memory.pcp.resolve(pair.conflict().conflict_id, keep="both", reason="she has two homes")
+    conflict = pair.memory.conflicts.resolve(pair.conflict().conflict_id, keep="both", reason="she has two homes")
     assert conflict.winner is ConflictWinner.BOTH
     assert (conflict.kept, conflict.ended) == (None, None)
     assert pair.note(pair.surer).valid_until is pair.note(pair.newer).valid_until is None
@@ -189,12 +189,12 @@ def test_keeping_both_ends_neither_and_is_not_found_again_until_one_is_corrected
 def test_resolving_twice_changes_nothing_and_otherwise_is_refused(pair: Pair) -> None:
     # C-441, C-443
     key = pair.conflict().conflict_id
-    first = pair.memory.pcp.resolve(key, keep=pair.newer.note_id)
-    assert pair.memory.pcp.resolve(str(key), keep=str(pair.newer.note_id)) == first
+    first = pair.memory.conflicts.resolve(key, keep=pair.newer.note_id)
+    assert pair.memory.conflicts.resolve(str(key), keep=str(pair.newer.note_id)) == first
     with pytest.raises(InvalidStateTransition):
-        pair.memory.pcp.resolve(key, keep=pair.surer.note_id)
+        pair.memory.conflicts.resolve(key, keep=pair.surer.note_id)
     with pytest.raises(InvalidStateTransition):
-        pair.memory.pcp.resolve(key, keep="both")
+        pair.memory.conflicts.resolve(key, keep="both")
 
 
 def test_of_two_who_resolve_at_once_one_decides(pair: Pair) -> None:
@@ -205,7 +205,7 @@ def test_of_two_who_resolve_at_once_one_decides(pair: Pair) -> None:
     def resolve(keep: uuid.UUID) -> None:
         barrier.wait()
         try:
-            ends.append(pair.memory.pcp.resolve(key, keep=keep))
+            ends.append(pair.memory.conflicts.resolve(key, keep=keep))
         except InvalidStateTransition as error:
             ends.append(error)
 
@@ -223,14 +223,14 @@ def test_of_two_who_resolve_at_once_one_decides(pair: Pair) -> None:
 def test_a_person_decides_where_nothing_else_does(pair: Pair) -> None:
     key = pair.conflict().conflict_id
     with pytest.raises(RequiredFieldMissing):
-        pair.memory.pcp.resolve(key)
+        pair.memory.conflicts.resolve(key)
     with pytest.raises(InvalidValue):
-        pair.memory.pcp.resolve(key, keep=pair.agent.trajectory_id)
+        pair.memory.conflicts.resolve(key, keep=pair.agent.trajectory_id)
     with pytest.raises(InvalidValue):
-        pair.memory.pcp.resolve(key, keep=pair.newer.note_id, strategy="newest")
+        pair.memory.conflicts.resolve(key, keep=pair.newer.note_id, strategy="newest")
     with pytest.raises(NotFound):
-        pair.memory.pcp.resolve(uuid.uuid4(), strategy="newest")
-    assert pair.memory.pcp.resolve(key, strategy="manual").is_open
+        pair.memory.conflicts.resolve(uuid.uuid4(), strategy="newest")
+    assert pair.memory.conflicts.resolve(key, strategy="manual").is_open
 
 
 def test_correcting_a_side_closes_the_conflict(pair: Pair) -> None:
@@ -238,7 +238,7 @@ def test_correcting_a_side_closes_the_conflict(pair: Pair) -> None:
     pair.memory.update_note(pair.surer.note_id, content="Nadia works in Berlin.")
     closed = pair.memory.storage.conflicts.get(key)
     assert (closed.status, closed.winner) == (ConflictStatus.RESOLVED, ConflictWinner.NONE)
-    assert pair.memory.pcp.conflicts() == []
+    assert pair.memory.conflicts.list() == []
 
 
 @pytest.mark.parametrize("how", ["end", "delete", "supersede"])
@@ -250,7 +250,7 @@ def test_a_side_that_ends_by_hand_leaves_the_other_one(pair: Pair, how: str) -> 
         getattr(pair.memory, f"{how}_note")(pair.surer.note_id)
     closed = pair.memory.storage.conflicts.get(key)
     assert closed.kept.id == pair.newer.note_id
-    assert pair.memory.pcp.conflicts() == []
+    assert pair.memory.conflicts.list() == []
 
 
 def test_a_side_that_ended_by_itself_is_not_kept_by_a_strategy(start: Any, backend: Backend, clock: SetClock) -> None:
@@ -261,7 +261,7 @@ def test_a_side_that_ended_by_itself_is_not_kept_by_a_strategy(start: Any, backe
         if rome.note_id not in (conflict.item_a.id, conflict.item_b.id):
             continue
         clock.at += timedelta(microseconds=6_000_000)
-        done = pair.memory.pcp.resolve(conflict.conflict_id, strategy="highest_confidence")
+        done = pair.memory.conflicts.resolve(conflict.conflict_id, strategy="highest_confidence")
         assert done.kept.id != rome.note_id
         assert pair.note(done.kept and pair.surer).valid_until is None
         break
@@ -277,18 +277,22 @@ def test_who_may_not_see_a_side_sees_no_conflict(start: Any, backend: Backend, c
     assert len(pair.record()) == 3
     ben = pair.memory.acting_as(Principal.user("ben"))
     ana = pair.memory.acting_as(Principal.user("ana"))
-    assert len(ana.pcp.conflicts()) == 3
-    (seen,) = ben.pcp.conflicts()
+    assert len(ana.conflicts.list()) == 3
+    (seen,) = ben.conflicts.list()
     assert private.note_id not in (seen.item_a.id, seen.item_b.id)
-    hidden = next(each for each in pair.memory.pcp.conflicts() if each.conflict_id != seen.conflict_id)
+    hidden = next(each for each in pair.memory.conflicts.list() if each.conflict_id != seen.conflict_id)
     with pytest.raises(NotFound):
-        ben.pcp.resolve(hidden.conflict_id, strategy="newest")
+        ben.conflicts.resolve(hidden.conflict_id, strategy="newest")
     with pytest.raises(NotFound):
-        ben.pcp.conflicts(after=hidden.conflict_id)
+        ben.conflicts.list(after=hidden.conflict_id)
+    with pytest.raises(NotFound):
+        ben.conflicts.get(hidden.conflict_id)
+    assert ben.conflicts.get(seen.conflict_id) == seen
+    for strategy in ("newest", "manual"):
+        with pytest.raises(PermissionDenied):
+            ben.conflicts.resolve(seen.conflict_id, strategy=strategy)
     with pytest.raises(PermissionDenied):
-        ben.pcp.resolve(seen.conflict_id, strategy="newest")
-    with pytest.raises(PermissionDenied):
-        ben.pcp.resolve(seen.conflict_id, keep="both")
+        ben.conflicts.resolve(seen.conflict_id, keep="both")
     assert pair.note(pair.surer).valid_until is None
 
 
@@ -299,21 +303,21 @@ def test_conflicts_come_in_pages(pair: Pair) -> None:
     everything = pair.record()
     assert len(everything) == 6
     out: list[Any] = []
-    while page := pair.memory.pcp.conflicts(limit=4, after=out[-1].conflict_id if out else None):
+    while page := pair.memory.conflicts.list(limit=4, after=out[-1].conflict_id if out else None):
         out += page
     assert len(out) == 6
     assert {each.conflict_id for each in out} == {each.conflict_id for each in everything}
     with pytest.raises(InvalidValue):
-        pair.memory.pcp.conflicts(limit=0)
+        pair.memory.conflicts.list(limit=0)
     with pytest.raises(InvalidValue):
-        pair.memory.pcp.conflicts(status="settled")
+        pair.memory.conflicts.list(status="settled")
 
 
 def test_conflicts_of_a_task_are_those_of_its_records(pair: Pair, start: Any) -> None:
     other = start(pair.memory)
     conflict = pair.conflict()
-    assert pair.memory.pcp.conflicts(task=pair.agent.trajectory_id) == [conflict]
-    assert pair.memory.pcp.conflicts(task=other.trajectory_id) == []
+    assert pair.memory.conflicts.list(task=pair.agent.trajectory_id) == [conflict]
+    assert pair.memory.conflicts.list(task=other.trajectory_id) == []
 
 
 def test_an_application_lists_and_resolves_for_a_user(start: Any, backend: Backend, clock: SetClock) -> None:
@@ -328,11 +332,15 @@ def test_an_application_lists_and_resolves_for_a_user(start: Any, backend: Backe
     found = app.pcp.validate(window, record=True).conflicts
     private = [each for each in found if "Rome" in each.reason.title() or "Paris" in each.reason.title()]
     assert len(private) == 1
-    assert private[0] not in app.pcp.conflicts()
-    assert private[0] in app.pcp.conflicts(user="ana")
+    assert private[0] not in app.conflicts.list()
+    assert private[0] in app.conflicts.list(user="ana")
     with pytest.raises(NotFound):
-        app.pcp.resolve(private[0].conflict_id, strategy="newest")
-    assert app.pcp.resolve(private[0].conflict_id, strategy="newest", user="ana").kept is not None
+        app.conflicts.resolve(private[0].conflict_id, strategy="newest")
+    with pytest.raises(NotFound):
+        app.conflicts.get(private[0].conflict_id)
+    assert app.conflicts.get(private[0].conflict_id, user="ana") == private[0]
+    assert app.conflicts.resolve(private[0].conflict_id, strategy="newest", user="ana").kept is not None
+    assert len(app.conflicts.history(private[0].conflict_id, user="ana")) == 1
 
 
 # --- limited readers -------------------------------------------------------------------------------
@@ -346,9 +354,9 @@ def test_a_conflict_forgets_the_words_that_a_side_no_longer_has(pair: Pair) -> N
         memory.flush()
         key = pair.conflict().conflict_id
         if close:
-            memory.pcp.resolve(key, keep="both")
+            memory.conflicts.resolve(key, keep="both")
         memory.update_note(pair.surer.note_id, content="Nadia works in Hamburg.", visible_to=None)
-        seen = memory.acting_as(Principal.user("ben")).pcp.conflicts(status="resolved")
+        seen = memory.acting_as(Principal.user("ben")).conflicts.list(status="resolved")
         assert key in {each.conflict_id for each in seen}
         assert "berlin" not in repr(seen).casefold()
 
@@ -358,10 +366,10 @@ def test_a_task_that_is_hidden_from_a_user_has_no_conflicts_for_them(
 ) -> None:
     app = Pair(start, backend, clock, principal=Principal.application("app")).memory
     task = app.start_trajectory("plan", user="ana").trajectory_id
-    assert app.pcp.conflicts(task=task, user="ana") == []
+    assert app.conflicts.list(task=task, user="ana") == []
     for hidden in (task, uuid.uuid4()):
         with pytest.raises(NotFound):
-            app.pcp.conflicts(task=hidden, user="ben")
+            app.conflicts.list(task=hidden, user="ben")
 
 
 def test_the_log_of_a_task_tells_nobody_what_others_found(start: Any, backend: Backend, clock: SetClock) -> None:
@@ -397,12 +405,12 @@ def test_an_agent_without_the_right_to_read_a_side_sees_no_conflict(
     everything = pair.record()
     narrow = pair.memory.acting_as(Principal.agent("narrow"))
     assert len(everything) == 2
-    seen = narrow.pcp.conflicts()
+    seen = narrow.conflicts.list()
     assert {str(each.item_a.entity_type) for each in seen} == {"artifact", "note"} - {kind}
     (hidden,) = [each for each in everything if each not in seen]
     for refused in (
-        lambda: narrow.pcp.resolve(hidden.conflict_id, strategy="newest"),
-        lambda: narrow.pcp.conflicts(after=hidden.conflict_id),
+        lambda: narrow.conflicts.resolve(hidden.conflict_id, strategy="newest"),
+        lambda: narrow.conflicts.list(after=hidden.conflict_id),
         lambda: narrow.get(hidden.conflict_id),
     ):
         with pytest.raises(NotFound):
@@ -423,12 +431,12 @@ def test_who_may_only_read_records_and_resolves_nothing(backend: Any) -> None:
     seen = bob.pcp.validate(task, record=True)
     assert seen.issues
     assert seen.conflicts == ()
-    assert memory.pcp.conflicts() == []
+    assert memory.conflicts.list() == []
     (conflict,) = ana.pcp.validate(task, record=True).conflicts
     assert conflict.is_open
     for keep in ("both", conflict.item_a.id):
         with pytest.raises(PermissionDenied):
-            bob.pcp.resolve(conflict.conflict_id, keep=keep)
+            bob.conflicts.resolve(conflict.conflict_id, keep=keep)
     ana.access.revoke(on=task, to="bob")
     ana.access.grant(to="bob", on=task, right="write")
-    assert not bob.pcp.resolve(conflict.conflict_id, keep="both").is_open
+    assert not bob.conflicts.resolve(conflict.conflict_id, keep="both").is_open

@@ -72,15 +72,15 @@ def test_newest_holds_the_newer_side(start: Any, backend: Backend, clock: SetClo
 
 def test_a_resolved_conflict_leaves_no_mark(pair: Pair) -> None:
     key = pair.conflict().conflict_id
-    pair.memory.pcp.resolve(key, keep=pair.newer.note_id)
+    pair.memory.conflicts.resolve(key, keep=pair.newer.note_id)
     pair.clock.at = pair.clock.at.replace(microsecond=1)
     found = window(pair)
     assert places(found) == {"Lisbon"}
     assert DISPUTED_LEAD not in found.text
     pair.memory.undo_note(pair.surer.note_id)
     assert places(window(pair)) == {"Berlin"}
-    (again,) = pair.memory.pcp.conflicts()
-    pair.memory.pcp.resolve(again.conflict_id, keep="both")
+    (again,) = pair.memory.conflicts.list()
+    pair.memory.conflicts.resolve(again.conflict_id, keep="both")
     both = window(pair)
     assert places(both) == {"Berlin", "Lisbon"}
     assert DISPUTED_LEAD not in both.text
@@ -145,7 +145,7 @@ def long_pair(start: Any, backend: Backend, clock: SetClock) -> Pair:
 
 
 def test_where_the_better_side_does_not_fit_the_other_one_enters_and_is_marked(long_pair: Pair) -> None:
-    memory, (conflict,) = long_pair.memory, long_pair.memory.pcp.conflicts()
+    memory, (conflict,) = long_pair.memory, long_pair.memory.conflicts.list()
     assert places(window(long_pair)) == {"Berlin"}
     found = window(long_pair, max_tokens=120)
     assert places(found) == {"Lisbon"}
@@ -201,7 +201,7 @@ def test_a_window_with_room_for_nothing_but_the_other_side_is_no_error(
     pair.memory.update_note(pair.surer.note_id, content=LONG)
     pair.memory.flush()
     pair.memory.pcp.validate(window(pair), record=True)
-    assert len(pair.memory.pcp.conflicts()) == 1
+    assert len(pair.memory.conflicts.list()) == 1
     found = window(pair, max_tokens=60)
     assert places(found) == {"Lisbon"}
     assert DISPUTED_LEAD in found.text
@@ -215,7 +215,7 @@ def test_windows_of_a_tenant_that_is_not_resident_hold_one_of_two_sides(
 ) -> None:
     pair = Pair(start, backend, clock, search__mode="backend")
     (conflict,) = pair.memory.pcp.validate(window(pair), record=True).conflicts
-    assert pair.memory.pcp.conflicts() == pair.memory.pcp.conflicts(task=pair.agent.trajectory_id) == [conflict]
+    assert pair.memory.conflicts.list() == pair.memory.conflicts.list(task=pair.agent.trajectory_id) == [conflict]
     found = window(pair)
     assert places(found) == {"Berlin"}
     assert DISPUTED_LEAD in found.text
@@ -223,8 +223,8 @@ def test_windows_of_a_tenant_that_is_not_resident_hold_one_of_two_sides(
     pair.memory.update_note(pair.surer.note_id, visible_to=["human:ana"])
     assert places(window(pair, ben)) == {"Lisbon"}
     assert DISPUTED_LEAD not in window(pair, ben).text
-    assert ben.pcp.conflicts() == []
-    kept = pair.memory.pcp.resolve(conflict.conflict_id, keep=pair.surer.note_id)
+    assert ben.conflicts.list() == []
+    kept = pair.memory.conflicts.resolve(conflict.conflict_id, keep=pair.surer.note_id)
     assert kept.kept.id == pair.surer.note_id
     pair.clock.at += timedelta(seconds=1)
     again = window(pair)

@@ -122,7 +122,7 @@ class Task:
 
 
 def pairs(memory: caliber.Caliber) -> list[tuple[Any, Any]]:
-    return [(each.item_a.id, each.item_b.id) for each in memory.pcp.conflicts()]
+    return [(each.item_a.id, each.item_b.id) for each in memory.conflicts.list()]
 
 
 @pytest.fixture

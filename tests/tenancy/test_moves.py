@@ -118,9 +118,9 @@ def test_a_tenant_moves_while_another_process_writes_and_nothing_is_lost(
         assert [turn.turn_number for turn in turns_of_scope] == list(range(len(turns_of_scope)))
         assert memory.replay(known["window"]).text == known["text"]
         assert memory.search("room 3", limit=3).hits[0].content == "The house has room 3."
-        assert memory.pcp.conflicts() == [known["conflict"]]
+        assert memory.conflicts.list() == [known["conflict"]]
         note = memory.storage.notes.get(known["notes"][1])
-        assert memory.pcp.resolve(known["conflict"].conflict_id, keep=note.note_id).kept.id == note.note_id
+        assert memory.conflicts.resolve(known["conflict"].conflict_id, keep=note.note_id).kept.id == note.note_id
 
 
 def test_ordinals_changes_and_versions_go_on_where_they_were(settings: CaliberConfig) -> None:

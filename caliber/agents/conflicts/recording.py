@@ -23,10 +23,10 @@ from caliber.model.errors import Conflict, InputError
 from caliber.model.events import EventType
 from caliber.model.ids import TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.pcp import ConflictStatus, ConflictType, ConflictWinner, RecordConflict
+from caliber.model.pcp import ConflictStatus, ConflictType, ConflictWinner, Disagreement
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
-from caliber.pcp.conflict_sides import audit, of_pair, open_conflict
+from caliber.pcp.conflict_sides import change, of_pair, open_conflict
 from caliber.schema.relations import AGENT, CONFLICT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -82,7 +82,7 @@ def record(
     task: TrajectoryId | None = None,
     resource: str | None = None,
     escalated: bool = False,
-) -> RecordConflict:
+) -> Disagreement:
     """Record a conflict of a pair and return it, or the one that is open already.
 
     Two that were kept side by side are no conflict until one of them changes: their resolved conflict is returned. Of
@@ -95,20 +95,20 @@ def record(
         if each.is_open or (each.winner is ConflictWinner.BOTH and pair[0] != pair[1]):
             return each
     a, b = sorted(sides, key=lambda each: each.item.id.bytes)
-    status = ConflictStatus.DETECTED
-    made = open_conflict((a.item, b.item), reason, task, status, by, uow.now_us, conflict_type=kind)
-    made = dataclasses.replace(made, agent_a_id=a.agent_id, agent_b_id=b.agent_id, resource=resource)
-    if not uow.insert_new(CONFLICT, made):
-        found = next((each for each in of_pair(uow, *pair) if each.is_open), None)
-        if found is None:  # another writer's, which this transaction does not see yet
-            reason = "another writer records a conflict of the pair"
-            raise Conflict(entity_type=CONFLICT.name, id=made.conflict_id, reason=reason, retryable=True)
-        return found
-    audit(engine, uow, EventType.CONFLICT_DETECT, made, by)
-    return escalate(engine, uow, made, by) if escalated else made
+    made = open_conflict(
+        *(engine, uow, (a.item, b.item), reason, by, ConflictStatus.DETECTED),
+        conflict_type=kind, trajectory_id=task, resource=resource, agent_a_id=a.agent_id, agent_b_id=b.agent_id,
+    )  # fmt: skip
+    if made is not None:
+        return escalate(engine, uow, made, by) if escalated else made
+    found = next((each for each in of_pair(uow, *pair) if each.is_open), None)
+    if found is None:  # another writer's, which this transaction does not see yet
+        reason = "another writer records a conflict of the pair"
+        raise Conflict(entity_type=CONFLICT.name, id=None, reason=reason, retryable=True)
+    return found
 
 
-def escalate(engine: Engine, uow: UnitOfWork, conflict: RecordConflict, by: str) -> RecordConflict:
+def escalate(engine: Engine, uow: UnitOfWork, conflict: Disagreement, by: str) -> Disagreement:
     """Leave a conflict to the agent above its agents, which gets a message; without one to a person.
 
     Of one that was escalated to an agent, that is the agent above this one. Raises: InvalidStateTransition.
@@ -118,22 +118,19 @@ def escalate(engine: Engine, uow: UnitOfWork, conflict: RecordConflict, by: str)
     if conflict.status is not ConflictStatus.ESCALATED:
         states.CONFLICT.check(conflict.status, ConflictStatus.ESCALATED)
     judge = _judge(uow, conflict)
-    changed: RecordConflict = uow.update(
-        CONFLICT,
-        dataclasses.replace(
-            conflict,
-            status=ConflictStatus.ESCALATED,
-            escalated_to=None if judge is None else judge.agent_id,
-            updated_at=from_us(uow.now_us),
-        ),
+    changed = dataclasses.replace(
+        conflict,
+        status=ConflictStatus.ESCALATED,
+        escalated_to=None if judge is None else judge.agent_id,
+        updated_at=from_us(uow.now_us),
     )
-    audit(engine, uow, EventType.CONFLICT_ESCALATE, changed, by)
+    changed = change(engine, uow, EventType.CONFLICT_ESCALATE, changed, by)
     if judge is not None:
         _tell(engine, uow, changed, judge)
     return changed
 
 
-def _judge(uow: UnitOfWork, conflict: RecordConflict) -> Agent | None:
+def _judge(uow: UnitOfWork, conflict: Disagreement) -> Agent | None:
     """Return the agent that is to decide: the nearest live one above both, and none of the two."""
     if conflict.escalated_to is not None:
         above = _above(uow, conflict.escalated_to)
@@ -159,7 +156,7 @@ def _above(uow: UnitOfWork, key: AgentId) -> list[Agent]:
     return found
 
 
-def _tell(engine: Engine, uow: UnitOfWork, conflict: RecordConflict, judge: Agent) -> None:
+def _tell(engine: Engine, uow: UnitOfWork, conflict: Disagreement, judge: Agent) -> None:
     """Send the agent that is to decide a message; a full mailbox gets none, and the conflict stands in its list."""
     party = conflict.agent_b_id or conflict.agent_a_id
     sender: Agent | None = None if party is None else uow.find(AGENT, party.bytes)

@@ -13,7 +13,7 @@ from caliber.model.pcp import ConflictResolution, ConflictStatus
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
-    from caliber.model.pcp import RecordConflict
+    from caliber.model.pcp import Disagreement
 
 
 @click.group()
@@ -34,7 +34,7 @@ def list_(
     """List open conflicts, the oldest first."""
     with settings.memory(note=False) as memory:
         key = None if task is None else trajectory_id_of(memory, task)
-        found = memory.pcp.conflicts(task=key, user=user, status=status, limit=limit, after=after)
+        found = memory.conflicts.list(task=key, user=user, status=status, limit=limit, after=after)
     settings.out.result({"conflicts": [_fields(each) for each in found]}, lambda: _print(settings.out, found))
 
 
@@ -58,11 +58,11 @@ def resolve(
     """Keep one side of a conflict: the other one ends now, and undoing that opens the conflict again."""
     confirm(settings, yes, "this ends a record", "end the other side?")
     with settings.memory(note=False) as memory:
-        done = memory.pcp.resolve(conflict_id, keep=keep, strategy=strategy, reason=reason, user=user)
+        done = memory.conflicts.resolve(conflict_id, keep=keep, strategy=strategy, reason=reason, user=user)
     settings.out.result({"conflict": _fields(done)}, lambda: _print(settings.out, [done]))
 
 
-def _fields(conflict: RecordConflict) -> dict[str, Any]:
+def _fields(conflict: Disagreement) -> dict[str, Any]:
     kept, ended = conflict.kept, conflict.ended
     return {
         "conflict_id": conflict.conflict_id,
@@ -81,7 +81,7 @@ def _fields(conflict: RecordConflict) -> dict[str, Any]:
     }
 
 
-def _print(out: Output, found: list[RecordConflict]) -> None:
+def _print(out: Output, found: list[Disagreement]) -> None:
     if not found:
         out.print("there are no conflicts")
     for conflict in found:

@@ -8,7 +8,7 @@ from typing import Final
 from caliber.model import arguments
 from caliber.model.errors import ConstraintViolation, Contradiction, StaleData
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.pcp import RecordConflict
+from caliber.model.pcp import Disagreement
 from caliber.model.references import EntityRef
 
 
@@ -72,7 +72,7 @@ class ValidationResult:
     issues: tuple[ValidationIssue, ...]
     checked: int = 0
     complete: bool = True
-    conflicts: tuple[RecordConflict, ...] = ()
+    conflicts: tuple[Disagreement, ...] = ()
 
     def raise_for(self, severity: Severity | str = Severity.ERROR) -> None:
         """Raise the first issue that is at least as severe as ``severity``, if there is one.

@@ -8,7 +8,7 @@ from caliber.model.pcp import (
     ConflictStatus,
     ConflictType,
     ConflictWinner,
-    RecordConflict,
+    Disagreement,
 )
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.erase import Erase, Layout, Packed, Redaction
@@ -67,7 +67,7 @@ CHECKPOINT = Relation(
 CONFLICT = Relation(
     name="conflict",
     plural="conflicts",
-    entity=RecordConflict,
+    entity=Disagreement,
     code=14,
     comment="Two records, or two agents, that are at odds; a pair has one open conflict at most.",
     ordinal=True,
@@ -120,7 +120,6 @@ CONFLICT = Relation(
     paths=(
         AccessPath("list_by_item_a", ("a_id",), ("detected_at", "ordinal")),
         AccessPath("list_by_item_b", ("b_id",), ("detected_at", "ordinal")),
-        AccessPath("list_by_status", ("status",), ("detected_at", "ordinal"), limited=True),
         AccessPath("list_by_trajectory", ("trajectory_id",), ("detected_at", "ordinal")),
         AccessPath("list_by_agent_a", ("agent_a_id",), ("detected_at", "ordinal"), where=(("agent_a_id", False),)),
         AccessPath("list_by_agent_b", ("agent_b_id",), ("detected_at", "ordinal"), where=(("agent_b_id", False),)),

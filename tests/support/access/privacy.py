@@ -26,12 +26,20 @@ from support.weeks import SetClock
 
 import caliber
 from caliber.config import profiles
-from caliber.model import AgentRole, ConflictStatus, Edge, EdgeRelation, EntityRef, Principal
+from caliber.model import (
+    AgentRole,
+    ConflictStatus,
+    ConflictType,
+    Disagreement,
+    Edge,
+    EdgeRelation,
+    EntityRef,
+    Principal,
+)
 from caliber.model.errors import ConstraintViolation, NotFound, PermissionDenied, Unavailable
-from caliber.model.ids import EdgeId
+from caliber.model.ids import ConflictId, EdgeId
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
-from caliber.pcp.conflict_sides import open_conflict
 
 USERS = [Principal.user(f"user {at}") for at in range(scale(4, 20))]
 SERVED = USERS[:6]
@@ -315,8 +323,9 @@ def dispute(one: int, other: int, world: World) -> Any:
     records = [world.memory.get(each) for each in ids]
     sides = [EntityRef(kind_of(world, record), key) for record, key in zip(records, ids, strict=True)]
     reason = " and ".join(str(record.content) for record in records)
-    now = world.clock.now_us()
-    conflict = open_conflict((sides[0], sides[1]), reason, None, ConflictStatus.ESCALATED, "system:admin", now)
+    now = from_us(world.clock.now_us())
+    what = ConflictId(uuid.uuid4()), ConflictType.CONTRADICTING_FACT, sides[0], sides[1], ConflictStatus.ESCALATED
+    conflict = Disagreement(*what, reason, now, "system:admin", now)
     world.memory.storage.conflicts.insert(conflict)
     return conflict.conflict_id
 
@@ -462,7 +471,7 @@ def _question(rng: random.Random, done: Done) -> Question:
         return [each.content for each in found.find(**with_task)], found.count(**with_task)
 
     def disputed(world: World) -> Any:
-        return world.as_(by).pcp.conflicts(task=named(world, task), limit=500)
+        return world.as_(by).conflicts.list(task=named(world, task), limit=500)
 
     def traced(world: World, for_user: str | None) -> Any:
         return events(world.as_(by).trace(named(world, task), limit=500, user=for_user), by)
@@ -515,8 +524,8 @@ def _question(rng: random.Random, done: Done) -> Question:
         ("records of a task", lambda world: told(lambda: records(world)), in_task),
         ("view", viewed, alone),
         ("recent of a view", listed, alone),
-        ("conflicts", lambda world: plain(world.as_(by).pcp.conflicts(limit=500)), alone),
-        ("conflicts for", lambda world: plain(world.as_(by).pcp.conflicts(limit=500, user=user.id)), pair),
+        ("conflicts", lambda world: plain(world.as_(by).conflicts.list(limit=500)), alone),
+        ("conflicts for", lambda world: plain(world.as_(by).conflicts.list(limit=500, user=user.id)), pair),
         ("conflicts of a task", lambda world: told(lambda: disputed(world)), in_task),
         ("state of a task", lambda world: told(lambda: state(world)), in_task),
         ("summary of a trace", lambda world: told(lambda: summary(world)), in_task),

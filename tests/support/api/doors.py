@@ -111,7 +111,7 @@ class Doors:
     def _conflict(self) -> uuid.UUID:
         notes = [self.memory.add_note(**_NOTE, content=self._unique()).note_id for _ in range(2)]
         ends = [EntityRef(EntityType.NOTE, note) for note in notes]
-        found = self.memory.agents.conflicts.report(*ends, conflict_type="contradicting_fact", reason="both")
+        found = self.memory.conflicts.report(*ends, conflict_type="contradicting_fact", reason="both")
         return found.conflict_id
 
     def counts(self) -> dict[str, int]:

@@ -20,9 +20,10 @@ from support.waits import let_run, until
 import caliber
 from caliber.backends import backend
 from caliber.config import CaliberConfig, profiles
-from caliber.model import ConflictStatus, EntityRef, EntityType, SystemClock
+from caliber.model import ConflictStatus, ConflictType, Disagreement, EntityRef, EntityType, SystemClock
 from caliber.model.errors import CaliberError, Unavailable
-from caliber.pcp.conflict_sides import open_conflict
+from caliber.model.ids import ConflictId
+from caliber.model.time import from_us
 from caliber.schema.relation import ColumnType
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
 
@@ -78,7 +79,8 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
     about: dict[str, Any] = {"entity": "house", "entity_type": "topic", "note_type": "fact", "confidence": 0.9}
     notes = [memory.add_note(content=f"The house has room {number}.", **about) for number in range(12)]
     sides = [EntityRef(EntityType.NOTE, note.note_id) for note in notes[:2]]
-    conflict = open_conflict((sides[0], sides[1]), "3 and 4 \0 ünï", None, ConflictStatus.ESCALATED, "system:a", 1_000)
+    what = ConflictId(uuid.uuid4()), ConflictType.CONTRADICTING_FACT, sides[0], sides[1], ConflictStatus.ESCALATED
+    conflict = Disagreement(*what, "3 and 4 \0 ünï", from_us(1_000), "system:a", from_us(1_000))
     memory.storage.conflicts.insert(conflict)
     memory.create_artifact(
         scope.scope_id, artifact_type="fact", content="four walls", extraction_method="explicit", ttl="persistent"

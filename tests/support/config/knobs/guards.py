@@ -78,7 +78,7 @@ def at_odds(config: CaliberConfig, place: Place) -> list[str]:
     works(lambda: first.workspace.values.set("plan", 3, version=value.version))
     first.agents.locks.acquire("plan")
     works(lambda: second.agents.locks.acquire("plan"))
-    return [str(each.conflict_type) for each in memory.agents.conflicts.list()]
+    return [str(each.conflict_type) for each in memory.conflicts.list()]
 
 
 def linted(config: CaliberConfig, place: Place) -> list[str]:
