@@ -302,12 +302,12 @@ class Corrections:
 
     def _user_names(self) -> frozenset[str]:
         """Return the names of the user whose rights decide."""
-        names = self._readers.sight().names
+        names = self._readers.visibility().names
         return names if self._principal.is_user else names - {self._principal.label}
 
     def guest_in(self, scope_id: uuid.UUID) -> uuid.UUID | None:
         """Return the id of the principal in a task of others; None in a task of its own."""
-        return guest_in(self._engine, self._principal, self._readers.sight, scope_id=scope_id)
+        return guest_in(self._engine, self._principal, self._readers.visibility, scope_id=scope_id)
 
     def _event(self, relation: Relation, record: Any, action: str, payload: dict[str, Any]) -> Event:
         role = None if self._principal.role is None else self._principal.role.value

@@ -169,7 +169,7 @@ class Access:
         """Return whether the principal may know of a grant."""
         if self._principal.is_admin or grant.granted_by == self._principal.label:
             return True
-        if grant.to.id.bytes in self._readers.sight().ids:
+        if grant.to.id.bytes in self._readers.visibility().ids:
             return True
         found = self._found(grant.on.id)
         return found is not None and self._owns(*found)
@@ -227,7 +227,7 @@ class Access:
         grant: Grant | None = uow.find(GRANT, key.bytes)
         if grant is not None and self._may_revoke(uow, grant):
             return grant
-        if grant is None or grant.to.id.bytes not in self._readers.sight().ids:
+        if grant is None or grant.to.id.bytes not in self._readers.visibility().ids:
             raise NotFound(entity_type=GRANT.name, id=key)
         raise PermissionDenied(agent_id=self._principal.label, action="revoke", resource=f"{GRANT.name} {key}")
 
@@ -248,20 +248,20 @@ def owns(engine: Engine, principal: Principal, readers: Readers, relation: Relat
     """
     if principal.is_admin or (principal.serves and relation.rights.readers is None):
         return True
-    sight = readers.sight()
+    visibility = readers.visibility()
     if relation.rights.readers is not None:
         assert relation.rights.author is not None
         people = people_in(getattr(record, relation.rights.readers))
         ownership = engine.config.access.ownership
         if may_change(getattr(record, relation.rights.author), principal, engine.memory, ownership=ownership):
             return True
-        return bool(people) and people <= sight.names
+        return bool(people) and people <= visibility.names
     if relation.rights.owner is None:  # a record of a task: the user of that
         task = relation.rights.task
         owners = None if task is None else engine.part(TaskOwners).of.get(getattr(record, task).bytes)
-        return owners is not None and owners[0] in sight.ids
+        return owners is not None and owners[0] in visibility.ids
     user = getattr(record, "user_id", None)
-    return record.initiator.id.bytes in sight.ids or (user is not None and user.bytes in sight.ids)
+    return record.initiator.id.bytes in visibility.ids or (user is not None and user.bytes in visibility.ids)
 
 
 def audited(engine: Engine, uow: UnitOfWork, kind: EventType, grant: Grant, by: str) -> Grant:

@@ -46,7 +46,7 @@ _OWNERS: Final = tuple(codec_of(TRAJECTORY).index(name) for name in ("initiator_
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class Visibility:
     """The ids of the entities that a reader is, and its names as lists of readers have them.
 
     ``serves`` is true of the application, and of an administrator who acts for a user: they see what is hidden from
@@ -148,13 +148,13 @@ def entity_named(identities: RelationSnapshot, kind: EntityType, name: str) -> E
 def guest_in(
     engine: Engine,
     who: EntityRef | Principal,
-    sight: Callable[[], Sight] | None = None,
+    visibility: Callable[[], Visibility] | None = None,
     *,
     scope_id: uuid.UUID | None = None,
     trajectory_id: uuid.UUID | None = None,
     register: bool = False,
 ) -> uuid.UUID | None:
-    """Return the id of a user, or of a principal with its ``sight``, in a task of others; None in a task of its own.
+    """Return the id of a user, or of a principal with its ``visibility``, in others' tasks; None in its own.
 
     The task is one of a scope or of an id. Administrators and the application are guests nowhere. ``register`` stores
     the name of a principal that is a new one, which no transaction may do.
@@ -172,7 +172,7 @@ def guest_in(
     if number >= 0:
         row = tasks.packed(number)
         own = {row[at] for at in _OWNERS}
-    if sight is not None and not own.isdisjoint(sight().ids):
+    if visibility is not None and not own.isdisjoint(visibility().ids):
         return None
     if isinstance(who, EntityRef):
         user = who

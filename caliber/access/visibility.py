@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
-from caliber.access.owners import OF_OTHERS, ROLES, Sight, TaskOwners, names_of_reader, person
+from caliber.access.owners import OF_OTHERS, ROLES, TaskOwners, Visibility, names_of_reader, person
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
@@ -92,10 +92,10 @@ class Readers:
         self.limited = self._kinds is not None
         """True where rights by kind may hide values of a record."""
         self._writing: Readers | None = self if only_writable else None
-        # As one, so that threads may share it: a sight, and what it was made of.
-        self._seen = _Seen(None, None, None, -1, NEVER, Sight(frozenset(), frozenset(), principal.serves))
+        # As one, so that threads may share it: a visibility, and what it was made of.
+        self._seen = _Seen(None, None, None, -1, NEVER, Visibility(frozenset(), frozenset(), principal.serves))
         self._acting: dict[EntityRef | str, Readers] = {}
-        self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed | None]] = {}
+        self._masks: dict[str, tuple[RelationSnapshot, tuple[Visibility, int, int], Allowed | None]] = {}
         # By relation and column: replaced as one, so that threads may share it.
         self._known: dict[tuple[str, str], _Judged] = {}
 
@@ -104,15 +104,15 @@ class Readers:
 
         Raises: NotFound for a task that the principal may not see.
         """
-        sight = self.sight()
+        visibility = self.visibility()
         owners = self._owners.of.get(trajectory_id.bytes)
-        readable = self._kinds is None or self._kinds.reads_task(sight.rights, trajectory_id.bytes)
+        readable = self._kinds is None or self._kinds.reads_task(visibility.rights, trajectory_id.bytes)
         if self.serves_tasks:
             if owners is None:
                 return self
         elif not readable or not self.sees_task(trajectory_id.bytes):
             raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
-        elif owners is None or owners[0] in sight.ids or sight.ids.isdisjoint(owners):
+        elif owners is None or owners[0] in visibility.ids or visibility.ids.isdisjoint(owners):
             return self  # who was granted the task sees no other record of its user
         return self._with_user(EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0])))
 
@@ -143,7 +143,7 @@ class Readers:
             known = self._acting[user] = Readers(self._owners, self._principal, user)
         return known
 
-    def sight(self) -> Sight:
+    def visibility(self) -> Visibility:
         """Return the entities and names of the principal by now, once the owners of all tasks are known."""
         relations, owners = self._memory.snapshot.relations, self._owners
         tasks = relations[TRAJECTORY.name]
@@ -165,19 +165,26 @@ class Readers:
                 granted = granted_to(grants, sessions, tasks, owners.of, ids, owners.now_us(), writing=only_writable)
                 if granted.ended:
                     owners.on_ended(granted.ended)
-            sight = seen.sight
+            visibility = seen.visibility
             rights = None if self._kinds is None or agents is None else self._kinds.now(identities, agents)
-            if (ids, names, granted.keys, rights) != (sight.ids, sight.names, sight.granted, sight.rights):
-                sight = Sight(ids, names, self._principal.serves, granted.keys, rights, used_by)
-            seen = _Seen(identities, agents, grants, read if granted.keys else -1, granted.until_us, sight)
+            if (ids, names, granted.keys, rights) != (
+                visibility.ids,
+                visibility.names,
+                visibility.granted,
+                visibility.rights,
+            ):
+                visibility = Visibility(ids, names, self._principal.serves, granted.keys, rights, used_by)
+            seen = _Seen(identities, agents, grants, read if granted.keys else -1, granted.until_us, visibility)
             self._seen = seen
-        return seen.sight
+        return seen.visibility
 
-    used_by = property(lambda self: self.sight().used_by, doc="The ids whose uses of records may show in an answer.")
+    used_by = property(
+        lambda self: self.visibility().used_by, doc="The ids whose uses of records may show in an answer."
+    )
 
     def writing(self) -> Readers:
         """Return the readers of what the principal may write to, as far as grants limit that."""
-        if self.everything or not self.sight().granted:
+        if self.everything or not self.visibility().granted:
             return self
         if self._writing is None:
             self._writing = Readers(self._owners, self._principal, self._user, only_writable=True)
@@ -189,7 +196,7 @@ class Readers:
         ``below`` is the relation of records that are written below it, if not the record itself is.
         """
         if self._kinds is not None:
-            self._kinds.require_write(self.sight().rights, below or relation, relation, row)
+            self._kinds.require_write(self.visibility().rights, below or relation, relation, row)
         writing = self.writing()
         if writing is not self and not writing.allows_row(relation, row):
             key = uuid.UUID(bytes=row[codec_of(relation).index(relation.key[0])])
@@ -201,43 +208,43 @@ class Readers:
     def require_kind(self, *relations: Relation, read: bool = False) -> None:
         """Raise PermissionDenied unless the principal may write records of each relation; ``read``: read all."""
         if self._kinds is not None:
-            self._kinds.require(self.sight().rights, relations, read=read)
+            self._kinds.require(self.visibility().rights, relations, read=read)
 
     def reads_subject(self, relation: str, key: uuid.UUID | None) -> bool:
         """Return whether rights by kind let the principal see an event about a record of a relation."""
-        return self._kinds is None or self._kinds.reads_subject(self.sight().rights, relation, key)
+        return self._kinds is None or self._kinds.reads_subject(self.visibility().rights, relation, key)
 
     def hides_kinds(self) -> bool:
         """Return whether rights by kind hide some records from the principal."""
-        rights = self.sight().rights
+        rights = self.visibility().rights
         return rights is not None and rights.hides
 
     def within(self, snapshot: ResidentSnapshot) -> ResidentSnapshot:
         """Return a snapshot without the records of kinds that the principal may not read."""
-        return snapshot if self._kinds is None else self._kinds.within(self.sight().rights, snapshot)
+        return snapshot if self._kinds is None else self._kinds.within(self.visibility().rights, snapshot)
 
     def shown(self, relation: Relation, entity: Any) -> Any:
         """Return a record that may be seen, without values that follow from records of kinds that may not."""
         if self._kinds is None or not relation.follows:
             return entity
-        codec, rights = codec_of(relation), self.sight().rights
+        codec, rights = codec_of(relation), self.visibility().rights
         row = codec.encode(entity)
         return entity if (part := self._kinds.without_hidden(rights, relation, row)) is row else codec.decode(part)
 
     def require_columns(self, relation: Relation, names: Iterable[str]) -> None:
         """Raise PermissionDenied for columns whose values rights by kind hide of some record that may be seen."""
         if self._kinds is not None:
-            self._kinds.require_columns(self.sight().rights, relation, names)
+            self._kinds.require_columns(self.visibility().rights, relation, names)
 
     def readable(self, catalog: Catalog, rows: Rows) -> Rows:
         """Return rows by relation without those of kinds that the principal may not read."""
         if self._kinds is None:
             return rows
-        return self._kinds.readable(self.sight().rights, catalog, rows)  # type: ignore[return-value]
+        return self._kinds.readable(self.visibility().rights, catalog, rows)  # type: ignore[return-value]
 
     def writes_task(self, key: bytes) -> bool:
         """Return whether the principal may write to a task that it sees."""
-        if self._kinds is not None and not self._kinds.writes_task(self.sight().rights, key):
+        if self._kinds is not None and not self._kinds.writes_task(self.visibility().rights, key):
             return False
         writing = self if self.everything else self.writing()
         return writing is self or writing.sees_task(key)
@@ -253,7 +260,7 @@ class Readers:
         if self.everything or not relation.rights.hides:
             return None
         if self._kinds is not None and not any_kind:
-            return self._kinds.narrowed(self.sight().rights, rows, self.over(rows, any_kind=True), texts=texts)
+            return self._kinds.narrowed(self.visibility().rights, rows, self.over(rows, any_kind=True), texts=texts)
         columns = [name for name in (relation.rights.readers, relation.rights.task) if name is not None]
         if relation.rights.owner is not None or relation.rights.ends:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
@@ -277,21 +284,21 @@ class Readers:
 
     def _granted(self, rows: RelationSnapshot) -> list[int]:
         """Return the rows of a relation that the principal was granted one by one."""
-        return [number for key in self.sight().granted if (number := rows.find(key)) >= 0]
+        return [number for key in self.visibility().granted if (number := rows.find(key)) >= 0]
 
     def _verdicts(self, rows: RelationSnapshot, column: str) -> NDArray[np.bool_]:
         """Return for each distinct value of a column of readers, or of tasks, whether it lets the principal see."""
-        sight, values = self.sight(), rows.interned(column)
+        visibility, values = self.visibility(), rows.interned(column)
         place, of_tasks = (rows.relation.name, column), column == rows.relation.rights.task
         known = self._known.get(place)
         # A compaction makes a new list with other numbers; within one, values are only ever added.
         if (
             known is None
             or known.values is not values
-            or known.sight is not sight
+            or known.visibility is not visibility
             or (of_tasks and known.changes != self._owners.changes)
         ):
-            known = _Judged(values, sight, self._owners.changes, self._owners.read, np.zeros(0, np.bool_), ())
+            known = _Judged(values, visibility, self._owners.changes, self._owners.read, np.zeros(0, np.bool_), ())
         elif len(known.verdicts) == len(values) and not (known.missing and known.read != self._owners.read):
             return known.verdicts
         judge = self.judge_task if of_tasks else self.judge_list
@@ -300,32 +307,32 @@ class Readers:
         verdicts[:start] = known.verdicts
         missing = []
         for at in (*known.missing, *range(start, len(verdicts))):
-            verdict = judge(sight, values[at])
+            verdict = judge(visibility, values[at])
             verdicts[at] = bool(verdict)
             if verdict is None:
                 missing.append(at)
-        self._known[place] = _Judged(values, sight, known.changes, self._owners.read, verdicts, tuple(missing))
+        self._known[place] = _Judged(values, visibility, known.changes, self._owners.read, verdicts, tuple(missing))
         return verdicts
 
-    def judge_list(self, sight: Sight, text: Any) -> bool:
-        return text is None or sight.is_on(json.loads(text))
+    def judge_list(self, visibility: Visibility, text: Any) -> bool:
+        return text is None or visibility.is_on(json.loads(text))
 
-    def judge_task(self, sight: Sight, key: Any) -> bool | None:
+    def judge_task(self, visibility: Visibility, key: Any) -> bool | None:
         """Return whether a task may be seen; None for one that memory does not have yet, or no more."""
         if key is None:
             return True
         owners = self._owners.of.get(key, ())
         if owners == ():
             return None
-        return owners is None or any(owner in sight.ids for owner in owners) or key in sight.granted
+        return owners is None or any(owner in visibility.ids for owner in owners) or key in visibility.granted
 
     def masks(self, snapshot: ResidentSnapshot) -> dict[str, Allowed]:
         """Return the mask of each relation with text of which not everything may be seen, by name."""
         masks: dict[str, Allowed] = {}
         if self.everything:
             return masks
-        sight = self.sight()
-        made_of = (sight, self._owners.changes, self._owners.read)
+        visibility = self.visibility()
+        made_of = (visibility, self._owners.changes, self._owners.read)
         for name, rows in snapshot.relations.items():
             relation = rows.layout.relation
             if relation.rights.readers is None and relation.rights.task is None:
@@ -346,15 +353,15 @@ class Readers:
         """
         found: dict[str, Any] = {"used_by": [key.hex().upper() for key in self.used_by]}
         if not self.everything:
-            sight = self.sight()
-            found["names"] = sorted(sight.names)
-            if sight.serves:
+            visibility = self.visibility()
+            found["names"] = sorted(visibility.names)
+            if visibility.serves:
                 found["others"] = [*sorted(ROLES), *OF_OTHERS]
-            found["ids"] = sorted(key.hex().upper() for key in sight.ids)
-            if sight.rights is not None:
-                found |= sight.rights.stated()
-            if sight.granted:
-                found["granted"] = sorted(key.hex().upper() for key in sight.granted)
+            found["ids"] = sorted(key.hex().upper() for key in visibility.ids)
+            if visibility.rights is not None:
+                found |= visibility.rights.stated()
+            if visibility.granted:
+                found["granted"] = sorted(key.hex().upper() for key in visibility.granted)
         return dump_json(found)
 
     # --- single records --------------------------------------------------------------------------
@@ -367,11 +374,11 @@ class Readers:
         """Return whether a row as it is stored may be seen."""
         if self.everything or not relation.rights.hides:
             return True
-        if self._kinds is not None and not self._kinds.may_read(self.sight().rights, relation, row):
+        if self._kinds is not None and not self._kinds.may_read(self.visibility().rights, relation, row):
             return False
         index = codec_of(relation).index
         owned = relation.rights.readers is not None or relation.rights.owner is not None
-        if (owned or relation.rights.grantable) and row[index(relation.key[0])] in self.sight().granted:
+        if (owned or relation.rights.grantable) and row[index(relation.key[0])] in self.visibility().granted:
             return True
         if relation.rights.readers is not None and not self._listed(row[index(relation.rights.readers)]):
             return False
@@ -381,7 +388,9 @@ class Readers:
         if relation.rights.owner is not None:
             kind, by = (row[index(parts[relation.rights.owner.by][name])] for name in ("entity_type", "id"))
             owner = by if kind == EntityType.USER.value else _at(row, index, relation.rights.owner.user)
-            if owner is not None and self.sight().ids.isdisjoint((owner, _at(row, index, relation.rights.owner.agent))):
+            if owner is not None and self.visibility().ids.isdisjoint(
+                (owner, _at(row, index, relation.rights.owner.agent))
+            ):
                 return False
         return all(self.sees(row[index(parts[end]["id"])]) for end in relation.rights.ends)
 
@@ -416,7 +425,7 @@ class Readers:
         """Return whether the records of a task may be seen, or of none."""
         if self.everything or key is None:
             return True
-        return bool(self.judge_task(self.sight(), key))
+        return bool(self.judge_task(self.visibility(), key))
 
     def user_of_tasks(self, tasks: Sequence[uuid.UUID]) -> EntityRef | None:
         """Return the user that these tasks are private to; None if they are shared.
@@ -427,7 +436,7 @@ class Readers:
         for task in tasks:
             if rows.find(task.bytes) < 0:
                 raise NotFound(entity_type=TRAJECTORY.name, id=task)
-        self.sight()
+        self.visibility()
         owners = {found[0] for task in tasks if (found := self._owners.of.get(task.bytes)) is not None}
         if len(owners) > 1:
             reason = "are tasks of several users; pass user or visible_to to state who may read the note"
@@ -443,11 +452,11 @@ class Readers:
         if not self.sees_task(trajectory_id.bytes):
             return False
         is_private = self._owners.of.get(trajectory_id.bytes) is not None
-        return label in self.sight().names or (is_private and label == self._principal.label)
+        return label in self.visibility().names or (is_private and label == self._principal.label)
 
     def _listed(self, names: Any) -> bool:
         """Return whether a list of readers as it is stored, JSON or None, lets the principal see a record."""
-        return self.everything or self.judge_list(self.sight(), names)
+        return self.everything or self.judge_list(self.visibility(), names)
 
 
 def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:
@@ -481,21 +490,21 @@ def require(
 
 
 class _Seen(NamedTuple):
-    """A sight, and what it depends on: ``tasks`` is the number of tasks read, or -1 where none matters."""
+    """A visibility, and what it depends on: ``tasks`` is the number of tasks read, or -1 where none matters."""
 
     identities: RelationSnapshot | None
     agents: RelationSnapshot | None
     grants: RelationSnapshot | None
     tasks: int
     until_us: int
-    sight: Sight
+    visibility: Visibility
 
 
 class _Judged(NamedTuple):
     """Verdicts about the distinct values of a column, and what they depend on."""
 
     values: list[Any]
-    sight: Sight
+    visibility: Visibility
     changes: int
     read: int
     verdicts: NDArray[np.bool_]

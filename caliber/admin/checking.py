@@ -22,7 +22,15 @@ from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.maintain.integrity import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
+from caliber.storage.maintain.integrity import (
+    EXAMPLES,
+    Finding,
+    FindingKind,
+    IntegrityCheck,
+    ask,
+    out_of_numbers,
+    questions,
+)
 from caliber.storage.protocol import Store
 from caliber.storage.write.catalog_guard import check_current
 
@@ -137,7 +145,7 @@ def _schema(store: Store, missing: list[Finding], session: StatementSession) -> 
 
 
 def _answer(
-    store: Store, progress: Progress, question: Question, number: int, total: int, session: StatementSession
+    store: Store, progress: Progress, question: IntegrityCheck, number: int, total: int, session: StatementSession
 ) -> list[Finding]:
     progress("checking rules", number, total)
     finding = ask(session, question, store.maintenance.table, number)

@@ -106,7 +106,7 @@ def plan_rules(
 
 def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot, readers: Readers, who: Principal) -> uuid.UUID:
     """Return the active trajectory in which something happened last, of those to work on. Raises: NotFound."""
-    ids = readers.sight().ids
+    ids = readers.visibility().ids
     trajectories = snapshot[TASKS]
     active = trajectories.column("status") == trajectories.enum_code("status", TrajectoryStatus.ACTIVE.value)
     rows = np.flatnonzero(trajectories.live_mask & active).tolist()

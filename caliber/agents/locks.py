@@ -125,7 +125,7 @@ class LockService:
             principal's to know; LockDeadlock, at once, when the holders wait for each other; Unavailable when
             the deadline passes first.
         """
-        woken = waiting.Event()
+        woken = waiting.Flag()
         acquiring = self._acquiring(resource, holder, lease_ms, mode, wait_ms, woken.set)
         try:
             while (lock := acquiring.attempt()) is None:

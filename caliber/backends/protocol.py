@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from caliber.config import CaliberConfig
     from caliber.dump.archive import Archive
-    from caliber.storage.directory import Records
+    from caliber.storage.directory import DirectoryStore
     from caliber.storage.maintain.moving import Replica
     from caliber.storage.migrate.memory_steps import MigrationPlan
 
@@ -45,7 +45,7 @@ class BackendModule(Protocol):
         self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
     ) -> Store: ...
 
-    def open_records(self, settings: Any, *, create: bool, clock_us: Callable[[], int]) -> Records: ...
+    def open_records(self, settings: Any, *, create: bool, clock_us: Callable[[], int]) -> DirectoryStore: ...
 
     def open_replica(self, settings: Any, *, clock_us: Callable[[], int]) -> Replica: ...
 

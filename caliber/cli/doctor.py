@@ -44,7 +44,7 @@ _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+).*extra\s*==\s*['\"]([A-Z
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One line of the report; ``advice`` is the remedy, for all but ``ok``."""
 
     area: str
@@ -72,7 +72,7 @@ def doctor(settings: Settings, network: bool) -> int:
     return PROBLEM if problems else DONE
 
 
-def _print(settings: Settings, findings: list[Finding], problems: int) -> None:
+def _print(settings: Settings, findings: list[Diagnosis], problems: int) -> None:
     from rich.text import Text
 
     console = settings.out.console
@@ -91,9 +91,9 @@ def _print(settings: Settings, findings: list[Finding], problems: int) -> None:
     console.print(Text(f"{problems} problem{'s' if problems != 1 else ''} found" if problems else "all is well"))
 
 
-def _installation() -> Iterator[Finding]:
+def _installation() -> Iterator[Diagnosis]:
     area = "installation"
-    yield Finding(
+    yield Diagnosis(
         area,
         OK,
         f"caliber {_version(DISTRIBUTION)}, Python {platform.python_version()} on {platform.system()}",
@@ -101,15 +101,15 @@ def _installation() -> Iterator[Finding]:
     yield _sqlite()
     yield from _kernels()
     names = ("numpy", "pydantic", "cffi", "click", "rich")
-    yield Finding(area, OK, ", ".join(f"{name} {_version(name)}" for name in names))
+    yield Diagnosis(area, OK, ", ".join(f"{name} {_version(name)}" for name in names))
     for extra, packages in _extras().items():
         missing = [name for name in packages if _version(name) == MISSING]
         if missing:
             text = f"extra {extra} is not installed ({_PURPOSE[extra]}): {', '.join(missing)} missing"
-            yield Finding(area, HINT, text, f"pip install 'caliber-memory[{extra}]'")
+            yield Diagnosis(area, HINT, text, f"pip install 'caliber-memory[{extra}]'")
         else:
             versions = ", ".join(f"{name} {_version(name)}" for name in packages)
-            yield Finding(area, OK, f"extra {extra}: {versions}{_driver(extra)}")
+            yield Diagnosis(area, OK, f"extra {extra}: {versions}{_driver(extra)}")
 
 
 def _extras() -> dict[str, list[str]]:
@@ -143,7 +143,7 @@ def _driver(extra: str) -> str:
     return " (Python implementation: slower; pip install 'caliber-memory[postgres]')"
 
 
-def _sqlite() -> Finding:
+def _sqlite() -> Diagnosis:
     """Open a store in memory: that needs the driver, its SQLite in a recent version, and the whole schema."""
     from caliber.api.opening import open as open_store
     from caliber.config import profiles
@@ -153,11 +153,11 @@ def _sqlite() -> Finding:
             store = memory.admin.stats()["store"]
     except Exception as error:
         _, message, hint, _ = describe(error)
-        return Finding("installation", BAD, message, hint or "pip install --upgrade apsw")
-    return Finding("installation", OK, f"SQLite {store['sqlite']} through apsw {store['apsw']}")
+        return Diagnosis("installation", BAD, message, hint or "pip install --upgrade apsw")
+    return Diagnosis("installation", OK, f"SQLite {store['sqlite']} through apsw {store['apsw']}")
 
 
-def _kernels() -> Iterator[Finding]:
+def _kernels() -> Iterator[Diagnosis]:
     from caliber.kernels import active_path, available_paths
     from caliber.model.errors import CaliberError
 
@@ -165,46 +165,46 @@ def _kernels() -> Iterator[Finding]:
         active = active_path()
         paths = available_paths()
     except CaliberError as error:
-        yield Finding("installation", BAD, str(error), "reinstall caliber-memory, or run `make setup` in a checkout")
+        yield Diagnosis("installation", BAD, str(error), "reinstall caliber-memory, or run `make setup` in a checkout")
         return
     text = f"kernels: {active} in use, available here: {', '.join(paths)}"
     if active in (paths[-1],):
-        yield Finding("installation", OK, text)
+        yield Diagnosis("installation", OK, text)
     else:
-        yield Finding(
+        yield Diagnosis(
             "installation", HINT, text, f"CALIBER_NATIVE chooses it; unset it for {paths[-1]}, the fastest here"
         )
 
 
-def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
+def _configured(settings: Settings, network: bool) -> Iterator[Diagnosis]:
     from caliber.engine.refusals import provider_refusals
 
     area = "configuration"
     try:
         path = settings.config_path()
     except UsageError as error:
-        yield Finding(area, HINT, error.message, error.hint)
+        yield Diagnosis(area, HINT, error.message, error.hint)
         return
     try:
         config = settings.load()
     except Exception as error:
         _, message, hint, details = describe(error)
         for fault in details.get("faults", [message]):
-            yield Finding(area, BAD, fault, "")
-        yield Finding(area, BAD, f"{path} cannot be used", hint or "correct it and run `caliber doctor` again")
+            yield Diagnosis(area, BAD, fault, "")
+        yield Diagnosis(area, BAD, f"{path} cannot be used", hint or "correct it and run `caliber doctor` again")
         return
-    yield Finding(area, OK, f"{path} is sound, hash {config.hash.hex()[:16]}")
+    yield Diagnosis(area, OK, f"{path} is sound, hash {config.hash.hex()[:16]}")
     for fault in provider_refusals(config):
-        yield Finding(area, BAD, str(fault), "`caliber check` says what else is wrong")
+        yield Diagnosis(area, BAD, str(fault), "`caliber check` says what else is wrong")
     if config.embedding_provider is None:
-        yield Finding(
+        yield Diagnosis(
             area, HINT, "no embedding provider: nothing is found by meaning",
             "pip install 'caliber-memory[embed]', then take its sections from a fresh `caliber init`",
         )  # fmt: skip
     yield from opened(config, settings.principal(config), network)
 
 
-def _tenants(config: Any) -> Finding:
+def _tenants(config: Any) -> Diagnosis:
     """Look into the directory of tenants, where there is no store without one."""
     from caliber.api.tenants import Tenants
 
@@ -213,11 +213,11 @@ def _tenants(config: Any) -> Finding:
             count = len(tenants.all())
     except Exception as error:
         _, message, hint, _ = describe(error)
-        return Finding("tenants", BAD, message, hint or "`caliber db tenant create NAME` makes the first tenant")
-    return Finding("tenants", OK, f"the directory has {count:,}; `caliber --tenant NAME doctor` examines one")
+        return Diagnosis("tenants", BAD, message, hint or "`caliber db tenant create NAME` makes the first tenant")
+    return Diagnosis("tenants", OK, f"the directory has {count:,}; `caliber --tenant NAME doctor` examines one")
 
 
-def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding]:
+def opened(config: Any, principal: Principal, network: bool) -> Iterator[Diagnosis]:
     """Open the store, build its providers, and compare memory with it."""
     from caliber.api.opening import open as open_store
     from caliber.api.tenants import MISSING
@@ -232,12 +232,12 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
             yield _tenants(config)
             return
         _, message, hint, _ = describe(error)
-        yield Finding(area, BAD, message, hint or "correct that and run `caliber doctor` again")
+        yield Diagnosis(area, BAD, message, hint or "correct that and run `caliber doctor` again")
         return
     with memory:
         found = memory.admin.stats()
         store = found["store"]
-        yield Finding(
+        yield Diagnosis(
             area,
             OK,
             f"{store['path']}: {store['bytes']:,} bytes, {store['summary']}",
@@ -245,27 +245,27 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
         if store["synchronous"] in ("off", "normal"):
             lost = f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes"
             advice = "please report this: CALIBER sets full"
-            yield Finding(area, BAD, lost, advice if store["adapter"] == "sqlite" else "set fsync = on on the server")
+            yield Diagnosis(area, BAD, lost, advice if store["adapter"] == "sqlite" else "set fsync = on on the server")
         yield _evaluator(found)
         for kind, name in found["providers"].items():
             if name is not None:
-                yield Finding(area, OK, f"{kind} provider {name}")
+                yield Diagnosis(area, OK, f"{kind} provider {name}")
         yield from _spaces(memory)
         yield from _answers(memory, config, network)
         differences = memory.admin.verify()
         if differences:
             for line in differences[:10]:
-                yield Finding(area, BAD, line, "")
-            yield Finding(
+                yield Diagnosis(area, BAD, line, "")
+            yield Diagnosis(
                 area, BAD, f"{len(differences)} differences between file and memory",
                 "stop writing, copy the file away, restore a backup; please report it",
             )  # fmt: skip
         else:
             rows = sum(found["records"].values())
-            yield Finding(area, OK, f"the file is whole, and memory equals it ({rows:,} records)")
+            yield Diagnosis(area, OK, f"the file is whole, and memory equals it ({rows:,} records)")
         waiting = found["behind"]["embeddings_waiting"]
         if waiting:
-            yield Finding(
+            yield Diagnosis(
                 area,
                 HINT,
                 f"{waiting:,} records wait for their vector",
@@ -273,7 +273,7 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
             )
         waiting = found["behind"]["turn_summaries_waiting"]
         if waiting:
-            yield Finding(
+            yield Diagnosis(
                 area,
                 HINT,
                 f"{plural(waiting, 'block')} of turns without a summary yet",
@@ -281,7 +281,7 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
             )
         jobs = found["behind"]["jobs_waiting"]
         if jobs:
-            yield Finding(
+            yield Diagnosis(
                 area,
                 HINT,
                 f"{plural(jobs, 'job')} {'waits' if jobs == 1 else 'wait'}",
@@ -289,7 +289,7 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
             )
         failed = found["behind"]["jobs_failed"]
         if failed:
-            yield Finding(
+            yield Diagnosis(
                 area,
                 BAD,
                 f"{plural(failed, 'job')} failed for good",
@@ -297,7 +297,7 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Finding
             )
 
 
-def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
+def _answers(memory: Any, config: Any, network: bool) -> Iterator[Diagnosis]:
     """Send each provider one request; remote services only on request."""
     from caliber.embedding.service import Embeddings
 
@@ -317,20 +317,20 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
             continue
         if provider.http is not None and not network:
             text = f"{section} is {provider.provider_type} at {provider.endpoint}, which was not asked"
-            yield Finding("store", HINT, text, "`caliber doctor --network` asks it one question")
+            yield Diagnosis("store", HINT, text, "`caliber doctor --network` asks it one question")
             continue
         started = time.perf_counter()
         try:
             ask()
         except Exception as error:
             _, message, hint, _ = describe(error)
-            yield Finding("store", BAD, f"{what} failed: {message}", hint or f"check [{section}]")
+            yield Diagnosis("store", BAD, f"{what} failed: {message}", hint or f"check [{section}]")
         else:
             took = f" ({(time.perf_counter() - started) * 1_000:.0f} ms)" if provider.http is not None else ""
-            yield Finding("store", OK, f"{what} works{took}")
+            yield Diagnosis("store", OK, f"{what} works{took}")
 
 
-def _spaces(memory: Any) -> Iterator[Finding]:
+def _spaces(memory: Any) -> Iterator[Diagnosis]:
     """Report the searched embedding space, and give advice on the others."""
     from caliber.admin.spaces import SpaceTable
     from caliber.schema.relations import EMBEDDING_SPACE
@@ -339,36 +339,36 @@ def _spaces(memory: Any) -> Iterator[Finding]:
     for space in found:
         if space.state == "being filled" and space.provider is not None:
             done = f"{space.records:,} records have a vector, {space.pending:,} lack one"
-            yield Finding(
+            yield Diagnosis(
                 "store", HINT, f"{space.name} is being filled: {done}", "`caliber db reembed` completes it now"
             )
         elif space.state == "in use" and space.provider is None and any(other.provider for other in found):
             text = f"questions cannot be embedded for {space.name}, which is searched"
-            yield Finding("store", HINT, text, "name its model in [previous_embedding_provider] until then")
+            yield Diagnosis("store", HINT, text, "name its model in [previous_embedding_provider] until then")
         elif space.state != "in use":
             text = f"{space.name} is not searched: {space.vectors:,} vectors, {space.stored_bytes:,} bytes"
-            yield Finding("store", HINT, text, f"`caliber db drop-space {space.name}` removes it")
+            yield Diagnosis("store", HINT, text, f"`caliber db drop-space {space.name}` removes it")
     if memory.config.previous_embedding_provider is not None and all(
         space.provider != "previous_embedding_provider" for space in found
     ):
-        yield Finding(
+        yield Diagnosis(
             "store", HINT, "previous_embedding_provider is not needed: what is searched is of another model",
             "take its section out of the configuration",
         )  # fmt: skip
 
 
-def _evaluator(found: dict[str, Any]) -> Finding:
+def _evaluator(found: dict[str, Any]) -> Diagnosis:
     """Report the evaluator in use, and whether its compiled code is cached."""
     code = found["compiled_loops"]
     if code is None:
-        return Finding("store", OK, f"evaluator {found['evaluator']}")
+        return Diagnosis("store", OK, f"evaluator {found['evaluator']}")
     text = (
         f"evaluator {found['evaluator']}: {code['loaded']} loops loaded from {code['folder']}, "
         f"{code['compiled']} compiled, in {code['seconds']:.1f} s"
     )
     if not code["problems"]:
-        return Finding("store", OK, text)
-    return Finding(
+        return Diagnosis("store", OK, text)
+    return Diagnosis(
         "store",
         HINT,
         f"{text}; {'; '.join(code['problems'])}",

@@ -98,7 +98,7 @@ def _store(state: Building, source: Source, kind: _Kind) -> None:
     if connection is not None:
         _connection(state, source, name, connection.value)
     options = kind.given.get("options")
-    if options is not None and isinstance(options.value, ast.Table):
+    if options is not None and isinstance(options.value, ast.NamedValues):
         for pair in options.value.pairs:
             knob = OPTIONS[name].get(key_of(pair), f"storage.{key_of(pair)}")
             state.value(source, pair.value, tuple(knob.split(".")))

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import TypeAlias
 
-from caliber.dsl.source import Span
+from caliber.dsl.source import SourceSpan
 from caliber.model.lazy_dataclass import dataclass
 
-_NOWHERE = Span(0, 0)
+_NOWHERE = SourceSpan(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Word:
     """A name or a dotted path of names: ``persistent``, ``storage.path``."""
 
     text: str
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Text:
     """A text in quotes, without them and with its escapes resolved."""
 
     value: str
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Number:
     """A number as it was written, so that it is printed as it was written."""
 
     text: str
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
     @property
     def value(self) -> int | float:
@@ -55,7 +55,7 @@ class Duration:
 
     text: str
     ms: int = field(compare=False)
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Call:
 
     name: Word
     arguments: tuple[Value, ...]
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Followed:
 
     name: Word
     value: Value
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Items:
     """A list."""
 
     items: tuple[Value, ...]
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,15 @@ class Pair:
 
     key: Word | Text
     value: Value
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class NamedValues:
     """Names and values between braces, with commas."""
 
     pairs: tuple[Pair, ...]
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Compared:
     left: Value
     operator: str
     right: Value
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class Joined:
 
     operator: str
     conditions: tuple[Value, ...]
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
-Value: TypeAlias = Word | Text | Number | Duration | Call | Followed | Items | Table | Compared | Joined
+Value: TypeAlias = Word | Text | Number | Duration | Call | Followed | Items | NamedValues | Compared | Joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Setting:
 
     key: Word
     value: Value
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Section:
 
     key: Word
     entries: tuple[Entry, ...]
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Rule:
 
     trigger: Word | Call
     actions: Items
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 Entry: TypeAlias = Setting | Section | Rule
@@ -164,7 +164,7 @@ class Definition:
     name: Word | None
     entries: tuple[Entry, ...]
     into: Word | None = None
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
     whole: bool = field(default=True, compare=False, repr=False)
 
     def settings(self, key: str) -> Iterator[Setting]:
@@ -177,7 +177,7 @@ class Include:
     """``include "other.caliber"``."""
 
     path: Text
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
 
 Item: TypeAlias = Definition | Include
@@ -189,7 +189,7 @@ class Program:
 
     version: Text
     items: tuple[Item, ...]
-    span: Span = field(default=_NOWHERE, compare=False, repr=False)
+    span: SourceSpan = field(default=_NOWHERE, compare=False, repr=False)
 
     def definitions(self, kind: str) -> Iterator[Definition]:
         """Yield the definitions of a kind, in their order."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import ast
 from caliber.dsl.scan import FAULTS_MAX
-from caliber.dsl.source import Source, Span
+from caliber.dsl.source import Source, SourceSpan
 from caliber.model.errors import ProgramFault
 from caliber.model.lazy_dataclass import dataclass
 
@@ -35,24 +35,24 @@ class Building:
     """The data so far, the position of each value, faults and warnings."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    places: dict[Path, tuple[Source, Span]] = field(default_factory=dict)
+    places: dict[Path, tuple[Source, SourceSpan]] = field(default_factory=dict)
     faults: list[ProgramFault] = field(default_factory=list)
     warnings: list[ConfigWarning] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     unsure: dict[int, set[str]] = field(default_factory=dict)
     """Fields of each memory whose type does not parse: they cause no further faults."""
 
-    def wrong(self, source: Source, span: Span, reason: str, **more: Any) -> None:
+    def wrong(self, source: Source, span: SourceSpan, reason: str, **more: Any) -> None:
         """Record a fault."""
         if len(self.faults) < FAULTS_MAX:
             self.faults.append(source.fault(span, reason, **more))
 
-    def doubt(self, source: Source, span: Span, reason: str) -> None:
+    def doubt(self, source: Source, span: SourceSpan, reason: str) -> None:
         """Record a warning: valid, but probably a mistake."""
         if len(self.warnings) < FAULTS_MAX:
             self.warnings.append(source.warning(span, reason))
 
-    def put(self, path: Path, value: Any, source: Source, span: Span) -> None:
+    def put(self, path: Path, value: Any, source: Source, span: SourceSpan) -> None:
         """Set a knob, and refuse to set it twice."""
         node = self.data
         for depth, part in enumerate(path[:-1]):
@@ -72,7 +72,7 @@ class Building:
 
     def value(self, source: Source, value: ast.Value, path: Path) -> None:
         """Set a knob to a value, the place of each part of it beside."""
-        if isinstance(value, ast.Table) and value.pairs:
+        if isinstance(value, ast.NamedValues) and value.pairs:
             self.places.setdefault(path, (source, value.span))
             for pair in value.pairs:
                 self.value(source, pair.value, (*path, key_of(pair)))
@@ -86,7 +86,7 @@ class Building:
         for place, span in _items(value, path):
             self.places[place] = (source, span)
 
-    def add(self, name: str, data: dict[str, Any], source: Source, span: Span) -> Path:
+    def add(self, name: str, data: dict[str, Any], source: Source, span: SourceSpan) -> Path:
         """Add a definition to a list of them, and return its path."""
         listed = self.data.setdefault(name, [])
         listed.append(data)
@@ -158,7 +158,7 @@ def path_of(name: str) -> Path:
     return tuple(out)
 
 
-def _items(value: ast.Value, path: Path) -> Iterator[tuple[Path, Span]]:
+def _items(value: ast.Value, path: Path) -> Iterator[tuple[Path, SourceSpan]]:
     if isinstance(value, ast.Items):
         for number, item in enumerate(value.items):
             yield (*path, number), item.span
@@ -168,7 +168,7 @@ def _items(value: ast.Value, path: Path) -> Iterator[tuple[Path, Span]]:
 class NoData(Exception):
     """A value that no TOML file could hold."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: SourceSpan) -> None:
         super().__init__()
         self.span = span
 
@@ -186,7 +186,7 @@ def plain(value: ast.Value) -> Any:
             return text
         case ast.Items(items=items):
             return [plain(item) for item in items]
-        case ast.Table(pairs=pairs):
+        case ast.NamedValues(pairs=pairs):
             return {key_of(pair): plain(pair.value) for pair in pairs}
         case _:
             raise NoData(value.span)

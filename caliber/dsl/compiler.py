@@ -22,7 +22,7 @@ from caliber.dsl.building import Building, Path, path_of
 from caliber.dsl.checking import Checked
 from caliber.dsl.filters import compile_condition
 from caliber.dsl.scan import FAULTS_MAX
-from caliber.dsl.source import Source, Span
+from caliber.dsl.source import Source, SourceSpan
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.binding import binding_of, faults
@@ -138,7 +138,7 @@ def _warning(state: Building, field: str, reason: str) -> ConfigWarning:
     return ConfigWarning(reason, field) if found is None else found[0].warning(found[1], reason)
 
 
-def _standing(state: Building, path: Path) -> tuple[Source, Span] | None:
+def _standing(state: Building, path: Path) -> tuple[Source, SourceSpan] | None:
     """Return the place of a value, or else of its container."""
     for length in range(len(path), 0, -1):
         found = state.places.get(path[:length])

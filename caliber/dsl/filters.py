@@ -14,7 +14,7 @@ from caliber.config.warnings import ConfigWarning
 from caliber.dsl import ast
 from caliber.dsl.parser import read_condition
 from caliber.dsl.scan import FAULTS_MAX
-from caliber.dsl.source import Source, Span
+from caliber.dsl.source import Source, SourceSpan
 from caliber.kernels.patterns import matcher
 from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
 from caliber.schema.memories import MemoryBinding
@@ -73,7 +73,7 @@ def compile_condition(source: Source, condition: ast.Value, memory: MemoryBindin
     faults: list[ConfigError] = []
     warnings: list[ConfigWarning] = []
 
-    def wrong(span: Span, reason: str, *, doubt: bool = False, **more: Any) -> None:
+    def wrong(span: SourceSpan, reason: str, *, doubt: bool = False, **more: Any) -> None:
         if doubt:
             warnings.extend([source.warning(span, reason)] if len(warnings) < FAULTS_MAX else [])
         elif len(faults) < FAULTS_MAX:
@@ -184,7 +184,7 @@ def _value(value: ast.Value, column: Column, operator: Operator, wrong: Wrong) -
     return made
 
 
-def _check_pattern(pattern: str, span: Span, wrong: Wrong) -> None:
+def _check_pattern(pattern: str, span: SourceSpan, wrong: Wrong) -> None:
     if len(pattern) > PATTERN_CHARS:
         wrong(span, f"a pattern is at most {PATTERN_CHARS} characters long")
         raise _NoValue

@@ -65,7 +65,7 @@ def _schema(state: Building, source: Source, value: ast.Value, data: dict[str, A
     fields: list[dict[str, Any]] = []
     data["fields"] = fields
     state.places[(*path, "fields")] = (source, value.span)
-    if not isinstance(value, ast.Table) or not value.pairs:
+    if not isinstance(value, ast.NamedValues) or not value.pairs:
         state.wrong(source, value.span, "a schema is a table of at least one field: { name: text }")
         return
     for pair in value.pairs:
@@ -136,7 +136,7 @@ def _indexes(state: Building, source: Source, value: ast.Value, data: dict[str, 
     indexes: list[dict[str, Any]] = []
     data["indexes"] = indexes
     state.places[(*path, "indexes")] = (source, value.span)
-    if not isinstance(value, ast.Table):
+    if not isinstance(value, ast.NamedValues):
         state.wrong(source, value.span, "indexes are a table: { field: btree }")
         return
     for pair in value.pairs:

@@ -18,7 +18,7 @@ from lark.utils import TextSlice
 from caliber.dsl import ast, tables
 from caliber.dsl.scan import FAULTS_MAX, HEADS, KINDS, MAX_CHARS, Scanned, entries, heads, scan
 from caliber.dsl.scan import Token as Piece
-from caliber.dsl.source import Source, Span
+from caliber.dsl.source import Source, SourceSpan
 from caliber.model.arguments import check_type
 from caliber.model.errors import InvalidConfigValue, MultipleErrors, ProgramFault
 
@@ -88,7 +88,7 @@ def read_condition(source: Source) -> ast.Value:
         try:
             condition: ast.Value = lark_parser("condition").parse(source.text, start="condition")  # type: ignore[assignment]
         except UnexpectedInput as error:
-            faults.append(_fault(source, error, Span(0, len(source.text))))
+            faults.append(_fault(source, error, SourceSpan(0, len(source.text))))
         else:
             faults.extend(islice(_spelling(source, condition), FAULTS_MAX))
             if not faults:
@@ -115,7 +115,7 @@ def check_text(text: object, name: str) -> None:
 
 
 def _at(text: str, offset: int, name: str, reason: str) -> ProgramFault:
-    return Source(text, name).fault(Span(offset, offset + 1), reason)
+    return Source(text, name).fault(SourceSpan(offset, offset + 1), reason)
 
 
 # --- the grammar ---------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ class Builder(Transformer[Token, Any]):
     def items(self, parts: list[Any]) -> ast.Items:
         return ast.Items(tuple(parts[1:-1:2]), _from(parts))
 
-    def table(self, parts: list[Any]) -> ast.Table:
-        return ast.Table(tuple(parts[1:-1:2]), _from(parts))
+    def table(self, parts: list[Any]) -> ast.NamedValues:
+        return ast.NamedValues(tuple(parts[1:-1:2]), _from(parts))
 
     def pair(self, parts: list[Any]) -> ast.Pair:
         return ast.Pair(parts[0], parts[2], _from(parts))
@@ -215,11 +215,11 @@ def _word(token: Token) -> ast.Word:
     return ast.Word(str(token), _from([token]))
 
 
-def _from(parts: Sequence[Any]) -> Span:
+def _from(parts: Sequence[Any]) -> SourceSpan:
     first, last = parts[0], parts[-1]
     start = first.start_pos if isinstance(first, Token) else first.span.start
     end = last.end_pos if isinstance(last, Token) else last.span.end
-    return Span(start or 0, end or 0)
+    return SourceSpan(start or 0, end or 0)
 
 
 @functools.cache
@@ -254,7 +254,7 @@ def _pieces(source: Source, scanned: Scanned) -> Parsed:
     if not faults:
         # Every piece parses: the fault lies between them.
         faults.append(_first_fault(source))
-    program = ast.Program(version, tuple(items), Span(0, len(source.text)))
+    program = ast.Program(version, tuple(items), SourceSpan(0, len(source.text)))
     faults.extend(islice(_spelling(source, program), FAULTS_MAX))
     return Parsed(program, source, tuple(scanned.comments), tuple(_in_order(faults)[:FAULTS_MAX]))
 
@@ -270,7 +270,7 @@ def _head(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Text, list[Progr
     shape = [token.text if token.kind != "text" else '""' for token in tokens[:4]]
     if shape == ["caliber", ":", '""', "{"]:
         return ast.Text(tokens[2].text[1:-1], tokens[2].span), []
-    span = tokens[0].span if tokens else Span(0, 0)
+    span = tokens[0].span if tokens else SourceSpan(0, 0)
     return ast.Text("", span), [source.fault(span, 'a program begins with caliber: "0.1.0" {')]
 
 
@@ -288,7 +288,7 @@ def _item(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Item | None, lis
     if kind not in HEADS:
         head = tokens[0].span
         return None, [source.fault(head, _unexpected(source, head, kind), got=kind, expected=HEADS)]
-    span = Span(tokens[0].span.start, tokens[-1].span.end)
+    span = SourceSpan(tokens[0].span.start, tokens[-1].span.end)
     start = {"include": "include", "inject": "injection", "config": "config"}.get(kind, "definition")
     try:
         return lark_parser("pieces").parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
@@ -314,7 +314,7 @@ def _item(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Item | None, lis
     return _headed(tokens, tuple(good), span), faults
 
 
-def _headed(tokens: Sequence[Piece], entries_: tuple[ast.Entry, ...], span: Span) -> ast.Definition | None:
+def _headed(tokens: Sequence[Piece], entries_: tuple[ast.Entry, ...], span: SourceSpan) -> ast.Definition | None:
     words = [ast.Word(token.text, token.span) for token in tokens[:4]]
     kind = words[0].text
     if kind == "config":
@@ -327,7 +327,7 @@ def _headed(tokens: Sequence[Piece], entries_: tuple[ast.Entry, ...], span: Span
     return ast.Definition(kind, words[1], entries_, span=span, whole=False)
 
 
-def _entry(source: Source, span: Span) -> ast.Entry:
+def _entry(source: Source, span: SourceSpan) -> ast.Entry:
     error: UnexpectedInput | None = None
     for start in ("rule",) if source.text[span.start : span.end].split(None, 1)[0] == "on" else ("setting", "section"):
         try:
@@ -347,11 +347,11 @@ def _first_fault(source: Source) -> ProgramFault:
     try:
         _whole(source)
     except UnexpectedInput as error:
-        return _fault(source, error, Span(0, len(source.text)))
-    return source.fault(Span(0, 0), "a definition stands outside the braces of the program")
+        return _fault(source, error, SourceSpan(0, len(source.text)))
+    return source.fault(SourceSpan(0, 0), "a definition stands outside the braces of the program")
 
 
-def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
+def _fault(source: Source, error: UnexpectedInput, piece: SourceSpan) -> ProgramFault:
     expected: Iterable[str] = ()
     end = False
     if isinstance(error, UnexpectedToken):
@@ -359,20 +359,20 @@ def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
         token: Token = error.token
         end = token.type == "$END"
         # At the end of a piece, lark repeats the last token: the fault is behind it.
-        span = Span(piece.end, piece.end + 1) if end else Span(token.start_pos or 0, token.end_pos or 0)
+        span = SourceSpan(piece.end, piece.end + 1) if end else SourceSpan(token.start_pos or 0, token.end_pos or 0)
     else:
-        span = Span(piece.end, piece.end + 1)
+        span = SourceSpan(piece.end, piece.end + 1)
         end = True
     got = "" if end else source.shown(span)
     # "$END" and lark's other word for it mean that the file could end here, which does not help a reader.
     names = sorted({_shown(name) for name in expected if name.isidentifier()}, key=_by_kind)
     reason = _unexpected(source, span, got)
-    if got and not names and piece == Span(0, len(source.text)):
+    if got and not names and piece == SourceSpan(0, len(source.text)):
         reason += ": the program ends before it, and what it says stands within its braces"
     return source.fault(span, reason, got=got, expected=names)
 
 
-def _unexpected(source: Source, span: Span, got: str) -> str:
+def _unexpected(source: Source, span: SourceSpan, got: str) -> str:
     if not got:
         return "something is missing here" if span.start < len(source.text) else "the text ends too early"
     first = got[0]
@@ -413,11 +413,11 @@ def _spelling(source: Source, program: Any) -> Iterable[ProgramFault]:
                 pass
 
 
-def _escapes(source: Source, span: Span) -> Iterable[ProgramFault]:
+def _escapes(source: Source, span: SourceSpan) -> Iterable[ProgramFault]:
     for match in _ESCAPE.finditer(source.text, span.start + 1, span.end - 1):
         if match[1] not in _ESCAPES:
             escapes = tuple("\\" + name for name in _ESCAPES)
-            yield source.fault(Span(*match.span()), f"\\{match[1]} is not an escape", expected=escapes)
+            yield source.fault(SourceSpan(*match.span()), f"\\{match[1]} is not an escape", expected=escapes)
 
 
 def walk(node: Any) -> Iterable[Any]:
@@ -425,9 +425,9 @@ def walk(node: Any) -> Iterable[Any]:
     waiting = [node]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, tuple) and not isinstance(item, Span):
+        if isinstance(item, tuple) and not isinstance(item, SourceSpan):
             waiting.extend(reversed(item))
         elif hasattr(type(item), "__dataclass_fields__"):
             yield item
             parts = [getattr(item, name) for name in type(item).__dataclass_fields__]
-            waiting.extend(part for part in reversed(parts) if not isinstance(part, (str, int, Span, type(None))))
+            waiting.extend(part for part in reversed(parts) if not isinstance(part, (str, int, SourceSpan, type(None))))

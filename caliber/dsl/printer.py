@@ -12,7 +12,7 @@ from typing import Final
 from caliber.dsl import ast
 from caliber.dsl.parser import Parsed, read
 from caliber.dsl.scan import Token
-from caliber.dsl.source import Source, Span
+from caliber.dsl.source import Source, SourceSpan
 from caliber.model.arguments import check_type
 from caliber.model.errors import MultipleErrors
 
@@ -51,7 +51,7 @@ def value_text(value: ast.Value) -> str:
             return f"{name.text}: {value_text(inner)}"
         case ast.Items(items=items):
             return f"[{', '.join(map(value_text, items))}]"
-        case ast.Table(pairs=pairs):
+        case ast.NamedValues(pairs=pairs):
             inside = ", ".join(f"{value_text(pair.key)}: {value_text(pair.value)}" for pair in pairs)
             return f"{{ {inside} }}" if inside else "{}"
         case ast.Compared(left=left, operator=operator, right=right):
@@ -85,7 +85,7 @@ class _Printer:
         self._comments: Sequence[Token] = parsed.comments
         self._next = 0
         self._lines: list[list[str]] = []  # each in pieces: its text, and its comments
-        self._last = Span(0, 0)  # the node of the last line
+        self._last = SourceSpan(0, 0)  # the node of the last line
 
     def run(self) -> str:
         program = self._program
@@ -95,13 +95,13 @@ class _Printer:
             self._comments_before(item.span.start, 1, apart=number > 0)
             self._item(item)
         self._comments_before(program.span.end, 1)
-        self._line(0, "}", Span(program.span.end - 1, program.span.end))
+        self._line(0, "}", SourceSpan(program.span.end - 1, program.span.end))
         self._comments_before(len(self._source.text) + 1, 0)
         return "\n".join(map("".join, self._lines)) + "\n"
 
     # --- lines and comments ----------------------------------------------------------------------
 
-    def _line(self, depth: int, text: str, stands_for: Span) -> None:
+    def _line(self, depth: int, text: str, stands_for: SourceSpan) -> None:
         self._lines.append([_INDENT * depth + text if text else ""])
         self._last = stands_for
 
@@ -140,14 +140,14 @@ class _Printer:
         into = f" into {item.into.text}" if item.into is not None else ""
         self._block(1, f"{item.kind}{name}{into}", item.entries, item.span)
 
-    def _block(self, depth: int, head: str, entries: Sequence[ast.Entry], span: Span) -> None:
+    def _block(self, depth: int, head: str, entries: Sequence[ast.Entry], span: SourceSpan) -> None:
         opened = self._source.text.find("{", span.start)
-        self._line(depth, f"{head} {{", Span(span.start, opened + 1 if opened >= 0 else span.start))
+        self._line(depth, f"{head} {{", SourceSpan(span.start, opened + 1 if opened >= 0 else span.start))
         for entry in entries:
             self._comments_before(entry.span.start, depth + 1)
             self._entry(depth + 1, entry)
         self._comments_before(span.end - 1, depth + 1)
-        self._line(depth, "}", Span(span.end - 1, span.end))
+        self._line(depth, "}", SourceSpan(span.end - 1, span.end))
 
     def _entry(self, depth: int, entry: ast.Entry) -> None:
         match entry:
@@ -158,15 +158,15 @@ class _Printer:
             case ast.Setting(key=key, value=value, span=span):
                 self._value(depth, f"{key.text}: ", value, "", span)
 
-    def _value(self, depth: int, before: str, value: ast.Value, after: str, span: Span) -> None:
+    def _value(self, depth: int, before: str, value: ast.Value, after: str, span: SourceSpan) -> None:
         text = value_text(value)
         parts: Sequence[ast.Value | ast.Pair] = ()
         if isinstance(value, ast.Items):
             parts = value.items
-        elif isinstance(value, ast.Table):
+        elif isinstance(value, ast.NamedValues):
             parts = value.pairs
         short = len(_INDENT) * depth + len(before + text + after) <= LINE_CHARS
-        several = isinstance(value, ast.Table) and len(parts) > 1
+        several = isinstance(value, ast.NamedValues) and len(parts) > 1
         if parts and (not short or several or self._commented(value.span) or _has_tables(parts)):
             self._broken(depth, before, value, after, parts, span)
         elif isinstance(value, ast.Joined) and not short:
@@ -181,10 +181,10 @@ class _Printer:
         value: ast.Value,
         after: str,
         parts: Sequence[ast.Value | ast.Pair],
-        span: Span,
+        span: SourceSpan,
     ) -> None:
         opening, closing = ("[", "]") if isinstance(value, ast.Items) else ("{", "}")
-        self._line(depth, before + opening, Span(value.span.start, value.span.start + 1))
+        self._line(depth, before + opening, SourceSpan(value.span.start, value.span.start + 1))
         for number, part in enumerate(parts):
             self._comments_before(part.span.start, depth + 1)
             comma = "," if number + 1 < len(parts) else ""
@@ -193,18 +193,18 @@ class _Printer:
             else:
                 self._value(depth + 1, "", part, comma, part.span)
         self._comments_before(value.span.end - 1, depth + 1)
-        self._line(depth, closing + after, Span(value.span.end - 1, span.end))
+        self._line(depth, closing + after, SourceSpan(value.span.end - 1, span.end))
 
-    def _conditions(self, depth: int, before: str, value: ast.Joined, after: str, span: Span) -> None:
+    def _conditions(self, depth: int, before: str, value: ast.Joined, after: str, span: SourceSpan) -> None:
         texts = [_condition(item, value.operator) for item in value.conditions]
         self._line(depth, before + texts[0], span)
         for number, text in enumerate(texts[1:], 2):
             self._line(depth + 1, f"{value.operator} {text}{after if number == len(texts) else ''}", span)
 
-    def _commented(self, span: Span) -> bool:
+    def _commented(self, span: SourceSpan) -> bool:
         after = bisect_right(self._comments, span.start, lo=self._next, key=lambda item: item.span.start)
         return after < len(self._comments) and self._comments[after].span.start < span.end
 
 
 def _has_tables(parts: Sequence[ast.Value | ast.Pair]) -> bool:
-    return any(isinstance(part, ast.Table) and len(part.pairs) > 1 for part in parts)
+    return any(isinstance(part, ast.NamedValues) and len(part.pairs) > 1 for part in parts)

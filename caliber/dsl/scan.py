@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from caliber.dsl.source import Source, Span
+from caliber.dsl.source import Source, SourceSpan
 from caliber.model.errors import ProgramFault
 
 MAX_CHARS: Final = 4 << 20
@@ -46,7 +46,7 @@ class Token(NamedTuple):
 
     kind: str
     text: str
-    span: Span
+    span: SourceSpan
     depth: int
 
 
@@ -69,7 +69,7 @@ def scan(source: Source) -> Scanned:
         kind = match.lastgroup or "other"
         if kind == "space":
             continue
-        token = Token(kind, match[0], Span(*match.span()), len(open_brackets))
+        token = Token(kind, match[0], SourceSpan(*match.span()), len(open_brackets))
         if len(tokens) + len(comments) == MAX_TOKENS:
             reason = f"a program is at most {MAX_TOKENS} words, texts, numbers, signs and comments"
             return Scanned(tokens, comments, [source.fault(token.span, reason)], too_long=True)
@@ -135,7 +135,7 @@ def _like_a_head(after: Sequence[Token]) -> bool:
     return bool(after) and (after[0].text == "{" or (len(after) == 2 and after[0].kind == "word"))
 
 
-def entries(tokens: Sequence[Token]) -> list[Span]:
+def entries(tokens: Sequence[Token]) -> list[SourceSpan]:
     """Return the spans of a definition's entries, given its tokens from head to closing brace."""
     opening = next((at for at, token in enumerate(tokens) if token.text == "{"), None)
     if opening is None:
@@ -147,7 +147,7 @@ def entries(tokens: Sequence[Token]) -> list[Span]:
     for number, at in enumerate(starts):
         stop = starts[number + 1] if number + 1 < len(starts) else len(body)
         inside = [token for token in body[at:stop] if token.depth >= depth]
-        out.append(Span(inside[0].span.start, inside[-1].span.end))
+        out.append(SourceSpan(inside[0].span.start, inside[-1].span.end))
     return out
 
 

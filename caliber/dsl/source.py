@@ -31,7 +31,7 @@ _REFERENCE = re.compile(r'("?)env:\w++\1(?=[\s,;)\]}]|\Z)')
 _is_secret = functools.lru_cache(maxsize=4096)(is_secret_name)
 
 
-class Span(NamedTuple):
+class SourceSpan(NamedTuple):
     """From ``start`` to ``end`` (exclusive), counted in characters of the text."""
 
     start: int
@@ -69,7 +69,7 @@ class Source:
 
     def fault(
         self,
-        span: Span,
+        span: SourceSpan,
         reason: str,
         *,
         got: str = "",
@@ -89,14 +89,14 @@ class Source:
             excerpt=self._excerpt(place, span),
         )
 
-    def warning(self, span: Span, reason: str) -> ConfigWarning:
+    def warning(self, span: SourceSpan, reason: str) -> ConfigWarning:
         """Return a warning at a span."""
         place = self.place(span.start)
         return ConfigWarning(
             reason, file=place.file, line=place.line, column=place.column, excerpt=self._excerpt(place, span)
         )
 
-    def _excerpt(self, place: Place, span: Span) -> str:
+    def _excerpt(self, place: Place, span: SourceSpan) -> str:
         start, at = self._starts[place.line - 1], min(span.start, len(self.text))
         end = self.text.find("\n", start)
         end = len(self.text) if end < 0 else end
@@ -112,14 +112,14 @@ class Source:
         marked = min(span.end - at, len(shown) - len(before)) if inside is None else len(REDACTED)
         return f"  {shown}\n  {' ' * len(before)}{'^' * max(1, marked)}"
 
-    def shown(self, span: Span) -> str:
+    def shown(self, span: SourceSpan) -> str:
         """Return a piece of the text as a fault may repeat it: short, and never a secret."""
         if any(found.start < span.end and found.end > span.start for found in self._secrets):
             return REDACTED
         text = self.text[span.start : min(span.end, span.start + _NAME_CHARS)]
         return text + "..." if span.end - span.start > _NAME_CHARS else text
 
-    def _blanked(self, first: int, last: int, hidden: Iterable[Span]) -> str:
+    def _blanked(self, first: int, last: int, hidden: Iterable[SourceSpan]) -> str:
         out = ""
         for found in hidden:
             if found.start < last and found.end > first:
@@ -128,12 +128,12 @@ class Source:
         return "".join(map(_printable, out + self.text[first : max(first, last)]))
 
     @functools.cached_property
-    def _secrets(self) -> list[Span]:
+    def _secrets(self) -> list[SourceSpan]:
         """Yield the spans of possible credentials, in order, over the whole text: one may contain a line break."""
         return sorted({*_assigned(self.text), *_addresses(self.text)})
 
 
-def _assigned(text: str) -> Iterator[Span]:
+def _assigned(text: str) -> Iterator[SourceSpan]:
     """Yield the values of keys whose names mark them as secrets."""
     at = 0
     while (match := _KEY.search(text, at)) is not None:
@@ -143,7 +143,7 @@ def _assigned(text: str) -> Iterator[Span]:
         value = _VALUE.match(text, at)
         if value is not None and not is_plain_dsn(value[0][1:-1]):
             at = _closing(text, value.end()) if value[0] in ("[", "{", "(") else value.end()
-            yield Span(value.start(), at)
+            yield SourceSpan(value.start(), at)
 
 
 def _closing(text: str, start: int) -> int:
@@ -155,11 +155,11 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _addresses(text: str) -> Iterator[Span]:
+def _addresses(text: str) -> Iterator[SourceSpan]:
     """Yield addresses with a user or a password in them."""
     for match in _ADDRESS.finditer(text):
         scheme = _SCHEME.search(text, max(0, match.start() - 32), match.start())
-        yield Span(scheme.start() if scheme else match.start(), match.end())
+        yield SourceSpan(scheme.start() if scheme else match.start(), match.end())
 
 
 def _printable(char: str) -> str:

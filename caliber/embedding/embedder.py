@@ -44,7 +44,7 @@ from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Store
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
@@ -107,7 +107,7 @@ class Embedder:
         self._missing_scan = MissingVectorScan(store, self._kinds.wanted, self._targets)
         self._batches = 0
         self._draining = threading.Lock()
-        self._stopped = Event()
+        self._stopped = Flag()
         self._worker = _Turns(self._turn, failed)
 
     @property

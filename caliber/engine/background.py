@@ -18,7 +18,7 @@ from typing import Final
 
 from caliber.engine.worker import Worker
 from caliber.model.errors import CaliberError, InternalError, Unavailable
-from caliber.storage.waiting import Condition, Event
+from caliber.storage.waiting import Condition, Flag
 
 _NAME: Final = "caliber-timer"
 THREADS: Final = 4
@@ -41,7 +41,7 @@ class BackgroundTask:
         self._failing = False
         self.stopped = False
         """Whether it is not to be called any more."""
-        self._idle = Event()
+        self._idle = Flag()
         self._idle.set()
 
     def next_s(self) -> float:

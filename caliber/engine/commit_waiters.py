@@ -20,7 +20,7 @@ from caliber.engine.worker import Worker
 from caliber.model.errors import ConfigError
 from caliber.model.process.interrupts import let_through, managed
 from caliber.storage.protocol import CommitSignal
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 from caliber.storage.write.unit_of_work import RowChange
 
 Key = tuple[str, str | uuid.UUID]
@@ -65,7 +65,7 @@ class CommitWaiters:
         self._pace_s = math.inf
         """The interval at which the thread looks."""
         self._feed_s = engine.config.resident.feed_poll_ms / 1_000
-        self.woken = Event()
+        self.woken = Flag()
         self._has_news = self._is_failing = self._has_written = False
         self.closed = False
         self.thread = Worker(self.run, "caliber-commits")

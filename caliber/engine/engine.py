@@ -114,7 +114,7 @@ class Engine:
         self.unrecorded_errors = 0
         self._closing = threading.RLock()
         self._released = False
-        self._stopped = waiting.Event()
+        self._stopped = waiting.Flag()
         self._parts: dict[type[Any], Any] = {}
         self._followers: list[Follower] = []
         self._background: list[PeriodicTask | DelayedTask] = []

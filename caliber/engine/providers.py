@@ -16,7 +16,7 @@ from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProv
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
 from caliber.llm.retry import Retry, retrying_summarization
 from caliber.model.errors import DTypeError, IncompatibleOptions, MultipleErrors
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 
 Provider = TypeVar("Provider")
 
@@ -41,7 +41,7 @@ class Providers:
     def __init__(
         self,
         config: CaliberConfig,
-        stopped: Event,
+        stopped: Flag,
         *,
         count_text: Callable[[str], int],
         embedding: EmbeddingProvider | None,

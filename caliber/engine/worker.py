@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from caliber.model.process.interrupts import let_through
-from caliber.storage.waiting import Event, starting
+from caliber.storage.waiting import Flag, starting
 
 
 class Worker:
@@ -25,7 +25,7 @@ class Worker:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # Not ``Thread.join``: interrupted, it takes a thread that runs for one that has ended (bpo-45274).
-        self._ended = Event()
+        self._ended = Flag()
 
     def start(self) -> None:
         """Let it begin, unless it has. Raises: Unavailable (``out of threads``) when the system refuses a thread."""

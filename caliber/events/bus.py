@@ -70,7 +70,7 @@ class EventBus:
     def publish_from_elsewhere(self, event: Event, *, to_all: bool = True) -> None:
         """Deliver a remote event to those who subscribed to them; ``events_missed`` goes to all, whatever their type.
 
-        Not ``to_all`` leaves out those whose sight is to be asked.
+        Not ``to_all`` leaves out those whose visibility is to be asked.
         """
         missed = event.event_type == EventType.EVENTS_MISSED
         for entry in self._subscribers:

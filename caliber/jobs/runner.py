@@ -21,7 +21,7 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Unavailable
 
 
-class Tenant(BackgroundTask):
+class TenantJobs(BackgroundTask):
     """An open tenant whose jobs this process runs; it follows the tenant's commits.
 
     A turn extends the leases of its running jobs, and hands due jobs to workers.
@@ -125,7 +125,7 @@ def start(engine: Engine) -> None:
     jobs = engine.part(JobQueue)
     if not engine.config.jobs.poll_ms or not jobs.handlers:
         return
-    tenant = Tenant(engine, jobs)
+    tenant = TenantJobs(engine, jobs)
     jobs.on_enqueued = tenant.look
     if jobs.enqueued_at_open:
         tenant.look()

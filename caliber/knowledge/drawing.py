@@ -172,7 +172,7 @@ class NoteMaker:
         """
         user = user_of(trajectory)
         if user is not None and not self._principal.serves:
-            ids = self._readers.sight().ids
+            ids = self._readers.visibility().ids
             if ids.isdisjoint(key.bytes for key in (user.id, trajectory.agent_id) if key is not None):
                 return (private_to(user),)
         return default_readers(self._principal, self._engine.config.access, user)

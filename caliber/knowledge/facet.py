@@ -86,7 +86,7 @@ class NoteMethods:
             engine.snapshot(ReadConsistency.LATEST)  # another process may have just written the tasks
             whose = self._searching.readers.user_of_tasks(sources)
         if self._principal.is_user and visible_to is not None:
-            names = self._searching.readers.sight().names
+            names = self._searching.readers.visibility().names
             require_own_readers(self._principal.label, names, as_readers(visible_to, "visible_to"))
         readers = default_readers(self._principal, engine.config.access, whose)
         values = NoteCorrections.checked(

@@ -319,7 +319,7 @@ class Learning:
     def _own(self, key: uuid.UUID) -> Learned:
         """Return the result of a call, in a task that the principal may see. Raises: NotFound."""
         self._readers.require_kind(TURN, NOTE, read=True)
-        readers, ids = self._readers, self._readers.sight().ids
+        readers, ids = self._readers, self._readers.visibility().ids
         found = Results(self._engine).get(key, reads=lambda whose: whose.bytes in ids or not self._principal.is_user)
         if not readers.serves_tasks and not readers.sees_task(found.trajectory_id.bytes):
             raise NotFound(entity_type=KIND, id=key)

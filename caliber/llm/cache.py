@@ -27,7 +27,7 @@ from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from caliber.storage.waiting import Event
+    from caliber.storage.waiting import Flag
 
 
 class EmbeddingKey(NamedTuple):
@@ -71,7 +71,7 @@ class CacheStats:
 class _Flight:
     """A vector that some thread is computing now; ``vector`` stays None if that failed."""
 
-    done: Event = field(default_factory=new_event)
+    done: Flag = field(default_factory=new_event)
     vector: FloatVector | None = None
 
 

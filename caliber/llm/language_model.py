@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.prompts import load_prompts, prompts_id
 from caliber.llm.remote.answers import Answer
-from caliber.llm.remote.chat import ChatModel, ChatSettings, Question
+from caliber.llm.remote.chat import ChatModel, ChatSettings, ModelQuestion
 from caliber.llm.retry import Retry
 from caliber.llm.texts import LongText, LongTextMode, chunk_text
 from caliber.model.errors import InvalidValue, SummarizationFailed
@@ -294,7 +294,7 @@ class LanguageModelProvider:
         """Return the answer, parsed by ``read``; parsing is part of the request, so that a bad answer is requested
         again.
         """
-        question = Question(call, self._prompts[call], material, schema)
+        question = ModelQuestion(call, self._prompts[call], material, schema)
 
         def ask() -> T:
             return read(self._model.ask(question))

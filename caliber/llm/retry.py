@@ -32,7 +32,7 @@ from caliber.model.providers import (
 )
 
 if TYPE_CHECKING:
-    from caliber.storage.waiting import Event
+    from caliber.storage.waiting import Flag
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: f
 class Retry:
     """Calls a provider, and retries while its error may pass."""
 
-    def __init__(self, settings: RetrySettings, stopped: Event) -> None:
+    def __init__(self, settings: RetrySettings, stopped: Flag) -> None:
         self._settings = settings
         self._stopped = stopped
 

@@ -401,7 +401,7 @@ class Records(RecordReader[Any]):
     def _is_guest(self, record: Any) -> bool:
         """Return whether the principal writes to the task of others."""
         task = record.trajectory_id
-        guest = task and guest_in(self._engine, self._principal, self._readers.sight, trajectory_id=task)
+        guest = task and guest_in(self._engine, self._principal, self._readers.visibility, trajectory_id=task)
         return guest is not None
 
     def archive(

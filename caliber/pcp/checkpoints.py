@@ -36,7 +36,7 @@ _HASH_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class InUse:
+class RecordsInUse:
     """The records of one relation that were in use: their keys, and version and end of those that had changed.
 
     ``unused`` are keys of records of the task that were there and out of use: neither came later.
@@ -48,7 +48,7 @@ class InUse:
     unused: frozenset[bytes] = frozenset()
 
     @classmethod
-    def of(cls, records: Iterable[tuple[bytes, int, int | None]], unused: Iterable[bytes] = ()) -> InUse:
+    def of(cls, records: Iterable[tuple[bytes, int, int | None]], unused: Iterable[bytes] = ()) -> RecordsInUse:
         """Return it for keys, versions and ends, and the keys of records that were out of use."""
         found = list(records)
         changed = {key: (version, until) for key, version, until in found if version != 1 or until is not None}
@@ -64,14 +64,14 @@ class InUse:
         return [sorted(key.hex() for key in self.keys), changed, sorted(key.hex() for key in self.unused)]
 
     @classmethod
-    def from_json(cls, value: Any) -> InUse:
+    def from_json(cls, value: Any) -> RecordsInUse:
         """Return it from JSON."""
         keys, changed, unused = value
         ends = {bytes.fromhex(key): (int(version), until) for key, version, until in changed}
         return cls(frozenset(map(bytes.fromhex, keys)), ends, frozenset(map(bytes.fromhex, unused)))
 
 
-NOTHING: Final = InUse(frozenset(), {})
+NOTHING: Final = RecordsInUse(frozenset(), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class CheckpointState:
     turn_number: int
     rolled_back_turns: tuple[tuple[int, int], ...]
     rolled_back_scopes: frozenset[int]
-    records: Mapping[str, InUse]
+    records: Mapping[str, RecordsInUse]
     conflicts: Mapping[bytes, bool]
     below: Mapping[bytes, CheckpointState]
     context_snapshot: Mapping[str, Any]
@@ -106,7 +106,7 @@ class CheckpointState:
         turns = self.turn_number - sum(last - first + 1 for first, last in self.rolled_back_turns)
         return not turns and not any(each.keys for each in self.records.values())
 
-    def in_use(self, relation: str) -> InUse:
+    def in_use(self, relation: str) -> RecordsInUse:
         """Return the records of a relation that were in use."""
         return self.records.get(relation, NOTHING)
 
@@ -145,7 +145,7 @@ class CheckpointState:
             turn_number=int(state["turn_number"]),
             rolled_back_turns=tuple((int(first), int(last)) for first, last in state["rolled_back_turns"]),
             rolled_back_scopes=frozenset(map(int, state["rolled_back_scopes"])),
-            records={name: InUse.from_json(used) for name, used in state["records"].items()},
+            records={name: RecordsInUse.from_json(used) for name, used in state["records"].items()},
             conflicts={bytes.fromhex(key): bool(is_open) for key, is_open in state["conflicts"].items()},
             below={bytes.fromhex(key): cls.from_json(each) for key, each in state["below"].items()},
             context_snapshot=state["context_snapshot"],

@@ -37,7 +37,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.correcting import ArtifactCorrections
 
 if TYPE_CHECKING:
-    from caliber.pcp.verifying import Finding
+    from caliber.pcp.verifying import JudgedPair
 
 Keep = uuid.UUID | Literal["both"]
 
@@ -82,7 +82,7 @@ class StatementConflicts:
 
     # --- recording -------------------------------------------------------------------------------
 
-    def record(self, findings: Sequence[Finding]) -> tuple[Disagreement, ...]:
+    def record(self, findings: Sequence[JudgedPair]) -> tuple[Disagreement, ...]:
         """Record the confirmed contradictions, and resolve them as configured; return the conflicts.
 
         A pair with an open conflict keeps it. A pair that somebody kept both sides of is passed over, one of which a
@@ -97,7 +97,7 @@ class StatementConflicts:
             conflicts = [self._settled(each) for each in conflicts]
         return tuple(conflicts)
 
-    def _recorded(self, uow: UnitOfWork, finding: Finding) -> Disagreement | None:
+    def _recorded(self, uow: UnitOfWork, finding: JudgedPair) -> Disagreement | None:
         first, second = sorted((finding.candidate.first, finding.candidate.second), key=lambda each: each.ref.id.bytes)
         known = of_pair(uow, first.ref, second.ref)
         standing = next((each for each in known if each.is_open), None)

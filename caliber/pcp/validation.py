@@ -28,7 +28,7 @@ from caliber.pcp.conflicts import StatementConflicts
 from caliber.pcp.pairs import Candidate, Statement, candidate_pairs, first_pairs
 from caliber.pcp.readings import Readings
 from caliber.pcp.targets import Rows, Target, Targets, rows_of
-from caliber.pcp.verifying import Finding, Verifier
+from caliber.pcp.verifying import JudgedPair, Verifier
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relation import Residence
 from caliber.schema.traits import Grounded
@@ -134,7 +134,7 @@ class Validator(Examiner):
             at_us=at_us,
         )
 
-    def findings(self, candidates: Sequence[Candidate]) -> list[Finding]:
+    def findings(self, candidates: Sequence[Candidate]) -> list[JudgedPair]:
         """Return which pairs of statements contradict each other, or may."""
         timeout = None if self._grounding is None else self._grounding.verifier_timeout_ms
         return Verifier(self._engine.part(Readings), self._engine.summarization, timeout).judge(candidates)
@@ -153,7 +153,7 @@ class ReadChecks(Examiner):
         return tuple(ordered(issues, found))
 
 
-def ordered(issues: list[ValidationIssue], findings: Sequence[Finding]) -> list[ValidationIssue]:
+def ordered(issues: list[ValidationIssue], findings: Sequence[JudgedPair]) -> list[ValidationIssue]:
     """Return issues and contradictions, errors first."""
     return sorted([*issues, *map(_contradiction, findings)], key=lambda issue: _ORDER[issue.severity])
 
@@ -244,7 +244,7 @@ def _sourceless(statements: Sequence[Statement]) -> Iterator[Statement]:
         yield from (each for each, known in zip(group, has, strict=True) if not known)
 
 
-def _contradiction(finding: Finding) -> ValidationIssue:
+def _contradiction(finding: JudgedPair) -> ValidationIssue:
     first, second = finding.candidate.first.ref, finding.candidate.second.ref
     names = f"{first.entity_type} {first.id} and {second.entity_type} {second.id}"
     if finding.confirmed:

@@ -26,7 +26,7 @@ asking: Final = threading.BoundedSemaphore(_MOST_HANGING)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JudgedPair:
     """A pair that contradicts itself, ``confirmed``, or that may."""
 
     candidate: Candidate
@@ -44,7 +44,7 @@ class Verifier:
         self._provider = provider if models and timeout_ms is not None else None
         self._timeout_s = 0 if timeout_ms is None else timeout_ms / 1_000
 
-    def judge(self, candidates: Sequence[Candidate]) -> list[Finding]:
+    def judge(self, candidates: Sequence[Candidate]) -> list[JudgedPair]:
         """Return the pairs that contradict each other, in their order, and those that may."""
         verdicts = self._readings.verdicts(candidates)
         asked = dict.fromkeys(
@@ -59,11 +59,11 @@ class Verifier:
             if verdict is not None:
                 denied = answer is False
                 reason = f"{verdict.kind}: {verdict.reason}"
-                out.append(Finding(each, not denied, reason + (", which the provider denies" if denied else "")))
+                out.append(JudgedPair(each, not denied, reason + (", which the provider denies" if denied else "")))
             elif answer is True:
-                out.append(Finding(each, True, "so says the provider"))
+                out.append(JudgedPair(each, True, "so says the provider"))
             elif place in asked and answer is None:
-                out.append(Finding(each, False, "the provider gave no answer"))
+                out.append(JudgedPair(each, False, "the provider gave no answer"))
         return out
 
     def _ask(self, places: Collection[int], candidates: Sequence[Candidate]) -> dict[int, bool]:

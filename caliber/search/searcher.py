@@ -30,7 +30,7 @@ from caliber.search.ranking import days, fusion
 from caliber.search.ranking.diversity import diversified, likeness, newer_first
 from caliber.search.ranking.floor import Floor, Floored, Thresholds
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
-from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
+from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.ranking.names import Names
 from caliber.search.ranking.recent import recent_rows
 from caliber.search.ranking.similar import SimilarTerms
@@ -102,7 +102,7 @@ class Searcher:
         if self._similar is not None and not stopped():
             self._similar.warm()
 
-    def searched(self, request: Request) -> list[Searched]:
+    def searched(self, request: Request) -> list[KindSearch]:
         """Return the kinds that can be searched as asked."""
         out = []
         for kind in request.kinds:
@@ -112,7 +112,7 @@ class Searcher:
             visibility = self._visible_cache.of(owners, request.readers, request.as_of_us, request.now_us)
             where = request.where
             allowed = visibility.visible if where is None else visibility.meeting(owners, where, request.texts)
-            out.append(Searched(kind, owners, visibility, allowed, self.keywords.of(owners)))
+            out.append(KindSearch(kind, owners, visibility, allowed, self.keywords.of(owners)))
         return out
 
     def search(self, request: Request) -> Outcome:
@@ -159,7 +159,7 @@ class Searcher:
             visibility = self.visibility(owners, request.readers, request.as_of_us, request.now_us)
             allowed = visibility.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
-            searched.append(Searched(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
+            searched.append(KindSearch(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
         query = self._understood(searched, _over(request, pools))
         degraded = self._missing(request, self._link_graph(request, searched))[1]
         # Scores do not depend on the limit; given rows need nothing beyond the candidates.
@@ -188,7 +188,7 @@ class Searcher:
             visibility = self.visibility(owners, request.readers, request.as_of_us, request.now_us)
             allowed = visibility.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
-            searched.append(Searched(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
+            searched.append(KindSearch(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
         asked = replace(_over(request, pools), limit=limit)
         query = self._understood(searched, asked)
         degraded = self._missing(request, self._link_graph(request, searched))[1]
@@ -200,14 +200,14 @@ class Searcher:
         ]
         return relevances, query, degraded
 
-    def _understood(self, searched: Sequence[Searched], request: Request) -> Query:
+    def _understood(self, searched: Sequence[KindSearch], request: Request) -> Query:
         """Return the parsed query of a request."""
         if request.query is not None:
             return request.query
         newest = functools.partial(days.newest_day, searched)
         return self.read(request.text, request.moment or Moment(request.now_us), newest)
 
-    def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
+    def _relevance_of(self, pool: Pool, item: KindSearch, scored: _Scored, asked: Request) -> Relevance:
         joined, strength = scored.joined[0], scored.floored.strength
         if pool.rows is not None:
             return _relevance(item, joined, strength, pool.rows)
@@ -216,7 +216,13 @@ class Searcher:
         return _relevance(item, joined, strength, np.array([hit.row for hit in best], np.int64), rest)
 
     def _scored(
-        self, searched: Sequence[Searched], query: Query, request: Request, *, whole: bool = False, beyond: bool = True
+        self,
+        searched: Sequence[KindSearch],
+        query: Query,
+        request: Request,
+        *,
+        whole: bool = False,
+        beyond: bool = True,
     ) -> _Scored:
         """Score the candidates; ``whole`` evaluates the floor for all of them, not only for the best."""
         links = self._link_graph(request, searched)
@@ -244,7 +250,7 @@ class Searcher:
         """Return how many of the best of a kind are evaluated."""
         return max(request.limit, _DIVERSE_POOL) if self._settings.diversity else request.limit
 
-    def _link_graph(self, request: Request, searched: Sequence[Searched]) -> LinkGraph | None:
+    def _link_graph(self, request: Request, searched: Sequence[KindSearch]) -> LinkGraph | None:
         return self._graph.links(request, searched) if self._settings.weights.graph > 0 else None
 
     def _weights(self, request: Request, links: LinkGraph | None) -> tuple[dict[str, float], str | None]:
@@ -263,7 +269,7 @@ class Searcher:
         return [*missing, "vector"], request.without_vector if is_weighted else None
 
     def _nearest(
-        self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float], *, beyond: bool
+        self, searched: Sequence[KindSearch], request: Request, weights: Mapping[str, float], *, beyond: bool
     ) -> Nearest:
         """Return the candidates of the vector leg, whose number does not depend on the limit, and near rows beyond
         them.
@@ -283,7 +289,7 @@ class Searcher:
 
     def _joined(
         self,
-        searched: Sequence[Searched],
+        searched: Sequence[KindSearch],
         nearest: Nearest,
         query: Query,
         names: Sequence[tuple[str, ...]],
@@ -330,7 +336,7 @@ class Searcher:
 
     def _linked(
         self,
-        searched: Sequence[Searched],
+        searched: Sequence[KindSearch],
         legs: fusion.Legs,
         weights: Mapping[str, float],
         request: Request,
@@ -353,7 +359,7 @@ class Searcher:
         return fusion.Legs(*(list(map(fusion.values, scores)) for scores in (own, neighbours, vector, graph))), reached
 
     def _boosts(
-        self, searched: Sequence[Searched], query: Query, names: Sequence[tuple[str, ...]], now_us: int
+        self, searched: Sequence[KindSearch], query: Query, names: Sequence[tuple[str, ...]], now_us: int
     ) -> list[tuple[str, float, list[Part]]]:
         """Return name, weight and scores of each boost that this query calls for."""
         settings = self._settings.boosts
@@ -388,7 +394,7 @@ class Searcher:
         return out
 
     def _best(
-        self, searched: Sequence[Searched], joined: Sequence[fusion.Joined], request: Request
+        self, searched: Sequence[KindSearch], joined: Sequence[fusion.Joined], request: Request
     ) -> list[fusion.Hit]:
         share = self._settings.diversity
         best = fusion.best_of(searched, joined, self._most(request))
@@ -433,13 +439,13 @@ class _Scored(NamedTuple):
         return self._replace(floored=self.floored._replace(joined=[self.joined[place]], beyond=beyond))
 
 
-def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
+def _found(searched: Sequence[KindSearch], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
     """Return the best, explained."""
     why = {kind: joined[kind].explained() for kind in {hit.kind for hit in best}}
     return [Found(searched[hit.kind].owners, hit.row, hit.score, *why[hit.kind][hit.at]) for hit in best]
 
 
-def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
+def _filled_up(searched: Sequence[KindSearch], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
     """Return the nearest records beyond the candidates that fill up a limit.
 
     Their scores lie below those of all found records, and do not depend on the limit.
@@ -459,7 +465,7 @@ def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list
 
 
 def _relevance(
-    item: Searched,
+    item: KindSearch,
     joined: fusion.Joined,
     strength: float,
     rows: Ints,

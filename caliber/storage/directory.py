@@ -11,7 +11,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 T = TypeVar("T")
 
 
-class Records(Protocol):
+class DirectoryStore(Protocol):
     """An open directory. Safe to share between threads."""
 
     plans: dict[str, RelationPlans]

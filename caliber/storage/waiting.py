@@ -1,7 +1,7 @@
 """Signal-safe threading: events, conditions, semaphores that survive interrupts.
 
 A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``). The standard
-library takes the locks of ``Event`` and ``Condition`` in Python: raised there, it leaves them taken for ever. A lock
+library takes the locks of ``Flag`` and ``Condition`` in Python: raised there, it leaves them taken for ever. A lock
 entered by ``with`` itself is safe; or the holder records it in one step and releases it by name, twice if need be.
 """
 
@@ -142,7 +142,7 @@ class Condition(_thread.RLock):  # type: ignore[misc]
                 gate.release()
 
 
-class Event:
+class Flag:
     """As ``threading.Event``."""
 
     def __init__(self) -> None:

@@ -349,8 +349,8 @@ class TaskMethods:
             return None
         if user is not None:
             return guest_in(self._engine, user, scope_id=scope_id, trajectory_id=task)
-        sight = self._searching.readers.sight
-        return guest_in(self._engine, self._principal, sight, scope_id=scope_id, trajectory_id=task, register=True)
+        visibility = self._searching.readers.visibility
+        return guest_in(self._engine, self._principal, visibility, scope_id=scope_id, trajectory_id=task, register=True)
 
     # --- artifacts ---------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
             )
         visibilities = VisibleCache()
         admin = Readers(inspect(memory).part(TaskOwners), PRINCIPALS[2])
-        for at in range(40):  # each instant has a sight of its own
+        for at in range(40):  # each instant has visible rows of its own
             snapshot = inspect(memory).resident.snapshot
             assert visibilities.of(snapshot["note"], admin, clock.now_us() + at * DAY_US, 0).count == at + 1
         (kept,) = visibilities.known.values()

@@ -18,7 +18,7 @@ from support.inspection import replaced
 
 from caliber.engine.worker import Worker
 from caliber.llm.local import static
-from caliber.storage.waiting import Condition, Event, apart
+from caliber.storage.waiting import Condition, Flag, apart
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
 DEPTH = 4
@@ -107,7 +107,7 @@ def test_work_apart_is_done_by_another_thread_than_the_main_one() -> None:
 
 
 def test_work_apart_goes_on_when_its_caller_is_interrupted(late: threading.Event) -> None:
-    done = Event()
+    done = Flag()
 
     def work() -> None:
         interrupt(late)
@@ -128,7 +128,7 @@ def test_a_handlers_exception_is_no_fault_of_the_model(late: threading.Event, tm
 
 
 def test_a_worker_that_runs_is_alive_although_waiting_for_it_was_interrupted(late: threading.Event) -> None:
-    go_on = Event()
+    go_on = Flag()
     worker = Worker(go_on.wait, "caliber-tested")  # type: ignore[arg-type]
     worker.start()
     signal.setitimer(signal.ITIMER_REAL, 0.02)

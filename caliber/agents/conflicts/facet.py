@@ -384,7 +384,7 @@ class Conflicts:
         return conflict
 
     def _is_one_of(self, *agents: AgentId | None) -> bool:
-        own = self._own.sight().ids if self._principal.kind is PrincipalKind.AGENT else ()
+        own = self._own.visibility().ids if self._principal.kind is PrincipalKind.AGENT else ()
         return any(each is not None and each.bytes in own for each in agents)
 
 

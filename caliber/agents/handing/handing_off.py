@@ -345,7 +345,7 @@ class Handoffs(Parties):
         """Return the readers of a handoff's snapshot. Raises: PermissionDenied for an agent that may accept it yet."""
         readers, task = self._readers, handoff.trajectory_id
         if self._principal.kind is PrincipalKind.AGENT:
-            own, receiver = readers.sight().ids, handoff.to_agent_id
+            own, receiver = readers.visibility().ids, handoff.to_agent_id
             is_receiver = receiver is not None and receiver.bytes in own
             if not is_receiver and handoff.from_agent_id.bytes not in own:
                 raise self._denied("read the snapshot before accepting", handoff.handoff_id)

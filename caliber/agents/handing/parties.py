@@ -168,7 +168,7 @@ class Parties:
             return True
         principal, between = self._principal, self._between(record)
         if principal.kind is PrincipalKind.AGENT:
-            own = self._readers.sight().ids
+            own = self._readers.visibility().ids
             if any(each is not None and each.bytes in own for each in between.agents):
                 return True
             if between.type is not None and (between.waits or once) and between.type in self._own_types(own, uow):
@@ -187,7 +187,7 @@ class Parties:
 
     def _user_of(self, task: uuid.UUID) -> EntityRef | None:
         """Return the user of a task, if it has one."""
-        self._readers.sight()  # follows the tasks that were committed since
+        self._readers.visibility()  # follows the tasks that were committed since
         owners = self._owners.of.get(task.bytes)
         return None if owners is None else EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0]))
 

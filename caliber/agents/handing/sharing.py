@@ -75,7 +75,7 @@ def to_grant(
             of = record.trajectory_id
             parties = engine.part(TaskOwners).of.get(of.bytes, ())
             is_open = parties is None or of == task.child_trajectory_id
-            may = principal.serves or not readers.sight().ids.isdisjoint(parties or ())
+            may = principal.serves or not readers.visibility().ids.isdisjoint(parties or ())
         if is_open or ref.id in shared:
             continue
         if not may:

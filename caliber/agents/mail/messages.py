@@ -35,7 +35,7 @@ from caliber.model.ids import Id
 from caliber.model.references import EntityRef
 from caliber.model.time import EPOCH, MS_US, from_us
 from caliber.schema.relations import AGENT_MESSAGE
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 SWEEP: Final = "agents.messages"
@@ -207,7 +207,7 @@ class Messages(Receiving):
         sent = self._request(payload, timeout_ms, (to, to_type), kind, about, idempotency_key, agent)
         until = earliest(time.monotonic() + arguments.as_duration_ms(timeout_ms, "timeout_ms") / 1_000)
         assert until is not None  # of two, one is given
-        woken = Event()
+        woken = Flag()
         with self._waiting_for(sent, woken.set):
             while True:
                 woken.clear()

@@ -19,7 +19,7 @@ from caliber.model.agents.registry import Agent
 from caliber.model.deadline import check, remaining_s
 from caliber.model.references import EntityRef
 from caliber.model.time import MS_US
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -80,7 +80,7 @@ class Receiving:
         self, idle_s: float | None, batch: int, lease_ms: int | None, agent: str | EntityRef | None
     ) -> Iterator[AgentMessage]:
         until = None if idle_s is None else time.monotonic() + idle_s
-        woken = Event()
+        woken = Flag()
         while True:
             found = self.claim(batch, lease_ms=lease_ms, agent=agent)
             if not found:
@@ -93,7 +93,7 @@ class Receiving:
             yield from found
             until = None if idle_s is None else time.monotonic() + idle_s
 
-    def _wait(self, woken: Event, agent: str | EntityRef | None, until: float | None) -> bool:
+    def _wait(self, woken: Flag, agent: str | EntityRef | None, until: float | None) -> bool:
         """Wait until woken, or a lease of another ends; return False once ``until`` has passed."""
         left = None if until is None else until - time.monotonic()
         if left is not None and left <= 0:

@@ -38,7 +38,7 @@ def _plans_of(schema: str) -> dict[str, RelationPlans]:
 
 
 class PostgresRecords:
-    """See ``Records``. A broken connection is reopened with the next transaction."""
+    """See ``DirectoryStore``. A broken connection is reopened with the next transaction."""
 
     def __init__(self, settings: PostgresDirectory, *, create: bool, clock_us: Callable[[], int]) -> None:
         self._schema = settings.schema_name

@@ -29,7 +29,7 @@ _PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DI
 
 
 class SqliteRecords:
-    """See ``Records``."""
+    """See ``DirectoryStore``."""
 
     def __init__(self, settings: SqliteDirectory, *, create: bool, clock_us: Callable[[], int]) -> None:
         check_version()

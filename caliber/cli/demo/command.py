@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from caliber.cli.demo.questions import Question, questions_about, shown_answer
+from caliber.cli.demo.questions import DemoQuestion, questions_about, shown_answer
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
@@ -39,7 +39,7 @@ _KNOWLEDGE: Final = frozenset(relation.name for relation in RELATIONS if relatio
 class Asked(NamedTuple):
     """A question, its window, and the right answer as the window holds it, if both are known."""
 
-    question: Question
+    question: DemoQuestion
     window: ContextWindow
     answer: str | None
 
@@ -170,7 +170,7 @@ def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
 def _ask(out: Output, memory: Caliber, source: uuid.UUID, texts: tuple[str, ...]) -> list[Asked]:
     """Ask two questions in a new task, one after the other: with a small budget, and with the whole one."""
     found = (item for item in questions_about(memory, source) if item.text not in texts)
-    asking = list(itertools.islice(itertools.chain(map(Question, texts), found), 2))
+    asking = list(itertools.islice(itertools.chain(map(DemoQuestion, texts), found), 2))
     out.print("\n2  Ask")
     task = memory.start_trajectory(asking[0].text, initiator=_AGENT, parent=source, tags=("demo",))
     scope = memory.current_scope(task.trajectory_id)

@@ -19,18 +19,18 @@ _TRIED: Final = 12
 _TITLE_CHARS: Final = 64
 
 
-class Question(NamedTuple):
+class DemoQuestion(NamedTuple):
     """A question, and the stored words that answer it; None if unknown."""
 
     text: str
     answer: str | None = None
 
 
-def questions_about(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[Question]:
+def questions_about(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[DemoQuestion]:
     """Yield questions that an import can answer: about a commit, then sections of documents."""
     yield from _commit(memory, trajectory_id)
     yield from _documents(memory)
-    yield from map(Question, ("What is there to know?", "What else is there to know?"))
+    yield from map(DemoQuestion, ("What is there to know?", "What else is there to know?"))
 
 
 def shown_answer(window: ContextWindow, answer: str) -> str | None:
@@ -41,7 +41,7 @@ def shown_answer(window: ContextWindow, answer: str) -> str | None:
     return next(lines, answer.replace("**", ""))
 
 
-def _commit(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[Question]:
+def _commit(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[DemoQuestion]:
     """Yield a question about the date of a commit that a search distinguishes from all others."""
     subjects = {
         turn.turn_id: printable(turn.text.split("\n", 1)[0]).strip()
@@ -52,13 +52,13 @@ def _commit(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[Question]:
     times = Counter(subjects.values())
     asked = [(-len(text), text, turn) for turn, text in subjects.items() if times[text] == 1]
     for _, subject, turn_id in sorted(item for item in asked if -item[0] <= _TITLE_CHARS)[:_TRIED]:
-        question = Question(f"When was this done: {subject}?", subject)
+        question = DemoQuestion(f"When was this done: {subject}?", subject)
         if _finds(memory, question.text, "turn", turn_id):
             yield question
             return
 
 
-def _documents(memory: Caliber) -> Iterator[Question]:
+def _documents(memory: Caliber) -> Iterator[DemoQuestion]:
     """Yield questions about sections of documents: those near the top first, of them the longest."""
     found = []
     for note in memory.storage.notes.all():
@@ -69,7 +69,7 @@ def _documents(memory: Caliber) -> Iterator[Question]:
     for _, _, heading, note in sorted(found, key=lambda item: item[:3])[:_TRIED]:
         text = heading if heading.endswith("?") else f"What should I know about {heading}?"
         if _finds(memory, text, "note", note.note_id):
-            yield Question(text, re.split(r"(?<=[.!?]) ", " ".join(printable(note.content).split()))[0])
+            yield DemoQuestion(text, re.split(r"(?<=[.!?]) ", " ".join(printable(note.content).split()))[0])
 
 
 def _finds(memory: Caliber, text: str, kind: str, record_id: uuid.UUID) -> bool:

@@ -47,7 +47,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LabelledQuestion:
     """One question; ``place`` is its position in the file."""
 
     place: str
@@ -63,7 +63,7 @@ def folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
+def ask(memory: Caliber, question: LabelledQuestion, kinds: Sequence[str] | None, limit: int) -> SearchResult:
     """Search with the question's kinds, which go before ``kinds``, its filter and its time.
 
     Raises: UsageError with the question's place, for kinds or a filter that cannot be.
@@ -78,7 +78,7 @@ def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit:
         raise UsageError(f"{question.place}: {error}", "nothing was measured: correct it", details=details) from error
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[LabelledQuestion]:
     """Return the questions of a file. Raises: UsageError, with the first bad line."""
     try:
         lines = read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
@@ -96,7 +96,7 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
-def _question(place: str, data: Mapping[str, Any]) -> Question:
+def _question(place: str, data: Mapping[str, Any]) -> LabelledQuestion:
     for key in data:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS, f"there are {', '.join(KEYS)}", mark="'")
@@ -106,7 +106,7 @@ def _question(place: str, data: Mapping[str, Any]) -> Question:
         raise BadQuestion("query must be a text that is not empty")
     kinds = tuple(_texts(data, "kinds")) if "kinds" in data else None
     expected = tuple(map(_expected, texts))
-    return Question(place, query, expected, kinds, data.get("filter", {}), _instant(data.get("as_of")))
+    return LabelledQuestion(place, query, expected, kinds, data.get("filter", {}), _instant(data.get("as_of")))
 
 
 def _texts(data: Mapping[str, Any], key: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from caliber.cli import show
-from caliber.cli.evaluating.questions import Expected, Question, ask
+from caliber.cli.evaluating.questions import Expected, LabelledQuestion, ask
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
 from caliber.model.time import from_us, to_us
@@ -50,7 +50,7 @@ class Reasons:
         self._searched = memory._engine.part(SearchEngine).kinds
         self._names = {relation: kind for kind, relation in self._searched.items()}
 
-    def explain(self, question: Question, expected: Expected) -> dict[str, Any]:
+    def explain(self, question: LabelledQuestion, expected: Expected) -> dict[str, Any]:
         """Return why ``expected`` was not among the first hits, as a JSON document; ``code`` is stable."""
         found = ask(self._memory, question, self._kinds, self._widest)
         rank = expected.rank_in(found.hits)
@@ -85,7 +85,7 @@ class Reasons:
         code, why = self._kept_out(question, row) or self._unreached(question, row)
         return {**missed, "id": row.id, "kind": row.kind, "label": self._label(row.id), "code": code, "why": why}
 
-    def record_of(self, question: Question, expected: Expected) -> tuple[uuid.UUID, str] | None:
+    def record_of(self, question: LabelledQuestion, expected: Expected) -> tuple[uuid.UUID, str] | None:
         """Return id and text of the expected record; None when the principal sees none."""
         row = self._best_of(question, expected)
         return None if row is None else (row.id, self._text(row.relation, [row.number])[0])
@@ -125,7 +125,7 @@ class Reasons:
                     if expected.matches(relation.entity_id(number), text):
                         yield _Row(relation, number, kind)
 
-    def _best_of(self, question: Question, expected: Expected) -> _Row | None:
+    def _best_of(self, question: LabelledQuestion, expected: Expected) -> _Row | None:
         """Return the record that least keeps from being found: of several that hold a text, one may be searchable."""
         first: _Row | None = None
         for row in self._rows(expected):
@@ -134,7 +134,7 @@ class Reasons:
             first = first or row
         return first
 
-    def _kept_out(self, question: Question, row: _Row) -> tuple[str, str] | None:
+    def _kept_out(self, question: LabelledQuestion, row: _Row) -> tuple[str, str] | None:
         """Return the reason, in the question or the record's own state, that keeps it out, or None."""
         if row.kind not in self._searched:
             return "not_searchable", f"it is a {row.kind}; search finds {', '.join(self._searched)}"
@@ -158,7 +158,7 @@ class Reasons:
         found = why_not(relation, entity, from_us(asked_us(relation, as_of_us, now_us)))
         return "invalid", "it does not count any more" if found is None else found[1]
 
-    def _unreached(self, question: Question, row: _Row) -> tuple[str, str]:
+    def _unreached(self, question: LabelledQuestion, row: _Row) -> tuple[str, str]:
         """Return code and sentence for an active record that did not come among as many hits as there can be."""
         memory, relation = self._memory, row.relation.relation
         alone = ask(memory, replace(question, kinds=(row.kind,)), None, self._widest)

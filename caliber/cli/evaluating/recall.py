@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from caliber.cli import show
-from caliber.cli.evaluating.questions import Question, ask
+from caliber.cli.evaluating.questions import LabelledQuestion, ask
 from caliber.cli.evaluating.reasons import Reasons
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, printable
@@ -26,7 +26,9 @@ class Recall:
         if self._cutoffs[-1] > (most := memory.config.search.limit_max):
             raise UsageError(f"--k {self._cutoffs[-1]} is more than search.limit_max = {most}")
 
-    def of(self, questions: Sequence[Question], limit_misses: int, advance: Callable[[int], None]) -> dict[str, Any]:
+    def of(
+        self, questions: Sequence[LabelledQuestion], limit_misses: int, advance: Callable[[int], None]
+    ) -> dict[str, Any]:
         """Ask every question; return the result as a JSON document. Raises: UsageError."""
         depth = self._cutoffs[-1]
         answers, missed, degraded = [], [], Counter[str]()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli import show
 from caliber.cli.evaluating.evidence import Held, Wanted, windows_of
-from caliber.cli.evaluating.questions import Question, ask
+from caliber.cli.evaluating.questions import LabelledQuestion, ask
 from caliber.cli.evaluating.reasons import Reasons
 from caliber.cli.evaluating.recall import one_line, print_table
 from caliber.cli.failures import UsageError
@@ -36,7 +36,9 @@ class WindowEvidence:
         self._reasons = Reasons(memory, kinds)
         self._budgets = _sizes(budgets, memory.config.token_budget)
 
-    def of(self, questions: Sequence[Question], limit_misses: int, advance: Callable[[int], None]) -> dict[str, Any]:
+    def of(
+        self, questions: Sequence[LabelledQuestion], limit_misses: int, advance: Callable[[int], None]
+    ) -> dict[str, Any]:
         """Ask every question; return the result as a JSON document. Raises: UsageError."""
         misses: list[dict[str, Any]] = []
         assembled: list[Held] = []
@@ -61,7 +63,7 @@ class WindowEvidence:
             "degraded": dict(Counter(reason for held in assembled for reason in held.degraded)),
         }
 
-    def _wanted(self, question: Question) -> list[Wanted]:
+    def _wanted(self, question: LabelledQuestion) -> list[Wanted]:
         """Return the records that are expected, with their texts and where search finds them."""
         hits = ask(self._memory, question, self._kinds, self._memory.config.search.limit_max).hits
         wanted = []
@@ -104,7 +106,7 @@ def figures_of(windows: Sequence[Held]) -> dict[str, Any]:
     }
 
 
-def _miss(question: Question, wanted: Wanted, windows: Sequence[Held]) -> dict[str, Any]:
+def _miss(question: LabelledQuestion, wanted: Wanted, windows: Sequence[Held]) -> dict[str, Any]:
     return {
         "place": question.place, "query": question.query, "expected": wanted.label, "id": wanted.id,
         "label": None if wanted.id is None else show.first_line(wanted.text), "rank": wanted.rank,

@@ -46,7 +46,7 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
     if text != LATEST:
         return as_id(text, "trajectory")
     active = Tables(memory._engine).trajectories.list_by_status("active")
-    ids = memory._searching.readers.sight().ids
+    ids = memory._searching.readers.visibility().ids
     own = (task for task in _workable(memory, active) if may_be_latest(task, memory.principal, ids))
     newest = max(own, key=lambda item: item.last_activity_at, default=None)
     if newest is None:

@@ -15,7 +15,7 @@ from caliber.cli.observing.trace import took_text
 from caliber.cli.output import bytes_text
 from caliber.cli.settings import Settings, with_store
 from caliber.cli.team.figures import team_figures, team_lines
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -95,7 +95,7 @@ def _watch(settings: Settings, memory: Caliber, interval: float, window: float) 
 def _keys() -> Iterator[Any]:
     """Yield a function that waits some seconds for a key that quits, and returns whether there was one."""
     if sys.platform == "win32" or not sys.stdin.isatty():  # only Ctrl-C ends it
-        yield Event().wait
+        yield Flag().wait
         return
     import termios
     import tty

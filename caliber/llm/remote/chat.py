@@ -24,7 +24,7 @@ _REPLY_CHARS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelQuestion:
     """A question to a model: ``name`` of the call, instructions, material, and the JSON schema of the answer."""
 
     name: str
@@ -70,7 +70,7 @@ class ChatModel(ABC):
         self._count_tokens = count_tokens
         self._options = options
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: ModelQuestion) -> Answer:
         """Return the table that the model answers with, not checked beyond being JSON.
 
         Raises: AuthenticationFailed, RateLimited, RequestFailed, InvalidResponse, SummarizationFailed (the model
@@ -88,7 +88,7 @@ class ChatModel(ABC):
         self._client.close()
 
     @abstractmethod
-    def _request(self, question: Question, material: str) -> dict[str, Any]:
+    def _request(self, question: ModelQuestion, material: str) -> dict[str, Any]:
         """Return the document that asks."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class OpenAIChat(ChatModel):
 
     path = "/chat/completions"
 
-    def _request(self, question: Question, material: str) -> dict[str, Any]:
+    def _request(self, question: ModelQuestion, material: str) -> dict[str, Any]:
         document: dict[str, Any] = {
             "model": self.model,
             "messages": [
@@ -161,7 +161,7 @@ class AnthropicChat(ChatModel):
 
     path = "/messages"
 
-    def _request(self, question: Question, material: str) -> dict[str, Any]:
+    def _request(self, question: ModelQuestion, material: str) -> dict[str, Any]:
         tool = {
             "name": question.name,
             "description": "Takes the answer.",
@@ -204,7 +204,7 @@ class OllamaChat(ChatModel):
 
     path = "/api/chat"
 
-    def _request(self, question: Question, material: str) -> dict[str, Any]:
+    def _request(self, question: ModelQuestion, material: str) -> dict[str, Any]:
         return {
             "model": self.model,
             "messages": [

@@ -14,7 +14,7 @@ from caliber.model.deadline import remaining_s
 from caliber.model.errors import RateLimited, Unavailable
 
 if TYPE_CHECKING:
-    from caliber.storage.waiting import Event
+    from caliber.storage.waiting import Flag
 
 _MINUTE_S = 60.0
 
@@ -53,7 +53,7 @@ class RateLimiter:
         *,
         requests_per_minute: int,
         tokens_per_minute: int,
-        closed: Event,
+        closed: Flag,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         now = monotonic()

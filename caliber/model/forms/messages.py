@@ -33,7 +33,7 @@ _FAILED: Final = "[error] "
 """The beginning of a result that is an error in OpenAI's form, which has no field for that."""
 
 
-class Message(Protocol):
+class WindowMessage(Protocol):
     """A message of a window, as ``caliber.model.Message`` is one."""
 
     @property
@@ -62,7 +62,7 @@ class _Call:
         self.id = sent_id
         self.name = name
         self.arguments = arguments
-        self.result: Message | None = None
+        self.result: WindowMessage | None = None
 
     @property
     def input(self) -> tuple[dict[str, Any], bool]:
@@ -86,7 +86,7 @@ class _Step:
     thinking: tuple[dict[str, Any], ...]
 
 
-def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def openai_messages(messages: Sequence[WindowMessage]) -> list[dict[str, Any]]:
     """Return messages with all that they have, in the form that most providers understand."""
     out: list[dict[str, Any]] = []
     for step in _steps(messages, lambda value: value):
@@ -107,7 +107,7 @@ def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return out
 
 
-def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def anthropic_messages(messages: Sequence[WindowMessage]) -> list[dict[str, Any]]:
     """Return messages of roles user and assistant that alternate, without those of role system."""
     out: list[dict[str, Any]] = []
     for step in _steps(messages, _fit):
@@ -128,7 +128,7 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return out
 
 
-def _steps(messages: Sequence[Message], fit: Callable[[str], str]) -> list[_Step]:
+def _steps(messages: Sequence[WindowMessage], fit: Callable[[str], str]) -> list[_Step]:
     """Return messages with the results of their calls; a result without its call becomes a message of the user."""
     out: list[_Step] = []
     waiting: list[_Call] = []  # those of the newest message first
@@ -150,7 +150,7 @@ def _steps(messages: Sequence[Message], fit: Callable[[str], str]) -> list[_Step
     return out
 
 
-def _calls(message: Message, fit: Callable[[str], str], ids: set[str]) -> Iterator[_Call]:
+def _calls(message: WindowMessage, fit: Callable[[str], str], ids: set[str]) -> Iterator[_Call]:
     """Yield the calls of a message under ids that no other call has, short enough for every provider."""
     for each in message.tool_calls:
         stored, number = each["id"], 1
@@ -219,7 +219,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-FORMS: Final[Mapping[str, Callable[[Sequence[Message]], list[dict[str, Any]]]]] = {
+FORMS: Final[Mapping[str, Callable[[Sequence[WindowMessage]], list[dict[str, Any]]]]] = {
     "openai": openai_messages,
     "anthropic": anthropic_messages,
 }

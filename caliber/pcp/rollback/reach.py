@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from caliber.engine.engine import Engine
 from caliber.model.trajectory import Scope, Trajectory
-from caliber.pcp.checkpoints import CheckpointState, InUse, ranges_of
+from caliber.pcp.checkpoints import CheckpointState, RecordsInUse, ranges_of
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.validity import active_rows
@@ -123,7 +123,7 @@ def _conflicts(snapshot: ResidentSnapshot, keys: frozenset[bytes]) -> dict[bytes
     }
 
 
-def _resident(owners: RelationSnapshot, task: bytes) -> InUse:
+def _resident(owners: RelationSnapshot, task: bytes) -> RecordsInUse:
     relation = owners.relation
     group = drawn_rows(owners, task) if relation.rights.task is None else owners.group(relation.rights.task, task)
     numbers = active_rows(owners, group)
@@ -132,14 +132,14 @@ def _resident(owners: RelationSnapshot, task: bytes) -> InUse:
     versions = owners.column("version")[numbers].tolist()
     until = relation.times.until
     ends = [NEVER_US] * len(keys) if until is None else owners.column(until)[numbers].tolist()
-    return InUse.of(zip(keys, versions, (None if end == NEVER_US else end for end in ends), strict=True), unused)
+    return RecordsInUse.of(zip(keys, versions, (None if end == NEVER_US else end for end in ends), strict=True), unused)
 
 
 def _keys(owners: RelationSnapshot, numbers: NDArray[np.int64]) -> list[bytes]:
     return [pair.tobytes() for pair in owners.ties()[numbers].astype(">u8")]
 
 
-def _stored(engine: Engine, session: StatementSession, relation: Relation, task: bytes) -> InUse:
+def _stored(engine: Engine, session: StatementSession, relation: Relation, task: bytes) -> RecordsInUse:
     plans = engine.store.plans[relation.name]
     if relation.rights.task is None:
         assert plans.drawn_from is not None
@@ -149,7 +149,7 @@ def _stored(engine: Engine, session: StatementSession, relation: Relation, task:
         rows = session.run(plans.lists[name], (task, *more))
     found = list(entries(relation, rows))
     unused = [each.key for each in found if not each.active and relation.rights.task is not None]
-    return InUse.of(((each.key, each.version, each.until) for each in found if each.active), unused)
+    return RecordsInUse.of(((each.key, each.version, each.until) for each in found if each.active), unused)
 
 
 class Entry(NamedTuple):

@@ -35,7 +35,7 @@ _SPELT = 4_096
 """Beginnings of words whose spelling is remembered."""
 
 _FILTERS = 16
-"""Masks that one sight keeps, each of another filter."""
+"""Masks that one set of visible rows keeps, each of another filter."""
 
 
 class VisibleRows:
@@ -153,14 +153,14 @@ class VisibleCache:
         with self._lock:
             entries = self.known.setdefault(owners.generation, [])
             older = None
-            for place, sight in enumerate(entries):
-                if not (sight.since_us <= at < sight.until_us and _agree(sight.verdicts, verdicts)):
+            for place, entry in enumerate(entries):
+                if not (entry.since_us <= at < entry.until_us and _agree(entry.verdicts, verdicts)):
                     continue
-                if sight.live is owners.live_mask:
+                if entry.live is owners.live_mask:
                     if place:
                         entries.insert(0, entries.pop(place))
-                    return sight
-                if len(sight.visible) <= owners.length and sight.dead <= owners.dead:
+                    return entry
+                if len(entry.visible) <= owners.length and entry.dead <= owners.dead:
                     older = place if older is None else older
             found = _fresh(owners, seen, at) if older is None else _grown(entries.pop(older), owners, seen, at)
             entries.insert(0, found)
@@ -189,14 +189,14 @@ def _grown(before: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, 
     return _marked(before.grown(visible), owners, seen, at, start)
 
 
-def _marked(sight: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, at: int, start: int) -> VisibleRows:
+def _marked(entry: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, at: int, start: int) -> VisibleRows:
     """Record the conditions of an entry: this boundary, these verdicts, and an expiry instant."""
-    sight.visible.flags.writeable = False
-    sight.live, sight.dead = owners.live_mask, owners.dead
-    sight.verdicts = None if seen is None else seen.verdicts
+    entry.visible.flags.writeable = False
+    entry.live, entry.dead = owners.live_mask, owners.dead
+    entry.verdicts = None if seen is None else seen.verdicts
     for name in owners.relation.times.bounds:
         instants = owners.column(name)[start:]
         begun = instants <= at
-        sight.since_us = max(sight.since_us, int(instants.max(where=begun, initial=LEAST_INSTANT)))
-        sight.until_us = min(sight.until_us, int(instants.min(where=~begun, initial=MOST_INSTANT)))
-    return sight
+        entry.since_us = max(entry.since_us, int(instants.max(where=begun, initial=LEAST_INSTANT)))
+        entry.until_us = min(entry.until_us, int(instants.min(where=~begun, initial=MOST_INSTANT)))
+    return entry

@@ -17,7 +17,7 @@ from caliber.resident.conversation import zone_at
 from caliber.resident.mirror import Generation
 from caliber.schema.traits import NO_OFFSET_S
 from caliber.search.ranking.fusion import times_us
-from caliber.search.ranking.legs import Bools, Floats, Ints, Searched
+from caliber.search.ranking.legs import Bools, Floats, Ints, KindSearch
 from caliber.storage.compile.damage import undated
 from caliber.text.dates import DAY_US, Interval, Moment, all_days_said
 from caliber.text.words import NAMES_A_TIME
@@ -40,7 +40,7 @@ class DaysMeant:
         self._known: weakref.WeakKeyDictionary[Generation, dict[tuple[int, date, str], _Days]]
         self._known = weakref.WeakKeyDictionary()
 
-    def of(self, item: Searched, when: Interval) -> Bools:
+    def of(self, item: KindSearch, when: Interval) -> Bools:
         """Return the records whose texts mean some days. Shapes: ``bool[owners.length]``"""
         times = times_us(item.owners)
         near = (times >= when.first_us - SAID_WITHIN_US) & (times <= when.last_us + SAID_WITHIN_US) & item.visible
@@ -79,13 +79,13 @@ def _means(days: _Days, when: Interval) -> bool:
     )
 
 
-def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
+def add_those_of(searched: Sequence[KindSearch], when: Interval) -> None:
     """Make candidates of the records of some days, for a query that asks for nothing else."""
     for item in searched:
         item.add(np.flatnonzero(item.allowed & are_of(item, when)))
 
 
-def are_of(item: Searched, when: Interval, rows: Ints | slice = slice(None)) -> Bools:
+def are_of(item: KindSearch, when: Interval, rows: Ints | slice = slice(None)) -> Bools:
     """Return which records are of some days, by the clock of the writer where that is known, or mean them.
 
     Shapes: ``bool[n]``
@@ -101,7 +101,7 @@ def are_of(item: Searched, when: Interval, rows: Ints | slice = slice(None)) -> 
     return found if item.meant is None else found | item.meant[rows]
 
 
-def count_of_days(searched: Sequence[Searched], when: Interval) -> int:
+def count_of_days(searched: Sequence[KindSearch], when: Interval) -> int:
     """Return how many visible records happened between the first and the last instant of some days."""
     return sum(
         int(np.count_nonzero((times >= when.first_us) & (times <= when.last_us) & item.visible))
@@ -110,12 +110,12 @@ def count_of_days(searched: Sequence[Searched], when: Interval) -> int:
     )
 
 
-def days_tell(searched: Sequence[Searched], when: Interval) -> bool:
+def days_tell(searched: Sequence[KindSearch], when: Interval) -> bool:
     """Return whether some visible records are of some days, and others are not."""
     return 0 < count_of_days(searched, when) < sum(item.visibility.count for item in searched)
 
 
-def newest_day(searched: Sequence[Searched], now: Moment) -> date:
+def newest_day(searched: Sequence[KindSearch], now: Moment) -> date:
     """Return the day of the newest visible record: "in May" is not after it."""
     newest = [(at, number) for number, at in enumerate(map(_newest_us, searched)) if at is not None]
     at, number = max(newest, default=(now.at_us, 0))
@@ -126,14 +126,14 @@ def newest_day(searched: Sequence[Searched], now: Moment) -> date:
         raise undated(owners.relation, map(owners.packed, np.flatnonzero(visible).tolist())) from None
 
 
-def _newest_us(item: Searched) -> int | None:
+def _newest_us(item: KindSearch) -> int | None:
     visibility = item.visibility
     if visibility.newest_us is None and visibility.count:
         visibility.newest_us = int(times_us(item.owners)[visibility.visible].max())
     return visibility.newest_us
 
 
-def date_scores(item: Searched, times: NDArray[np.int64], when: Interval, slack_ms: int) -> Floats:
+def date_scores(item: KindSearch, times: NDArray[np.int64], when: Interval, slack_ms: int) -> Floats:
     """Return 1 for candidates of the days, falling to 0 ``slack_ms`` after them, and three times as fast before."""
     first, last, slack = when.first_us, when.last_us, slack_ms * 1_000
     early, late = (first - times).astype(np.float64) * _BEFORE, (times - last).astype(np.float64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from caliber.kernels import cosine_batch
 from caliber.kernels.joining.join import Best, best_scores, contributions
 from caliber.search.ranking.fusion import Joined, times_us, values
-from caliber.search.ranking.legs import Searched
+from caliber.search.ranking.legs import KindSearch
 from caliber.search.request import Request
 
 _ALIKE_POOL: Final = 8
@@ -31,7 +31,7 @@ _BELOW: Final = 1 - 2**-20
 
 
 def newer_first(
-    item: Searched, joined: Joined, terms: frozenset[str], terms_of: Callable[[str], tuple[str, ...]], most: int
+    item: KindSearch, joined: Joined, terms: frozenset[str], terms_of: Callable[[str], tuple[str, ...]], most: int
 ) -> Joined:
     """Return scores in which a statement is below a newer one of the same thing with another value.
 
@@ -102,7 +102,7 @@ def diversified(scores: NDArray[np.float64], likeness: NDArray[np.float64], shar
     return taken
 
 
-def likeness(searched: Sequence[Searched], request: Request, best: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
+def likeness(searched: Sequence[KindSearch], request: Request, best: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
     """Return the cosine of each pair of hits, of their most alike chunks, 0 where one has no vector. Shapes: [n, n]"""
     vectors: list[NDArray[np.float32]] = []
     owner: list[int] = []

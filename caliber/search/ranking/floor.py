@@ -27,7 +27,7 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
 from caliber.search.ranking.days import are_of, count_of_days
 from caliber.search.ranking.fusion import Joined
-from caliber.search.ranking.legs import Bools, Coverage, Floats, Nearest, Searched, phrase_rows
+from caliber.search.ranking.legs import Bools, Coverage, Floats, KindSearch, Nearest, phrase_rows
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """Each word counts once, whatever the length of the text."""
@@ -105,7 +105,7 @@ class Floor:
         self._phrases = (*query.phrases, query.stop_word_phrase) if quoted else query.phrases
 
     def judge(
-        self, searched: Sequence[Searched], joined: Sequence[Joined], nearest: Nearest, most: int, *, whole: bool
+        self, searched: Sequence[KindSearch], joined: Sequence[Joined], nearest: Nearest, most: int, *, whole: bool
     ) -> Floored:
         """Return the candidates with those below the floor at score 0, and at most ``most`` of the best of each kind.
 
@@ -135,14 +135,14 @@ class Floor:
         _, strength = self._evidence(searched, covered, nearest)
         return Floored(self._kept(searched, joined, kept, most), self._beyond(nearest), None, strength)
 
-    def _of_days(self, searched: Sequence[Searched]) -> list[Bools] | None:
+    def _of_days(self, searched: Sequence[KindSearch]) -> list[Bools] | None:
         """Return the candidates of the days that the query asks for; None where there is none."""
         when = self._query.when
         assert when is not None
         of_days = [item.allowed.take(item.rows) & are_of(item, when, item.rows) for item in searched]
         return of_days if any(mask.any() for mask in of_days) else None
 
-    def _with_other_days(self, searched: Sequence[Searched], bound: list[Bools], near: Sequence[int]) -> list[Bools]:
+    def _with_other_days(self, searched: Sequence[KindSearch], bound: list[Bools], near: Sequence[int]) -> list[Bools]:
         """Return the records of the days, and of others where two words or more beside the days find none of these."""
         if len(self._coverage.words) < 2:
             return bound
@@ -172,7 +172,7 @@ class Floor:
         good = sum(int(np.count_nonzero(item.best.best >= self._least.rest)) for item in joined)
         return good >= most or good == sum(len(item.best.best) for item in joined)
 
-    def _covered(self, item: Searched, day: float) -> Floats:
+    def _covered(self, item: KindSearch, day: float) -> Floats:
         """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
         coverage, when = self._coverage, self._query.when
         total = min(coverage.total + day, QUESTION_WORDS * coverage.weight(0))
@@ -187,7 +187,7 @@ class Floor:
         covered: Floats = held / total
         return covered
 
-    def _strong(self, item: Searched, covered: Floats, near: int) -> Bools:
+    def _strong(self, item: KindSearch, covered: Floats, near: int) -> Bools:
         """Return the candidates that count as found by their own evidence. Shapes: ``bool[m]``."""
         strong = covered >= self._least.words
         strong[:near] = True
@@ -203,7 +203,7 @@ class Floor:
         return good if linked is None else good | (linked > 0)
 
     def _kept(
-        self, searched: Sequence[Searched], joined: Sequence[Joined], kept: Sequence[Bools], most: int
+        self, searched: Sequence[KindSearch], joined: Sequence[Joined], kept: Sequence[Bools], most: int
     ) -> list[Joined]:
         return [_without(item, scores, mask, most) for item, scores, mask in zip(searched, joined, kept, strict=True)]
 
@@ -215,7 +215,7 @@ class Floor:
         return nearest.beyond if least is None else [item for item in nearest.beyond if item[2] >= least]
 
     def _evidence(
-        self, searched: Sequence[Searched], covered: Sequence[Floats], nearest: Nearest
+        self, searched: Sequence[KindSearch], covered: Sequence[Floats], nearest: Nearest
     ) -> tuple[Evidence, float]:
         """Return the best evidence of any record, and how strong it is."""
         words = 0.0
@@ -231,7 +231,7 @@ class Floor:
         return evidence, min(max(words, near), 1.0)
 
 
-def _without(item: Searched, joined: Joined, kept: Bools, most: int) -> Joined:
+def _without(item: KindSearch, joined: Joined, kept: Bools, most: int) -> Joined:
     """Return joined scores with 0 for the candidates that are not kept, and the best of the others."""
     scores = np.where(kept, joined.score, 0.0)
     places, best = best_scores(scores, most, tie=item.owners.ties(), rows=item.rows)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
 from caliber.resident.mirror import RelationSnapshot
-from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
+from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
@@ -87,7 +87,7 @@ def effective_weights(weights: SearchWeights, missing: Sequence[str]) -> dict[st
     return configured if total == 0 else {leg: weight / total for leg, weight in configured.items()}
 
 
-def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[tuple[Part | None, Part | None]]:
+def keyword_parts(searched: Sequence[KindSearch], settings: SearchConfig) -> list[tuple[Part | None, Part | None]]:
     """Return, for each kind, keyword scores between 0 and 1: a text's own, and the boost by its neighbours.
 
     A kind without scores has None.
@@ -115,7 +115,7 @@ def values(scores: Floats) -> Part:
     return Part(VALUES, np.ascontiguousarray(scores, np.float64))
 
 
-def _peak(item: Searched) -> float:
+def _peak(item: KindSearch) -> float:
     inside = item.inside()
     if inside is None:
         return float(item.keyword.max(initial=0.0))
@@ -127,7 +127,7 @@ def _rise(scores: Floats) -> Floats:
     return out
 
 
-def vector_parts(searched: Sequence[Searched], nearest: Nearest, settings: SearchConfig) -> list[Part | None]:
+def vector_parts(searched: Sequence[KindSearch], nearest: Nearest, settings: SearchConfig) -> list[Part | None]:
     """Return, for each kind, vector scores between 0 and 1; None for a kind without scores, 0 for rows not among the
     nearest.
     """
@@ -146,7 +146,7 @@ def vector_parts(searched: Sequence[Searched], nearest: Nearest, settings: Searc
     return out
 
 
-def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats]) -> list[Floats]:
+def rank_scores(searched: Sequence[KindSearch], leg: Sequence[Floats]) -> list[Floats]:
     """Return ``(c + 1) / (c + rank)`` of each score of a leg, counted over the hits of all kinds; 0 stays 0."""
     constant = RRF_CONSTANT
     inside = [item.allowed.take(item.rows) for item in searched]
@@ -177,7 +177,7 @@ class Legs(NamedTuple):
     graph: Sequence[Part | None]
 
 
-def dense_legs(searched: Sequence[Searched], parts: Sequence[Part | None]) -> list[Floats]:
+def dense_legs(searched: Sequence[KindSearch], parts: Sequence[Part | None]) -> list[Floats]:
     """Return the scores of one leg as arrays, by kind."""
     return [
         np.zeros(len(item.rows)) if part is None else dense(part, item.rows)
@@ -185,7 +185,7 @@ def dense_legs(searched: Sequence[Searched], parts: Sequence[Part | None]) -> li
     ]
 
 
-def ranked_legs(searched: Sequence[Searched], legs: Legs) -> Legs:
+def ranked_legs(searched: Sequence[KindSearch], legs: Legs) -> Legs:
     """Return the legs with ranks for scores; a text's own words and its neighbours' have one rank."""
     own, neighbours, vector, graph = (dense_legs(searched, parts) for parts in legs)
     whole = [mine + theirs for mine, theirs in zip(own, neighbours, strict=True)]
@@ -242,7 +242,7 @@ def importance_scores(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> 
 
 
 def joined(
-    item: Searched,
+    item: KindSearch,
     weighted: Sequence[tuple[str, float, Part | None]],
     total: float,
     most: int,
@@ -259,12 +259,12 @@ def joined(
     return Joined(best.scores, tuple([name for name, _, _ in spoken]), parts, best, finders)
 
 
-def best_of(searched: Sequence[Searched], scored: Sequence[Joined], limit: int) -> list[Hit]:
+def best_of(searched: Sequence[KindSearch], scored: Sequence[Joined], limit: int) -> list[Hit]:
     """Return the best candidates of all kinds; score descending, ties by id."""
     return _merged(searched, [(item.best.places, item.best.best) for item in scored], limit)
 
 
-def best_rows(searched: Sequence[Searched], scored: Sequence[Joined], limit: int) -> list[Ints]:
+def best_rows(searched: Sequence[KindSearch], scored: Sequence[Joined], limit: int) -> list[Ints]:
     """Return the rows of the best candidates of all kinds together, by kind; within a kind score descending, then id.
 
     Shapes: ``int64[n]`` each.
@@ -285,7 +285,7 @@ def best_rows(searched: Sequence[Searched], scored: Sequence[Joined], limit: int
     ]
 
 
-def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[Hit]:
+def best_hits(searched: Sequence[KindSearch], scored: Sequence[Floats], limit: int) -> list[Hit]:
     """Return the best candidates of all kinds by some scores; score descending, ties by id."""
     best = [
         best_scores(score, limit, tie=item.owners.ties(), rows=item.rows)
@@ -294,7 +294,7 @@ def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int
     return _merged(searched, best, limit)
 
 
-def _merged(searched: Sequence[Searched], best: Sequence[tuple[Ints, NDArray[np.float32]]], limit: int) -> list[Hit]:
+def _merged(searched: Sequence[KindSearch], best: Sequence[tuple[Ints, NDArray[np.float32]]], limit: int) -> list[Hit]:
     found: list[Hit] = []
     ties: list[NDArray[np.uint64]] = []
     for kind, (item, (places, scores)) in enumerate(zip(searched, best, strict=True)):

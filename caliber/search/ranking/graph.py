@@ -18,7 +18,7 @@ from caliber.resident.conversation import neighbours
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.visible import VisibleCache
 from caliber.search.ranking.fusion import Hit, best_hits
-from caliber.search.ranking.legs import Bools, Floats, Ints, Searched
+from caliber.search.ranking.legs import Bools, Floats, Ints, KindSearch
 from caliber.search.ranking.links import Linked, Links, Places
 from caliber.search.request import Request
 
@@ -69,7 +69,7 @@ class GraphLeg:
         # The latest graph and the inputs it was built from: reused while none of them has changed.
         self._newest: tuple[tuple[object, ...], LinkGraph] | None = None
 
-    def links(self, request: Request, searched: Sequence[Searched]) -> LinkGraph | None:
+    def links(self, request: Request, searched: Sequence[KindSearch]) -> LinkGraph | None:
         """Return the visible links, or None if there are none."""
         snapshot = request.snapshot
         if not snapshot["edge"].count():
@@ -104,7 +104,7 @@ class GraphLeg:
     def reach(
         self,
         request: Request,
-        searched: Sequence[Searched],
+        searched: Sequence[KindSearch],
         base: Sequence[Floats],
         weight: float,
         links: LinkGraph | None,
@@ -125,7 +125,7 @@ class GraphLeg:
         out.found = [_best_of(pieces) for pieces in brought]
         return out
 
-    def _converse(self, searched: Sequence[Searched], seeds: Sequence[Hit], brought: Sequence[_Brought]) -> None:
+    def _converse(self, searched: Sequence[KindSearch], seeds: Sequence[Hit], brought: Sequence[_Brought]) -> None:
         """Give the records beside seeds their share."""
         for place, item in enumerate(searched):
             seeds_of_kind = [seed for seed in seeds if seed.kind == place]
@@ -146,7 +146,7 @@ class GraphLeg:
     def _follow(
         self,
         request: Request,
-        searched: Sequence[Searched],
+        searched: Sequence[KindSearch],
         seeds: Sequence[Hit],
         brought: Sequence[_Brought],
         links: LinkGraph,

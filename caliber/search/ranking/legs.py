@@ -1,4 +1,4 @@
-"""Keyword leg (BM25) and vector leg of a search, and ``Searched``: the candidates of one kind that they score.
+"""Keyword leg (BM25) and vector leg of a search, and ``KindSearch``: the candidates of one kind that they score.
 
 Source: M §1.3, K-119; docs/search.md.
 """
@@ -40,7 +40,7 @@ UNSEEN_TEXTS: Final = 100
 
 
 @dataclass(slots=True)
-class Searched:
+class KindSearch:
     """One kind of record in one search, and its candidates: what some leg found, row by row.
 
     ``visible`` is what the principal may see and what is in force; ``allowed`` besides meets the filters. Statistics
@@ -125,7 +125,7 @@ class Coverage(NamedTuple):
 
 
 def keyword_leg(
-    searched: Sequence[Searched],
+    searched: Sequence[KindSearch],
     query: Query,
     settings: KeywordConfig,
     similar: SimilarTerms | None,
@@ -161,7 +161,7 @@ class _Group(NamedTuple):
     filler: bool = False
 
 
-def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | None) -> list[_Group]:
+def _groups(searched: Sequence[KindSearch], query: Query, similar: SimilarTerms | None) -> list[_Group]:
     vocabulary = searched[0].words.dictionary
     out = []
     alike = [None] * len(query.terms) if similar is None else similar.of(query.terms)
@@ -179,7 +179,7 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
     return out
 
 
-def _in_sight(searched: Sequence[Searched], term: int, parts: tuple[int, ...]) -> bool:
+def _in_sight(searched: Sequence[KindSearch], term: int, parts: tuple[int, ...]) -> bool:
     """Return whether a visible text holds a term in one of these spellings: a hidden one must not open a stem."""
     for item in searched:
         cached = item.visibility.spellings.get((term, parts))
@@ -190,7 +190,7 @@ def _in_sight(searched: Sequence[Searched], term: int, parts: tuple[int, ...]) -
     return False
 
 
-def _spelt_so(item: Searched, term: int, parts: Sequence[int]) -> bool:
+def _spelt_so(item: KindSearch, term: int, parts: Sequence[int]) -> bool:
     rows = item.words.documents(term, item.visible)
     for start in range(0, len(rows), _READ_AT_ONCE):
         some = rows[start : start + _READ_AT_ONCE]
@@ -200,7 +200,7 @@ def _spelt_so(item: Searched, term: int, parts: Sequence[int]) -> bool:
 
 
 def _weighed(
-    searched: Sequence[Searched],
+    searched: Sequence[KindSearch],
     groups: Sequence[_Group],
     total: int,
     most: int,
@@ -248,7 +248,7 @@ def _weighed(
     return words, Coverage(evidence, weight, total + unseen)
 
 
-def _counted(searched: Sequence[Searched], groups: Sequence[_Group]) -> Ints:
+def _counted(searched: Sequence[KindSearch], groups: Sequence[_Group]) -> Ints:
     """Return how many visible texts hold each term of each group, one group after another."""
     every = [term for group in groups for term in group.terms]
     if not every:
@@ -265,7 +265,7 @@ def _idf(count: int, total: int) -> float:
 
 
 def _score(
-    item: Searched,
+    item: KindSearch,
     words: Sequence[QueryWord],
     settings: KeywordConfig,
     mean_length: float,
@@ -284,7 +284,7 @@ def _score(
         item.keyword = item.own_scores  # the same array: there is no boost
 
 
-def _neighbour_boost(item: Searched, settings: KeywordConfig) -> NeighbourBoost | None:
+def _neighbour_boost(item: KindSearch, settings: KeywordConfig) -> NeighbourBoost | None:
     shares = (settings.neighbour_boost, settings.far_neighbour_boost, settings.answer_boost)
     following = item.owners.layout.relation.neighbours
     if following is None or not any(shares):
@@ -293,7 +293,7 @@ def _neighbour_boost(item: Searched, settings: KeywordConfig) -> NeighbourBoost 
     return NeighbourBoost(before, after, item.words.flagged(ASKS), *shares)
 
 
-def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
+def phrase_rows(item: KindSearch, phrases: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
     """Return the allowed rows that hold at least one of the phrases, in order."""
     vocabulary = item.words.dictionary
     found: list[NDArray[np.int64]] = []
@@ -313,7 +313,7 @@ def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[n
     return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
 
-def _holding_all(item: Searched, terms: Sequence[int]) -> NDArray[np.int64]:
+def _holding_all(item: KindSearch, terms: Sequence[int]) -> NDArray[np.int64]:
     """Return the allowed rows that hold each of the terms."""
     held = item.allowed
     rows = np.zeros(0, np.int64)
@@ -344,7 +344,7 @@ class Nearest:
 
 
 def vector_leg(
-    searched: Sequence[Searched],
+    searched: Sequence[KindSearch],
     vectors: dict[tuple[str, uuid.UUID], VectorSnapshot],
     space_id: uuid.UUID,
     query: NDArray[np.float32],
@@ -377,7 +377,7 @@ def vector_leg(
 
 
 def _cut_off(
-    searched: Sequence[Searched], found: Sequence[NDArray[np.float32]], candidates: int, most: int
+    searched: Sequence[KindSearch], found: Sequence[NDArray[np.float32]], candidates: int, most: int
 ) -> list[tuple[int, int, float]]:
     """Keep of each kind's rows, best first, those among the nearest of all kinds; return the rows after them."""
     rows = np.concatenate([item.rows for item in searched])

@@ -10,7 +10,7 @@ import numpy as np
 
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.search.query import names_in
-from caliber.search.ranking.legs import Bools, Ints, Searched
+from caliber.search.ranking.legs import Bools, Ints, KindSearch
 
 _LONGEST = 6
 """Parts of the longest name that is recognised."""
@@ -35,7 +35,7 @@ class Names:
         self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[Generation, _Known] = weakref.WeakKeyDictionary()
 
-    def named(self, searched: Sequence[Searched], parts: Sequence[str]) -> list[tuple[str, ...]]:
+    def named(self, searched: Sequence[KindSearch], parts: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the names in a query that a visible record has.
 
         A name that only hidden records have is not recognised: results would reveal it.
@@ -54,7 +54,7 @@ class Names:
 
         return names_in(parts, in_sight, _LONGEST)
 
-    def marked(self, item: Searched, name: tuple[str, ...], rows: Ints | Bools) -> Bools:
+    def marked(self, item: KindSearch, name: tuple[str, ...], rows: Ints | Bools) -> Bools:
         """Return the mask of rows that go by a name. Shapes: rows as an index -> ``bool[rows]``."""
         column = _name_of(item.owners)
         if column is None:

@@ -9,13 +9,13 @@ import numpy as np
 from caliber.config.search import SearchConfig
 from caliber.search.filtering.filters import Found
 from caliber.search.ranking import fusion
-from caliber.search.ranking.legs import Searched
+from caliber.search.ranking.legs import KindSearch
 from caliber.search.request import Request
 
 _HALF = 0.5
 
 
-def recent_rows(searched: Sequence[Searched], request: Request, settings: SearchConfig) -> list[Found]:
+def recent_rows(searched: Sequence[KindSearch], request: Request, settings: SearchConfig) -> list[Found]:
     """Return the allowed rows by the mean of how recent and how important they are; using a record makes it recent."""
     if not searched:
         return []

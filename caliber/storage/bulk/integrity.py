@@ -15,7 +15,7 @@ from caliber.storage.compile.spelling import quote
 _COUNTERS = "load its {} with the counters it will have, or append turns one by one"
 
 
-class Question(NamedTuple):
+class RowCheck(NamedTuple):
     """A statement, and the fault of the row that it returns."""
 
     sql: str
@@ -39,7 +39,7 @@ def other_owner(key: ForeignKey) -> str:
     return "" if key.alike is None else f" AND o.{quote(key.alike)} <> t.{quote(key.alike)}"
 
 
-def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[Question]:
+def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[RowCheck]:
     """Return the checks to run after loading a relation; ``mark`` is the placeholder of the only parameter.
 
     ``references``: also whether referenced rows exist, for a database that has not checked it already.
@@ -48,15 +48,15 @@ def questions(relation: Relation, table: Callable[[str], str], mark: str, *, ref
     for key in relation.foreign_keys if references else ():
         there = _exists(table(key.relation), key.target, key.column)
         condition = f"t.{quote(key.column)} IS NOT NULL AND NOT {there}"
-        out.append(Question(_first(relation, table, mark, condition), key.column, f"refers to no {key.relation}"))
+        out.append(RowCheck(_first(relation, table, mark, condition), key.column, f"refers to no {key.relation}"))
     for key in relation.foreign_keys:
         if key.alike is not None:
             condition = _exists(table(key.relation), key.target, key.column, other_owner(key))
             reason = f"refers to a {key.relation} of another {key.alike.removesuffix('_id')}"
-            out.append(Question(_first(relation, table, mark, condition), key.column, reason))
+            out.append(RowCheck(_first(relation, table, mark, condition), key.column, reason))
     for each in () if relation.neighbours is None else relation.neighbours.counted:
         beyond = f" AND o.{quote(each.counter)} <= t.{quote(each.column)}"
         condition = _exists(table(each.owner), each.key, each.key, beyond)
         reason = f"is beyond what its {each.owner} counts: {_COUNTERS.format(each.owner)}"
-        out.append(Question(_first(relation, table, mark, condition), each.column, reason))
+        out.append(RowCheck(_first(relation, table, mark, condition), each.column, reason))
     return out

@@ -65,7 +65,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class IntegrityCheck:
     """A condition on rows ``t`` of a relation under which something is wrong with them."""
 
     kind: FindingKind
@@ -93,7 +93,7 @@ class Spelling(Protocol):
     def contains(self, expression: str, identifier: str) -> str: ...
 
 
-def questions(spelling: Spelling, catalog: Catalog) -> Iterator[Question]:
+def questions(spelling: Spelling, catalog: Catalog) -> Iterator[IntegrityCheck]:
     """Yield every question, in the words of a database."""
     table, size = spelling.table, spelling.dimensions
     yield from _references(table, catalog)
@@ -105,16 +105,16 @@ def questions(spelling: Spelling, catalog: Catalog) -> Iterator[Question]:
     yield from _orphans(table, catalog.relations)
 
 
-def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
+def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[IntegrityCheck]:
     for relation in catalog.relations:
         for key in relation.foreign_keys:
             target = f"SELECT 1 FROM {table(key.relation)} AS o WHERE o.{quote(key.target)} = t.{quote(key.column)}"
             condition = f"t.{quote(key.column)} IS NOT NULL AND NOT EXISTS ({target})"
-            yield Question(
+            yield IntegrityCheck(
                 FindingKind.REFERENCE, relation, f"{key.column} refers to no {key.relation}", _RESTORE, condition
             )
             if key.alike is not None:
-                yield Question(
+                yield IntegrityCheck(
                     FindingKind.REFERENCE,
                     relation,
                     f"stands in a {key.relation} of another {key.alike.removesuffix('_id')}",
@@ -123,21 +123,21 @@ def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Quest
                 )
 
 
-def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
+def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[IntegrityCheck]:
     advice = "appending would fail or give a number twice: restore a backup, or raise the counter to what is there"
     following = ((each, each.neighbours) for each in catalog.relations)
     every = [(each, counted) for each, order in following if order is not None for counted in order.counted]
     for relation, counted in every:
         owner = catalog.by_name[counted.owner]
         matching = f"FROM {table(relation.name)} AS o WHERE o.{quote(counted.key)} = t.{quote(counted.key)}"
-        yield Question(
+        yield IntegrityCheck(
             FindingKind.COUNTER,
             owner,
             f"{counted.counter} is not beyond the {counted.column} of its {relation.plural}",
             advice,
             f"EXISTS (SELECT 1 {matching} AND o.{quote(counted.column)} >= t.{quote(counted.counter)})",
         )
-        yield Question(
+        yield IntegrityCheck(
             FindingKind.COUNTER,
             owner,
             f"{counted.total} is less than the {relation.plural} there are",
@@ -146,12 +146,12 @@ def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[Questio
         )
 
 
-def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
+def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[IntegrityCheck]:
     """Yield the checks for records that are more trusted than one of their parts."""
     for relation in catalog.relations:
         if relation.trust is not None and relation.trust.least_of is not None:
             least, key = relation.trust.least_of, quote(relation.key[0])
-            yield Question(
+            yield IntegrityCheck(
                 FindingKind.LABEL,
                 relation,
                 f"is trusted more than a {least} in it",
@@ -161,7 +161,7 @@ def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]
             )
 
 
-def _summaries(spelling: Spelling) -> Iterator[Question]:
+def _summaries(spelling: Spelling) -> Iterator[IntegrityCheck]:
     """Yield the checks for summaries of turns that do not cover exactly their turns."""
     sources = f"t.{quote('source_turns')}"
     source = spelling.contains(sources, f"o.{quote('turn_id')}")
@@ -183,33 +183,33 @@ def _summaries(spelling: Spelling) -> Iterator[Question]:
         ),
         (FindingKind.LABEL, "is trusted more than a turn of it", f"EXISTS ({one} AND {_TRUSTED_LESS})"),
     ):
-        yield Question(kind, TURN_SUMMARY, what, advice, condition)
+        yield IntegrityCheck(kind, TURN_SUMMARY, what, advice, condition)
 
 
 _TRUSTED_LESS: Final = f"{distrust_of('o.' + quote('trust'))} > {distrust_of('t.' + quote('trust'))}"
 """Row ``o`` is trusted less than row ``t``."""
 
 
-def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator[Question]:
+def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator[IntegrityCheck]:
     advice = "windows that were made of it cannot be replayed; restore a backup if they must"
     for relation in kept:
         same = f"t.{quote('owner_type')} = '{relation.name}' AND EXISTS (SELECT 1 FROM {table(relation.name)} AS o"
         same += f" WHERE o.{quote('ordinal')} = t.{quote('owner_ordinal')} AND {{}})"
-        yield Question(
+        yield IntegrityCheck(
             FindingKind.VERSION,
             CONTENT_VERSION,
             f"keeps a version of a {relation.name} that is not older than the present one",
             advice,
             same.format(f"o.{quote('version')} <= t.{quote('owner_version')}"),
         )
-        yield Question(
+        yield IntegrityCheck(
             FindingKind.VERSION,
             CONTENT_VERSION,
             f"its ordinal names another {relation.name} by now",
             advice,
             same.format(f"o.{quote(relation.key[0])} <> t.{quote('owner_id')}"),
         )
-    yield Question(
+    yield IntegrityCheck(
         FindingKind.VERSION,
         SCHEMA_MIGRATION,
         "has another epoch than the first",
@@ -221,10 +221,10 @@ def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator
 
 def _embeddings(
     table: Callable[[str], str], size: Callable[[str], str], kept: Sequence[Relation]
-) -> Iterator[Question]:
+) -> Iterator[IntegrityCheck]:
     spaces = table("embedding_space")
     space = f"SELECT 1 FROM {spaces} AS o WHERE o.{quote('space_id')} = t.{quote('space_id')}"
-    yield Question(
+    yield IntegrityCheck(
         FindingKind.EMBEDDING,
         EMBEDDING,
         "has another number of dimensions than its space",
@@ -232,7 +232,7 @@ def _embeddings(
         f"EXISTS ({space} AND o.{quote('dimensions')} <> {size('t.' + quote('vector'))})",
     )
     for relation in kept:
-        yield Question(
+        yield IntegrityCheck(
             FindingKind.EMBEDDING,
             EMBEDDING,
             f"belongs to a {relation.name} that is gone",
@@ -241,10 +241,10 @@ def _embeddings(
         )
 
 
-def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iterator[Question]:
+def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iterator[IntegrityCheck]:
     for relation in relations:
         if relation.links is not None and relation.links.uses:
-            yield Question(
+            yield IntegrityCheck(
                 FindingKind.ORPHAN,
                 USAGE,
                 f"counts the uses of a {relation.name} that is gone",
@@ -253,7 +253,7 @@ def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iter
                 harmless=True,
             )
         for end in ("source", "target") if relation.linked else ():
-            yield Question(
+            yield IntegrityCheck(
                 FindingKind.ORPHAN,
                 EDGE,
                 f"its {end} is a {relation.name} that is gone",
@@ -264,7 +264,9 @@ def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iter
             )
 
 
-def ask(session: StatementSession, question: Question, table: Callable[[str], str], number: int) -> Finding | None:
+def ask(
+    session: StatementSession, question: IntegrityCheck, table: Callable[[str], str], number: int
+) -> Finding | None:
     """Return the finding of a question, or None."""
     relation = question.relation
     rows = f"FROM {table(relation.name)} AS t WHERE {question.condition}"

@@ -37,7 +37,7 @@ def _values(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.builds(ast.Call, names.map(ast.Word), st.lists(inner, max_size=3).map(tuple)),
         st.builds(ast.Items, st.lists(inner, max_size=3).map(tuple)),
-        st.builds(ast.Table, st.lists(pairs, max_size=3).map(tuple)),
+        st.builds(ast.NamedValues, st.lists(pairs, max_size=3).map(tuple)),
         st.builds(ast.Compared, inner, operators, inner),
         _joined("and", inner),
         _joined("or", inner),

@@ -18,7 +18,7 @@ from caliber.model.deadline import earliest
 from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
 from caliber.model.process.interrupts import may_be_interrupted
 from caliber.storage.compile.session import GRACE_S
-from caliber.storage.waiting import Event, starting
+from caliber.storage.waiting import Flag, starting
 
 _PARAMETERS: Final = {
     "application_name": "caliber",
@@ -80,7 +80,7 @@ def _dialled(
     made: list[psycopg.Connection[Any]] = []
     failed: list[BaseException] = []
     mutex = threading.Lock()
-    ended = Event()
+    ended = Flag()
     waits = True
 
     def run() -> None:

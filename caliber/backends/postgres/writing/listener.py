@@ -60,7 +60,7 @@ class Listener:
         self._place = place
         self._handler = handler
         self._last: Event | None = None
-        self._stop = waiting.Event()
+        self._stop = waiting.Flag()
         self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="caliber-listener", daemon=True)
         self._connection: PgConnection | None = None

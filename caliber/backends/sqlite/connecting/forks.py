@@ -29,7 +29,7 @@ from caliber.kernels import files
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.model.process.files import HeldFiles
 from caliber.model.process.interrupts import managed
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Flag
 
 _UNQUIET: Final = (
     "this process was forked while another thread was at work in SQLite, and waiting for it took too long: open the"
@@ -108,7 +108,7 @@ class Forks:
     def _begin(self) -> None:
         self._one = threading.RLock()
         self._adding = threading.RLock()
-        self._over = Event()
+        self._over = Flag()
         self._forker: int | None = None
         self._depth = 0
         self._held: list[Any] = []
@@ -141,7 +141,7 @@ class Forks:
         if self._depth > 1:
             return
         self._forker = threading.get_ident()
-        self._over = Event()
+        self._over = Flag()
         self.coming = True
         self._adding.acquire()
         self._held.append(self._adding)
