@@ -89,7 +89,6 @@ class Backfiller:
         self._filling_behind = threading.Lock()
         self._callers = 0
         self._counting = threading.Lock()
-        self._resting = threading.Event()
         self._report_at_s = 0.0
         manual = config.embedding.reembed == "manual"
         jobs.register(
@@ -146,7 +145,7 @@ class Backfiller:
     def _rest(self, claim: Claim) -> None:
         until = time.monotonic() + self._pause_s
         while (left := until - time.monotonic()) > 0 and not claim.stopping:
-            self._resting.wait(min(left, pacing.REST_MAX_S))
+            time.sleep(min(left, pacing.REST_MAX_S))
 
     # --- in the caller's thread ------------------------------------------------------------------
 

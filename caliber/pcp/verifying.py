@@ -77,7 +77,7 @@ class Verifier:
         left = remaining_s()
         seconds = self._timeout_s if left is None else min(self._timeout_s, left * _SHARE)
         answers: dict[int, bool] = {}
-        stopped = threading.Event()
+        stopped = False
         if not asking.acquire(blocking=False):
             raise Unavailable(reason=f"{_MOST_HANGING} checks wait for a provider that does not answer")
 
@@ -90,7 +90,7 @@ class Verifier:
         def ask_each() -> None:
             with within(seconds):
                 for place in places:
-                    if stopped.is_set():
+                    if stopped:
                         return
                     try:
                         answer = provider.verify_contradiction(
@@ -109,5 +109,5 @@ class Verifier:
             asking.release()
             raise
         thread.join(seconds)
-        stopped.set()
+        stopped = True  # the thread asks no more
         return dict(answers)

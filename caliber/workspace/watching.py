@@ -5,7 +5,6 @@ A watch compares versions when it wakes up, so that no news can get lost, howeve
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from caliber.engine.engine import Engine
 from caliber.model.deadline import check, earliest
 from caliber.model.workspace import WorkspaceValue
 from caliber.schema.relations import WORKSPACE_VALUE
+from caliber.storage.waiting import Flag
 
 Wake = Callable[[], None]
 
@@ -35,7 +35,7 @@ class Watch:
         self._read = read
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1_000
         self._waiting: deque[WorkspaceValue] = deque()
-        self._woken = threading.Event()
+        self._woken = Flag()
         self._is_closed = False
         self.on_wake: Wake = lambda: None
         """Called besides, from any thread, when there may be something to read."""
