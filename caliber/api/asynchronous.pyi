@@ -36,7 +36,7 @@ from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.memories.reading import T
 from caliber.model.access import AgentRole, Principal
 from caliber.model.agents import AgentMessage, Lock, LockToken, LockWaiter, MessagePriority, MessageState, MessageType
-from caliber.model.agents.delegation import DelegatedTask, DelegationStatus, Handoff, HandoffSnapshot, HandoffStatus
+from caliber.model.agents.delegation import Delegation, DelegationStatus, Handoff, HandoffSnapshot, HandoffStatus
 from caliber.model.agents.registry import (
     Agent,
     AgentGroup,
@@ -1216,25 +1216,25 @@ class AsyncDelegations(AsyncFace):
         constraints: Iterable[str] = (),
         deadline: datetime | None = None,
         agent: str | EntityRef | None = None,
-    ) -> DelegatedTask:
+    ) -> Delegation:
         """Give a task to an agent, or to the first agent of a type that accepts it, and return the delegation.
 
         See ``Delegations.delegate``.
         """
 
-    async def cancel(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
+    async def cancel(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Take back a delegation: its task, and all tasks and delegations below, end as failed with the ``reason``.
 
         See ``Delegations.cancel``.
         """
 
-    async def accept(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
+    async def accept(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> Delegation:
         """Accept a delegation: its task begins below the parent, and the shared records become readable.
 
         See ``Delegations.accept``.
         """
 
-    async def start(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
+    async def start(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> Delegation:
         """Mark an accepted delegation as being worked on; marking it again changes nothing.
 
         See ``Delegations.start``.
@@ -1249,25 +1249,25 @@ class AsyncDelegations(AsyncFace):
         notes: Iterable[Id] = (),
         status: OutcomeStatus | str = OutcomeStatus.SUCCESS,
         agent: str | EntityRef | None = None,
-    ) -> DelegatedTask:
+    ) -> Delegation:
         """Complete a delegation that is in progress, and its task with it; the result comes back to the delegator.
 
         See ``Delegations.complete``.
         """
 
-    async def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
+    async def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Decline a pending delegation that names the agent, for a ``reason``. See ``Delegations.reject``."""
 
-    async def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
+    async def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Give up an accepted delegation for a ``reason``: its task, and all below it, end as failed.
 
         See ``Delegations.fail``.
         """
 
-    async def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> DelegatedTask:
+    async def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> Delegation:
         """Return a delegation. See ``Delegations.get``."""
 
-    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[DelegatedTask]:
+    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Delegation]:
         """Return the delegations that wait for an agent, by its name or its type, the oldest first.
 
         See ``Delegations.pending``.
@@ -1282,7 +1282,7 @@ class AsyncDelegations(AsyncFace):
         user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
-    ) -> list[DelegatedTask]:
+    ) -> list[Delegation]:
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
 
         See ``Delegations.list``.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.knowledge.facet import NoteMethods
 from caliber.learning.facet import LearningMethods
@@ -40,7 +40,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._searching = Searching(engine, principal)
-        self._reader = Reader(engine, principal, self._searching)
+        self._reader = ContextService(engine, principal, self._searching)
         super().__init__(engine, principal, tasks_of(engine, principal, self._reader.assemble_only))
 
     # --- reading -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from caliber.access.owners import TaskOwners
 from caliber.admin.facet import Admin
 from caliber.admin.tables import Tables
 from caliber.agents.facet import Agents
-from caliber.context.service import Reader, open_windows
+from caliber.context.service import ContextService, open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
 from caliber.events.facet import Events
@@ -54,7 +54,7 @@ class Facets:
     _engine: Engine
     _principal: Principal
     _searching: Searching
-    _reader: Reader
+    _reader: ContextService
     _tasks: Tasks[Any]
 
     @property

@@ -65,7 +65,7 @@ TRACE_LIMIT: Final = 100
 """Events that a trace returns without a limit."""
 
 
-class Reader:
+class ContextService:
     """The reads of one principal."""
 
     def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
@@ -80,9 +80,9 @@ class Reader:
         self._readers = searching.readers
         self.event_filter = event_filter(principal, searching.sees, self._readers)
 
-    def seen_by(self, user: str | EntityRef | None) -> Reader:
+    def seen_by(self, user: str | EntityRef | None) -> ContextService:
         """Return the same with the eyes of a user. Raises: as ``Readers.seeing_for``."""
-        return self if user is None else Reader(self._engine, self._principal, self.searching.seen_by(user))
+        return self if user is None else ContextService(self._engine, self._principal, self.searching.seen_by(user))
 
     # --- windows ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.ids import Id
@@ -13,7 +13,7 @@ from caliber.model.window_diff import WindowDiff
 class Windows:
     """Persisted windows, as one principal sees them."""
 
-    def __init__(self, engine: Engine, reader: Reader) -> None:
+    def __init__(self, engine: Engine, reader: ContextService) -> None:
         self._engine = engine
         self._reader = reader
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.config import CaliberConfig
 from caliber.context.facts import WindowFacts
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.explain.explainer import Explained, explain, explain_one, explained_of
 from caliber.explain.labels import labels_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Explaining:
     """The explanations that one reader may have."""
 
-    def __init__(self, engine: Engine, reader: Reader) -> None:
+    def __init__(self, engine: Engine, reader: ContextService) -> None:
         self._engine = engine
         self._reader = reader
         self._readers = reader.searching.readers

@@ -29,7 +29,7 @@ def in_progress() -> int:
     return sum(map(len, list(_in_progress.values())))
 
 
-def extend_all(jobs: Lessor) -> float:
+def extend_all(jobs: ClaimQueue) -> float:
     """Extend the leases, after their first third, of a queue's running jobs; return when the next extension is due.
 
     Units: seconds from now; infinity while nothing is in progress.
@@ -71,7 +71,7 @@ def working(claims: Sequence[Claim]) -> Iterator[None]:
         _in_progress.pop(block, None)
 
 
-class Lessor(Protocol):
+class ClaimQueue(Protocol):
     """The queue that a job was claimed from."""
 
     stopping: bool
@@ -97,7 +97,7 @@ class Lessor(Protocol):
 class Claim:
     """The right to do one job, for as long as its lease is extended."""
 
-    def __init__(self, jobs: Lessor, job: Job, place: object = None) -> None:
+    def __init__(self, jobs: ClaimQueue, job: Job, place: object = None) -> None:
         self.lessor = jobs
         self.job = job
         self.place = place

@@ -13,7 +13,16 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from caliber.learning.candidates import INSTRUCTION, Candidate, Held, Person, Refused, Statement, Step, is_instruction
+from caliber.learning.candidates import (
+    INSTRUCTION,
+    Candidate,
+    Held,
+    Person,
+    Refused,
+    StatedCandidate,
+    Step,
+    is_instruction,
+)
 from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER
 from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.protocols import LearningProvider
@@ -61,7 +70,7 @@ class Asking:
                 found.append((turn, _checked(fact, turn.text, user)))
         return found
 
-    def decide(self, statements: Sequence[Statement], held: list[Held]) -> list[Step]:
+    def decide(self, statements: Sequence[StatedCandidate], held: list[Held]) -> list[Step]:
         """Return the step for each statement. Raises: LlmError kinds; InvalidResponse for too few decisions."""
         known = [
             [each for each in held if each.person == statement.person][-self._most_known :] for statement in statements
@@ -140,11 +149,11 @@ def _is_supported(person: str, statement: str, text: str, user: str) -> bool:
     return all(word.casefold() in named for word in exact)
 
 
-def _equal(content: str, statement: Statement) -> bool:
+def _equal(content: str, statement: StatedCandidate) -> bool:
     return content.casefold().split() == statement.candidate.content.casefold().split()
 
 
-def _step(statement: Statement, decision: FactDecision | None, known: Sequence[Held], held: list[Held]) -> Step:
+def _step(statement: StatedCandidate, decision: FactDecision | None, known: Sequence[Held], held: list[Held]) -> Step:
     """Return the decision about a statement as a step; a decision that no known fact fits changes nothing."""
     same = [each for each in held if each.holds and each.person == statement.person and _equal(each.content, statement)]
     if same:
@@ -174,7 +183,7 @@ def _step(statement: Statement, decision: FactDecision | None, known: Sequence[H
     return Step(LearningAction.UPDATE, statement, reason, target, _made(statement, held))
 
 
-def _made(statement: Statement, held: list[Held]) -> Held:
+def _made(statement: StatedCandidate, held: list[Held]) -> Held:
     made = statement.held()
     held.append(made)
     return made

@@ -93,7 +93,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class StatedCandidate:
     """A candidate with the turn that makes it, the person it is about by reference and name, and its time.
 
     ``unnamed`` is the same person as far as it was spoken of without a name: "my daughter" before "my daughter Ines".
@@ -120,7 +120,7 @@ class Step:
     """
 
     action: LearningAction
-    statement: Statement
+    statement: StatedCandidate
     reason: str
     target: Held | None = None
     made: Held | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final
 
-from caliber.learning.candidates import ANY_SLOT, DIED, NAMED, Candidate, Held, Statement, Step, words_of
+from caliber.learning.candidates import ANY_SLOT, DIED, NAMED, Candidate, Held, StatedCandidate, Step, words_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonAttribute
 
@@ -32,7 +32,7 @@ class Decider:
     held: list[Held]
     steps: list[Step] = field(default_factory=list)
 
-    def decide(self, statements: Sequence[Statement]) -> list[Step]:
+    def decide(self, statements: Sequence[StatedCandidate]) -> list[Step]:
         """Return the steps for these statements, in their order."""
         for statement in statements:
             if statement.candidate.ends:
@@ -41,18 +41,18 @@ class Decider:
                 self._state(statement)
         return self.steps
 
-    def _same(self, statement: Statement, attribute: PersonAttribute) -> list[Held]:
+    def _same(self, statement: StatedCandidate, attribute: PersonAttribute) -> list[Held]:
         """Return the facts of the matter of a statement that hold."""
         slot = statement.candidate.slot
         return [
             each for each in self._known(statement) if each.attribute is attribute and slot in (each.slot, ANY_SLOT)
         ]
 
-    def _known(self, statement: Statement) -> list[Held]:
+    def _known(self, statement: StatedCandidate) -> list[Held]:
         people = statement.person, statement.unnamed
         return [each for each in self.held if each.holds and each.person in people]
 
-    def _end(self, statement: Statement) -> None:
+    def _end(self, statement: StatedCandidate) -> None:
         candidate = statement.candidate
         value = words_of(candidate.value)
         if candidate.asked and candidate.slot == ANY_SLOT:
@@ -77,7 +77,7 @@ class Decider:
         for each in ended:
             self._finish(statement, each)
 
-    def _finish(self, statement: Statement, ended: Held) -> None:
+    def _finish(self, statement: StatedCandidate, ended: Held) -> None:
         candidate = dataclasses.replace(statement.candidate, attribute=ended.attribute, slot=ended.slot)
         if statement.stated_at < ended.stated_at:
             self.steps.append(Step(LearningAction.NOTHING, statement, OLDER, ended))
@@ -91,7 +91,7 @@ class Decider:
         of_it = dataclasses.replace(statement, candidate=candidate)
         self.steps.append(Step(LearningAction.END, of_it, ASKED if candidate.asked else ENDED, ended))
 
-    def _state(self, statement: Statement) -> None:
+    def _state(self, statement: StatedCandidate) -> None:
         candidate = statement.candidate
         same = self._same(statement, candidate.attribute)
         known = self._known(statement) if candidate.attribute in _CLOSE else same
@@ -115,13 +115,13 @@ class Decider:
             replaced.holds = False
             self._replace(statement, replaced)
 
-    def _replace(self, statement: Statement, replaced: Held) -> None:
+    def _replace(self, statement: StatedCandidate, replaced: Held) -> None:
         corrects = statement.candidate.corrects
         made = self._made(statement)
         reason = CORRECTED if corrects else CHANGED
         self.steps.append(Step(LearningAction.UPDATE, statement, reason, replaced, made, in_place=corrects))
 
-    def _made(self, statement: Statement) -> Held:
+    def _made(self, statement: StatedCandidate) -> Held:
         made = statement.held()
         self.held.append(made)
         return made

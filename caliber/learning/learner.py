@@ -31,7 +31,7 @@ from caliber.jobs.states import new_job
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
-from caliber.learning.candidates import NOT_READ, Candidate, Held, Refused, Statement, Step, comparable
+from caliber.learning.candidates import NOT_READ, Candidate, Held, Refused, StatedCandidate, Step, comparable
 from caliber.learning.deciding import Decider
 from caliber.learning.owner import Owner, owner_of, taught_by
 from caliber.llm.protocols import LearningProvider
@@ -57,7 +57,7 @@ from caliber.text.dates import Moment
 
 if TYPE_CHECKING:
     from caliber.learning.people import FactsOf, People
-    from caliber.learning.reading import Reader
+    from caliber.learning.reading import MessageReader
 
 KIND: Final = "learning"
 """The kind of the jobs that learn."""
@@ -74,11 +74,11 @@ MAX_FACTS: Final = 100
 TOO_MANY: Final = "more facts than one call may teach"
 
 
-def _reader() -> Reader:
+def _reader() -> MessageReader:
     # Its patterns take over 100 ms to compile, which a process that learns nothing does without.
-    from caliber.learning.reading import Reader
+    from caliber.learning.reading import MessageReader
 
-    return Reader()
+    return MessageReader()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +228,9 @@ class Learner:
 
     def _read(
         self, turns: Sequence[Turn], people: People, asking: Asking | None
-    ) -> tuple[list[Statement], list[_Refusal]]:
+    ) -> tuple[list[StatedCandidate], list[_Refusal]]:
         """Return the statements of turns, and those that teach nothing: at most as many as one call may teach."""
-        statements: list[Statement] = []
+        statements: list[StatedCandidate] = []
         refusals: list[_Refusal] = []
         now = from_us(self._engine.clock.now_us())
         _, user = people.user()
@@ -242,7 +242,7 @@ class Learner:
                 if found.day is not None:  # "I moved to Berlin in 2019"
                     stated_at = min(stated_at, datetime.combine(found.day, time(), stated_at.tzinfo))
                 named, unnamed = people.named(found.person), people.unnamed(found.person)
-                statements.append(Statement(found, turn, *named, stated_at, unnamed))
+                statements.append(StatedCandidate(found, turn, *named, stated_at, unnamed))
             else:
                 refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
         refusals.sort(key=lambda each: each.refused.reason != NOT_READ)  # of these none may be left out
@@ -395,7 +395,7 @@ class _Writer:
             made[id(step.made)] = (self._link(uow, statement, note), note)
         return decision | {"note_id": str(note.note_id)}
 
-    def _add(self, uow: UnitOfWork, at: int, statement: Statement) -> Note:
+    def _add(self, uow: UnitOfWork, at: int, statement: StatedCandidate) -> Note:
         candidate = statement.candidate
         new = NewNote(
             entity=statement.name,
@@ -424,7 +424,7 @@ class _Writer:
         )
         return note
 
-    def _link(self, uow: UnitOfWork, statement: Statement, note: Note) -> PersonFact:
+    def _link(self, uow: UnitOfWork, statement: StatedCandidate, note: Note) -> PersonFact:
         fact = PersonFact(
             note_id=note.note_id,
             person=statement.person,
@@ -445,7 +445,7 @@ class _Writer:
         return stored
 
 
-def _text_of(statement: Statement) -> str:
+def _text_of(statement: StatedCandidate) -> str:
     return embedded_text(statement.name, statement.candidate.content)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from caliber.access.identities import current
 from caliber.engine.engine import Engine
-from caliber.learning.candidates import Held, Person, Statement
+from caliber.learning.candidates import Held, Person, StatedCandidate
 from caliber.learning.owner import Owner
 from caliber.model.knowledge import Note
 from caliber.model.learning import PersonFact
@@ -57,7 +57,7 @@ class People:
         self._known[entities[0]] = tuple(dict.fromkeys(entities))
         return entities[0]
 
-    def held(self, statements: Sequence[Statement], facts_of: FactsOf) -> list[Held]:
+    def held(self, statements: Sequence[StatedCandidate], facts_of: FactsOf) -> list[Held]:
         """Return the facts that hold about the people of statements."""
         people = {person for each in statements for person in (each.person, each.unnamed) if person is not None}
         return [

@@ -151,7 +151,7 @@ _CONTRARY: Final = {
 }
 
 
-class Reader:
+class MessageReader:
     """Reads the messages of one conversation in their order; it knows whether a part is being played."""
 
     def __init__(self) -> None:

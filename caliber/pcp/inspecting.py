@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from caliber.access.visibility import Readers
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -42,7 +42,9 @@ class Inspector:
     def trace_summary(self, task: uuid.UUID) -> TraceSummary:
         """Return figures of a task. Raises: NotFound."""
         readers = self._readers(task)
-        events = Reader(self._engine, self._principal, self._searching.with_readers(readers)).trace(task, None, _ALL)
+        events = ContextService(self._engine, self._principal, self._searching.with_readers(readers)).trace(
+            task, None, _ALL
+        )
         counts = Counter(event.event_type for event in events)
         times = [event.created_at for event in events]
         took = (max(times) - min(times)).total_seconds() if times else 0.0
@@ -134,7 +136,7 @@ class Inspector:
         engine = self._engine
         if not isinstance(window, ContextWindow):
             key = arguments.as_uuid(window, "window")
-            window = Explaining(engine, Reader(engine, self._principal, self._searching)).replay(key)
+            window = Explaining(engine, ContextService(engine, self._principal, self._searching)).replay(key)
         task = window.trajectory_id
         if not isinstance(task, uuid.UUID):
             raise not_a_window("has no task")

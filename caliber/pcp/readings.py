@@ -23,7 +23,7 @@ _MOST_VERDICTS: Final = 65_536
 _UNKNOWN: Final = object()
 
 
-class Kept:
+class RelationReadings:
     """The readings and verdicts of the rows of one relation."""
 
     __slots__ = ("readings", "subjects", "verdicts")
@@ -38,13 +38,13 @@ class Readings:
     """The readings and verdicts of one tenant. Threads may share it."""
 
     def __init__(self) -> None:
-        self.kept: WeakKeyDictionary[Generation, Kept] = WeakKeyDictionary()
+        self.kept: WeakKeyDictionary[Generation, RelationReadings] = WeakKeyDictionary()
 
     def verdicts(self, pairs: Sequence[Candidate]) -> list[Verdict | None]:
         """Return by rule how each pair of statements contradicts itself, or None."""
         out: list[Verdict | None] = []
         generation: Generation | None = None
-        kept = Kept()
+        kept = RelationReadings()
         for first, second, _ in pairs:
             if first.owners.generation is not generation:
                 generation = first.owners.generation
@@ -82,9 +82,9 @@ class Readings:
             _keep(kept.readings, statement.number, found, _MOST_READINGS)
         return found
 
-    def _of(self, generation: Generation) -> Kept:
+    def _of(self, generation: Generation) -> RelationReadings:
         kept = self.kept.get(generation)
-        return self.kept.setdefault(generation, Kept()) if kept is None else kept
+        return self.kept.setdefault(generation, RelationReadings()) if kept is None else kept
 
 
 def _keep(kept: dict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from caliber.access.visibility import Readers
 from caliber.context.record.record import unpack_record
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -48,7 +48,7 @@ class Targets:
 
     def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
         self._engine = engine
-        self._reader = Reader(engine, principal, searching)
+        self._reader = ContextService(engine, principal, searching)
         self._readers = self._reader.searching.readers
 
     def find(self, target: Any) -> Target:

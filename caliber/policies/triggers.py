@@ -7,7 +7,7 @@ decision 0172.
 
 from __future__ import annotations
 
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.events import record
@@ -52,7 +52,7 @@ class Triggers:
     def _tasks(self, claim: Claim) -> Tasks[Prepared]:
         """Return the service of tasks for the principal that requested the work."""
         principal = claim.job.principal
-        reader = Reader(self._engine, principal, Searching(self._engine, principal))
+        reader = ContextService(self._engine, principal, Searching(self._engine, principal))
         return tasks_of(self._engine, principal, reader.assemble_only)
 
     def _dropped(self, uow: UnitOfWork, claim: Claim) -> bool:

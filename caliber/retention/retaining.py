@@ -50,7 +50,7 @@ _OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedMemory:
     """A declared memory, and its binding."""
 
     memory: MemoryConfig
@@ -82,7 +82,7 @@ class Retaining:
         self.sweeps = any(memory.retention.kind in _SWEPT for memory in self._memories)
         """True when anything is to be looked after by age or number."""
 
-    def _kept(self, *kinds: RetentionKind) -> list[Kept]:
+    def _kept(self, *kinds: RetentionKind) -> list[RetainedMemory]:
         """Return the memories with these kinds; one that the store does not have yet has no records."""
         found = []
         for memory in self._memories:
@@ -90,7 +90,7 @@ class Retaining:
                 continue
             bound = self._engine.store.catalog.named(memory.name)
             if bound is not None:
-                found.append(Kept(memory, bound))
+                found.append(RetainedMemory(memory, bound))
         return found
 
     # --- together with a scope or session ----------------------------------------------------------
@@ -153,7 +153,7 @@ class Retaining:
         """
         return sum(self._sweep(kept, claim) for kept in self._kept(*_SWEPT))
 
-    def _sweep(self, kept: Kept, claim: Claim) -> int:
+    def _sweep(self, kept: RetainedMemory, claim: Claim) -> int:
         rows = self._engine.config.retention.sweep_rows
         total = 0
         while True:
@@ -167,12 +167,12 @@ class Retaining:
             if len(keys) < rows * _BATCHES or not removed:
                 return total
 
-    def _over(self, kept: Kept, limit: int) -> list[bytes]:
+    def _over(self, kept: RetainedMemory, limit: int) -> list[bytes]:
         plan, bound = self._plan(kept)
         with self._engine.store.read() as session:
             return [row[0] for row in session.run(plan, (bound, limit))]
 
-    def _plan(self, kept: Kept) -> tuple[Plan, int]:
+    def _plan(self, kept: RetainedMemory) -> tuple[Plan, int]:
         plans, retention = self._engine.store.plans[kept.relation.name], kept.memory.retention
         if retention.duration_ms is not None:
             plan, bound = plans.expired, self._engine.clock.now_us() - retention.duration_ms * 1_000
@@ -182,7 +182,7 @@ class Retaining:
         assert plan is not None  # every memory's relation has the columns of retention
         return plan, bound
 
-    def _take(self, kept: Kept, keys: Sequence[bytes], claim: Claim, begun: float, uow: UnitOfWork) -> int:
+    def _take(self, kept: RetainedMemory, keys: Sequence[bytes], claim: Claim, begun: float, uow: UnitOfWork) -> int:
         claim.hold(uow)
         found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
         removed = prune(uow, kept.relation, found)

@@ -28,7 +28,7 @@ from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Now, Query, QueryReader
 from caliber.search.ranking import days, fusion
 from caliber.search.ranking.diversity import diversified, likeness, newer_first
-from caliber.search.ranking.floor import Floor, Floored, Thresholds
+from caliber.search.ranking.floor import Floored, MinimumScore, Thresholds
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.ranking.names import Names
@@ -241,7 +241,7 @@ class Searcher:
         floored = Floored(joined, nearest.beyond)
         if request.floor:
             thresholds = Thresholds.of(settings.floor, self._similarities, nearest, request.snapshot, request.space_id)
-            floor = Floor(query, coverage, thresholds)
+            floor = MinimumScore(query, coverage, thresholds)
             floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
         before = sum(map(len, nearest.similarities))
         return _Scored(floored, reached, weights, degraded, names, before)

@@ -23,7 +23,7 @@ _ALL = frozenset({TurnRole.USER, TurnRole.ASSISTANT, TurnRole.SYSTEM})
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class TextStatement:
     """One statement, and the place of its sentence in the text."""
 
     artifact_type: ArtifactType
@@ -137,7 +137,7 @@ _OPEN = re.compile(
 _SPOKEN_KINDS = frozenset({UnitKind.PROSE, UnitKind.ITEM})
 
 
-def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement]:
+def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[TextStatement]:
     """Yield the statements of a text in order, with the cues that hold for any of these roles."""
     cues = [cue for cue in _CUES if cue.roles & roles]
     for sentence in iter_sentences(text):
@@ -150,7 +150,7 @@ def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement
         found = _labelled(folded, roles) or _cued(folded.replace("’", "'"), cues)
         if found is not None:
             kind, start, confidence = found
-            yield Statement(kind, folded[start:], confidence, sentence.start, sentence.end)
+            yield TextStatement(kind, folded[start:], confidence, sentence.start, sentence.end)
 
 
 def wordings(sentence: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedLearner
 
 import caliber
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.llm.cache import content_hash
 from caliber.llm.facts import ExtractedFact, FactDecision
@@ -344,8 +344,8 @@ def test_a_window_of_others_that_is_stored_late(
     memory = backend.open(policies=[], jobs__poll_ms=0, write_behind__window_durability=durability)
     made = planted(memory)
     forget.memory = memory
-    left_behind = Reader.leave_behind
-    monkeypatch.setattr(Reader, "leave_behind", lambda *given: (forget(), left_behind(*given))[1])
+    left_behind = ContextService.leave_behind
+    monkeypatch.setattr(ContextService, "leave_behind", lambda *given: (forget(), left_behind(*given))[1])
     forget.arm()
     with contextlib.suppress(StaleInputs):
         memory.assemble_context(made.shared.trajectory_id, query=f"who is {PERSON}")

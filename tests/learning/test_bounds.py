@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import caliber
-from caliber.learning.reading import Reader
+from caliber.learning.reading import MessageReader
 
 LONG = "The harbour was busy that morning and the boats came in late. " * 300
 AGAIN = 16_000
@@ -19,16 +19,16 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     lengths: list[int] = []
 
     def counted(name: str) -> Any:
-        original = getattr(Reader, name)
+        original = getattr(MessageReader, name)
 
-        def call(self: Reader, text: str, *rest: Any) -> Any:
+        def call(self: MessageReader, text: str, *rest: Any) -> Any:
             lengths.append(len(text))
             return original(self, text, *rest)
 
         return call
 
     for name in ("read", "hear"):
-        monkeypatch.setattr(Reader, name, counted(name))
+        monkeypatch.setattr(MessageReader, name, counted(name))
     return lengths
 
 

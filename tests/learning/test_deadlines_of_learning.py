@@ -74,4 +74,4 @@ def test_a_job_whose_caller_ran_out_of_time_has_not_failed(memory: caliber.Calib
 
 def test_rules_look_at_the_time_at_each_sentence(expiring: dict[str, Any]) -> None:
     with within(60), pytest.raises(Unavailable):
-        list(reading.Reader().read("I live in Rome.", Moment(0)))
+        list(reading.MessageReader().read("I live in Rome.", Moment(0)))

@@ -10,7 +10,7 @@ from support.cases import each
 from support.learning import remember_run, remember_score
 
 import caliber
-from caliber.learning.reading import SAYS_NOT_WHAT, Reader
+from caliber.learning.reading import SAYS_NOT_WHAT, MessageReader
 from caliber.model.time import to_us
 from caliber.text.dates import Moment
 
@@ -29,7 +29,7 @@ def test_labelled_chat(memory: caliber.Caliber, record_property: Any, name: str,
 
 def read(*texts: str) -> list[str]:
     """Return the statements of a conversation, an end with a minus before its value."""
-    reader = Reader()
+    reader = MessageReader()
     out = []
     for text in texts:
         for found in reader.read(text, TUESDAY):

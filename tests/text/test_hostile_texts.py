@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from caliber.dsl import parse
-from caliber.learning.reading import Reader
+from caliber.learning.reading import MessageReader
 from caliber.model.errors import CaliberError
 from caliber.text.comparison import verify_contradiction
 from caliber.text.dates import DateReader, Moment
@@ -25,7 +25,7 @@ PARTS = (
     "> b\n", "# \t", "`", "```\n",
 )  # fmt: skip
 READERS: dict[str, Callable[[str], Any]] = {
-    "rules": lambda text: list(Reader().read(text, Moment(0))),
+    "rules": lambda text: list(MessageReader().read(text, Moment(0))),
     "sentences": split_sentences,
     "key sentences": lambda text: key_sentences(text, "quit", lambda spans: len(spans) < 9),
     "contradiction": lambda text: verify_contradiction(text, f"{text} not"),

@@ -15,7 +15,7 @@ import pytest
 import caliber
 from caliber.config.secret import has_credentials, scrub, show
 from caliber.dsl import parse
-from caliber.learning.reading import Reader
+from caliber.learning.reading import MessageReader
 from caliber.model.errors import CaliberError
 from caliber.model.trajectory import TurnRole
 from caliber.text.blocks import find_blocks, find_errors, is_diff
@@ -39,7 +39,7 @@ SOON_S, GROWTH = 0.2, 8.0
 """Less time is no matter; four times the text may take this many times as long."""
 ROLES = frozenset(TurnRole)
 READERS: dict[str, Callable[[str], Any]] = {
-    "rules": lambda text: list(Reader().read(text, Moment(0))),
+    "rules": lambda text: list(MessageReader().read(text, Moment(0))),
     "sentences": split_sentences,
     "contradiction": lambda text: verify_contradiction(text, f"{text} not"),
     "names": name_entity,

@@ -17,14 +17,14 @@ from typing import Any
 from caliber.access.visibility import Readers
 from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import DONE, Endings, due_us, watch
-from caliber.agents.handing.parties import Between, Parties
+from caliber.agents.handing.parties import Parties, RecordParties
 from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.kernels import uuid7
 from caliber.model import arguments, states
 from caliber.model.access import Principal
-from caliber.model.agents.delegation import DelegatedTask, DelegationId, DelegationResult, DelegationStatus
+from caliber.model.agents.delegation import Delegation, DelegationId, DelegationResult, DelegationStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.errors import DelegationFailed, InvalidStateTransition, InvalidValue
 from caliber.model.events import EventType
@@ -60,7 +60,7 @@ class Delegations(Parties):
         constraints: Iterable[str] = (),
         deadline: datetime | None = None,
         agent: str | EntityRef | None = None,
-    ) -> DelegatedTask:
+    ) -> Delegation:
         """Give a task to an agent, or to the first agent of a type that accepts it, and return the delegation.
 
         The agent works in a task below ``parent``, and may read the ``artifacts`` and ``notes`` until the delegation
@@ -82,7 +82,7 @@ class Delegations(Parties):
         self._writes(below)
         readers = self._readers.acting_for(below)
 
-        def work(uow: UnitOfWork) -> DelegatedTask:
+        def work(uow: UnitOfWork) -> Delegation:
             uow.lock(TRAJECTORY, below.bytes)
             above: Trajectory = uow.get(TRAJECTORY, below.bytes)
             me = registered(uow, self._engine.config, acting)
@@ -92,7 +92,7 @@ class Delegations(Parties):
                 raise InvalidValue(field="deadline", reason="is past; a delegation must end later than now")
             readable(uow, readers, *shared)
             now = from_us(uow.now_us)
-            made = DelegatedTask(
+            made = Delegation(
                 delegation_id=DelegationId(uuid7()),
                 delegator_agent_id=me.agent_id,
                 task_description=goal,
@@ -144,7 +144,7 @@ class Delegations(Parties):
             task = None if parent is None or parent in seen else uow.find(TRAJECTORY, parent.bytes)
             seen.add(parent)  # type: ignore[arg-type]
 
-    def cancel(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
+    def cancel(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Take back a delegation: its task, and all tasks and delegations below, end as failed with the ``reason``.
 
         Only the agent that delegated may; the application and an admin may for it, and then need not name it.
@@ -156,7 +156,7 @@ class Delegations(Parties):
         free = agent is None and self._principal.serves
         acting = None if free else self._acting(agent, "cancel as")
 
-        def work(uow: UnitOfWork) -> DelegatedTask:
+        def work(uow: UnitOfWork) -> Delegation:
             task, _ = self._locked(uow, key, self._may_name)
             if acting is not None and acting.ref.id != task.delegator_agent_id:
                 raise self._denied("cancel", key)
@@ -166,7 +166,7 @@ class Delegations(Parties):
 
     # --- doing -----------------------------------------------------------------------------------
 
-    def accept(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
+    def accept(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> Delegation:
         """Accept a delegation: its task begins below the parent, and the shared records become readable.
 
         Of agents that accept at once one wins. Accepting again changes nothing.
@@ -180,7 +180,7 @@ class Delegations(Parties):
         self._readers.require_kind(TRAJECTORY)
         acting = self._acting(agent, "accept as")
 
-        def work(uow: UnitOfWork) -> tuple[DelegatedTask, Claim | None]:
+        def work(uow: UnitOfWork) -> tuple[Delegation, Claim | None]:
             task, above = self._locked(uow, key, self._may_accept)
             me = registered(uow, self._engine.config, acting)
             if task.delegatee_agent_id == me.agent_id and task.is_open and task.accepted_at is not None:
@@ -204,7 +204,7 @@ class Delegations(Parties):
                 above.trajectory_id,
             )
             now = from_us(uow.now_us)
-            accepted: DelegatedTask = uow.update(
+            accepted: Delegation = uow.update(
                 DELEGATION,
                 dataclasses.replace(
                     task,
@@ -228,7 +228,7 @@ class Delegations(Parties):
             self._tasks.after_commit(claim)
         return accepted
 
-    def start(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> DelegatedTask:
+    def start(self, delegation_id: Id, *, agent: str | EntityRef | None = None) -> Delegation:
         """Mark an accepted delegation as being worked on; marking it again changes nothing.
 
         Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition;
@@ -237,7 +237,7 @@ class Delegations(Parties):
         key = arguments.as_uuid(delegation_id, "delegation_id")
         acting = self._acting_on(agent, "start as")
 
-        def work(uow: UnitOfWork) -> DelegatedTask:
+        def work(uow: UnitOfWork) -> Delegation:
             task = self._worked_on(uow, key, acting, "start")
             states.DELEGATION.check(task.status, DelegationStatus.IN_PROGRESS)
             if task.status is DelegationStatus.IN_PROGRESS:
@@ -245,7 +245,7 @@ class Delegations(Parties):
             self._check_time(task, uow.now_us)
             now = from_us(uow.now_us)
             changed = dataclasses.replace(task, status=DelegationStatus.IN_PROGRESS, updated_at=now)
-            begun: DelegatedTask = uow.update(DELEGATION, changed)
+            begun: Delegation = uow.update(DELEGATION, changed)
             self._logged(uow, EventType.DELEGATION_START, begun)
             return begun
 
@@ -260,7 +260,7 @@ class Delegations(Parties):
         notes: Iterable[Id] = (),
         status: OutcomeStatus | str = OutcomeStatus.SUCCESS,
         agent: str | EntityRef | None = None,
-    ) -> DelegatedTask:
+    ) -> Delegation:
         """Complete a delegation that is in progress, and its task with it; the result comes back to the delegator.
 
         The delegator may read the produced ``artifacts`` and ``notes`` from then on. ``status`` is success or partial;
@@ -304,7 +304,7 @@ class Delegations(Parties):
 
     def _may_complete(
         self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, produced: tuple[Iterable[uuid.UUID], ...]
-    ) -> tuple[DelegatedTask, Trajectory, Sequence[EntityRef]]:
+    ) -> tuple[Delegation, Trajectory, Sequence[EntityRef]]:
         """Return a delegation that may be completed, its task, and the records to grant. Raises: as ``complete``."""
         task = self._worked_on(uow, key, acting, "complete")
         if task.status is DelegationStatus.COMPLETED:
@@ -331,7 +331,7 @@ class Delegations(Parties):
         """Return the readers of a window of a task, which may be hidden by now."""
         return self._readers.acting_for(task.trajectory_id)
 
-    def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
+    def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Decline a pending delegation that names the agent, for a ``reason``.
 
         One that is addressed to a type waits for the others of the type: leave it.
@@ -341,14 +341,14 @@ class Delegations(Parties):
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
         acting = self._acting_on(agent, "reject as")
 
-        def work(uow: UnitOfWork) -> DelegatedTask:
+        def work(uow: UnitOfWork) -> Delegation:
             task = self._worked_on(uow, key, acting, "reject")
             states.DELEGATION.check(task.status, DelegationStatus.REJECTED)
             return self._endings.end(uow, task, why, self._principal.label)
 
         return self._engine.write(work)
 
-    def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> DelegatedTask:
+    def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Give up an accepted delegation for a ``reason``: its task, and all below it, end as failed.
 
         Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition.
@@ -356,7 +356,7 @@ class Delegations(Parties):
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
         acting = self._acting_on(agent, "fail as")
 
-        def work(uow: UnitOfWork) -> DelegatedTask:
+        def work(uow: UnitOfWork) -> Delegation:
             task = self._worked_on(uow, key, acting, "fail")
             states.DELEGATION.check(task.status, DelegationStatus.FAILED)
             return self._endings.end(uow, task, why, self._principal.label)
@@ -365,7 +365,7 @@ class Delegations(Parties):
 
     # --- seeing ----------------------------------------------------------------------------------
 
-    def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> DelegatedTask:
+    def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> Delegation:
         """Return a delegation.
 
         ``user`` is whom the call is for, as in ``list``.
@@ -373,10 +373,10 @@ class Delegations(Parties):
         Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
         """
         key = arguments.as_uuid(delegation_id, "delegation_id")
-        task: DelegatedTask = self._seen(key, user)
+        task: Delegation = self._seen(key, user)
         return task
 
-    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[DelegatedTask]:
+    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Delegation]:
         """Return the delegations that wait for an agent, by its name or its type, the oldest first.
 
         Raises: InputError kinds; PermissionDenied for another agent than the principal.
@@ -397,7 +397,7 @@ class Delegations(Parties):
         user: str | EntityRef | None = None,
         limit: int = 100,
         after: Id | None = None,
-    ) -> list[DelegatedTask]:
+    ) -> list[Delegation]:
         """Return delegations that the principal may see, the oldest first, at most ``limit``.
 
         They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``. ``after`` is
@@ -432,24 +432,24 @@ class Delegations(Parties):
 
     # --- checks ----------------------------------------------------------------------------------
 
-    def _between(self, record: DelegatedTask) -> Between:
+    def _between(self, record: Delegation) -> RecordParties:
         parties = (record.delegator_agent_id, record.delegatee_agent_id)
         waits = record.status is DelegationStatus.PENDING
-        return Between(record.parent_trajectory_id, parties, record.delegatee_agent_type, waits)
+        return RecordParties(record.parent_trajectory_id, parties, record.delegatee_agent_type, waits)
 
-    def _worked_on(self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, action: str) -> DelegatedTask:
+    def _worked_on(self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, action: str) -> Delegation:
         """Return a delegation, locked with its task, that names an agent. Raises: NotFound, PermissionDenied."""
-        task: DelegatedTask = self._locked(uow, key, self._may_name)[0]
+        task: Delegation = self._locked(uow, key, self._may_name)[0]
         if task.delegatee_agent_id != acting:
             raise self._denied(action, key)
         return task
 
-    def _check_time(self, task: DelegatedTask, now_us: int) -> None:
+    def _check_time(self, task: Delegation, now_us: int) -> None:
         due = due_us(task, self._engine.config.delegation_timeout)
         if due is not None and due <= now_us:
             raise DelegationFailed(reason="its time is over")
 
-    def _logged(self, uow: UnitOfWork, kind: EventType, task: DelegatedTask) -> None:
+    def _logged(self, uow: UnitOfWork, kind: EventType, task: Delegation) -> None:
         worker = task.delegatee_agent_id
         self._log(
             uow,
@@ -463,5 +463,5 @@ class Delegations(Parties):
         )
 
 
-def _key(task: DelegatedTask) -> bytes:
+def _key(task: Delegation) -> bytes:
     return task.delegation_id.bytes

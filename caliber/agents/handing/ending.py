@@ -18,7 +18,7 @@ from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.model import states
-from caliber.model.agents.delegation import TIMEOUT, DelegatedTask, DelegationResult, DelegationStatus, HandoffStatus
+from caliber.model.agents.delegation import TIMEOUT, Delegation, DelegationResult, DelegationStatus, HandoffStatus
 from caliber.model.events import EventType
 from caliber.model.references import EntityType
 from caliber.model.time import MS_US, from_us, to_us
@@ -36,7 +36,7 @@ DONE: Final = (OutcomeStatus.SUCCESS, OutcomeStatus.PARTIAL)
 _FAILED: Final = "the task ended as failed"
 
 
-def due_us(task: DelegatedTask, timeout_ms: int) -> int | None:
+def due_us(task: Delegation, timeout_ms: int) -> int | None:
     """Return when a delegation times out: a pending one at its deadline or after ``timeout_ms``; None: never."""
     if not task.is_open:
         return None
@@ -47,7 +47,7 @@ def due_us(task: DelegatedTask, timeout_ms: int) -> int | None:
     return answer if deadline is None else min(answer, deadline)
 
 
-def watch(engine: Engine, uow: UnitOfWork, task: DelegatedTask) -> None:
+def watch(engine: Engine, uow: UnitOfWork, task: Delegation) -> None:
     """Add the job that looks at a delegation when its time is over, in the transaction that changes it."""
     due = due_us(task, engine.config.delegation_timeout)
     if due is not None:
@@ -81,7 +81,7 @@ class Endings:
             assert claim.job.trajectory_id is not None  # a delegation is of a task
             uow.lock(TRAJECTORY, claim.job.trajectory_id.bytes)
             uow.lock(DELEGATION, key.bytes)
-            task: DelegatedTask | None = uow.find(DELEGATION, key.bytes)
+            task: Delegation | None = uow.find(DELEGATION, key.bytes)
             due = None if task is None else due_us(task, self._engine.config.delegation_timeout)
             if task is None or due is None:
                 return 0
@@ -96,11 +96,11 @@ class Endings:
     def end(
         self,
         uow: UnitOfWork,
-        task: DelegatedTask,
+        task: Delegation,
         reason: str,
         by: str,
         outcome: OutcomeStatus = OutcomeStatus.FAILURE,
-    ) -> DelegatedTask:
+    ) -> Delegation:
         """End an open delegation for a reason, and its task as failed: a pending one is rejected, another failed."""
         pending = task.status is DelegationStatus.PENDING
         target = DelegationStatus.REJECTED if pending else DelegationStatus.FAILED
@@ -113,17 +113,17 @@ class Endings:
     def _step(
         self,
         uow: UnitOfWork,
-        task: DelegatedTask,
+        task: Delegation,
         status: DelegationStatus,
         kind: EventType,
         by: str,
         result: DelegationResult | None = None,
-    ) -> DelegatedTask:
+    ) -> Delegation:
         """Move a delegation to its next state, with the result if that is the last one."""
         states.DELEGATION.check(task.status, status)
         now = from_us(uow.now_us)
         ended = None if result is None else now
-        moved: DelegatedTask = uow.update(
+        moved: Delegation = uow.update(
             DELEGATION, dataclasses.replace(task, status=status, result=result, completed_at=ended, updated_at=now)
         )
         if result is not None:
@@ -146,7 +146,7 @@ class Endings:
                 continue
             uow.lock(TRAJECTORY, found.parent_trajectory_id.bytes)
             uow.lock(DELEGATION, found.delegation_id.bytes)
-            task: DelegatedTask | None = uow.find(DELEGATION, found.delegation_id.bytes)
+            task: Delegation | None = uow.find(DELEGATION, found.delegation_id.bytes)
             if task is None or not task.is_open:
                 continue
             due = due_us(task, self._engine.config.delegation_timeout)

@@ -18,9 +18,9 @@ from caliber.access.visibility import Readers
 from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import Endings
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
-from caliber.agents.handing.parties import Between, Parties
+from caliber.agents.handing.parties import Parties, RecordParties
 from caliber.agents.handing.sharing import share, show_task, unshare
-from caliber.context.service import Reader
+from caliber.context.service import ContextService
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -95,7 +95,9 @@ class Handoffs(Parties):
 
         def attempt() -> Handoff:
             erased = erasures(engine)
-            window = Reader(engine, self._principal, Searching(engine, self._principal)).assemble_only(key, _MAX_TOKENS)
+            window = ContextService(engine, self._principal, Searching(engine, self._principal)).assemble_only(
+                key, _MAX_TOKENS
+            )
 
             def work(uow: UnitOfWork) -> Handoff:
                 check_erasures(uow, erased)
@@ -416,9 +418,11 @@ class Handoffs(Parties):
 
     # --- checks ----------------------------------------------------------------------------------
 
-    def _between(self, record: Handoff) -> Between:
+    def _between(self, record: Handoff) -> RecordParties:
         waits = record.status is HandoffStatus.INITIATED
-        return Between(record.trajectory_id, (record.from_agent_id, record.to_agent_id), record.to_agent_type, waits)
+        return RecordParties(
+            record.trajectory_id, (record.from_agent_id, record.to_agent_id), record.to_agent_type, waits
+        )
 
     def _logged(self, uow: UnitOfWork, kind: EventType, handoff: Handoff) -> None:
         receiver = handoff.to_agent_id

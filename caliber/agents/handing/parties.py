@@ -42,7 +42,7 @@ class Addressee(NamedTuple):
     type: str | None
 
 
-class Between(NamedTuple):
+class RecordParties(NamedTuple):
     """The task of a record, its agents, the type of agents that it is addressed to, and whether it waits for one."""
 
     task: uuid.UUID
@@ -138,7 +138,7 @@ class Parties:
 
     # --- visibility ------------------------------------------------------------------------------
 
-    def _between(self, record: Any) -> Between:
+    def _between(self, record: Any) -> RecordParties:
         """Return the task and the agents of a record."""
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
-from caliber.model.agents.delegation import DelegatedTask
+from caliber.model.agents.delegation import Delegation
 from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.events import EventType
 from caliber.model.grants import Grant, Right
@@ -55,7 +55,7 @@ def to_grant(
     engine: Engine,
     principal: Principal,
     readers: Readers,
-    task: DelegatedTask,
+    task: Delegation,
     records: Iterable[tuple[EntityRef, Any]],
 ) -> list[EntityRef]:
     """Return the produced records of a delegation that its delegator is to be granted; the others need no grant.
@@ -86,7 +86,7 @@ def to_grant(
     return found
 
 
-def share(engine: Engine, uow: UnitOfWork, task: DelegatedTask, to: uuid.UUID, by: str) -> None:
+def share(engine: Engine, uow: UnitOfWork, task: Delegation, to: uuid.UUID, by: str) -> None:
     """Let an agent read the shared records of a delegation until it ends; those that are gone by now are left out."""
 
     def share_each(relation: Relation, keys: Iterable[uuid.UUID]) -> None:
@@ -99,7 +99,7 @@ def share(engine: Engine, uow: UnitOfWork, task: DelegatedTask, to: uuid.UUID, b
     share_each(NOTE, task.shared_notes)
 
 
-def show_task(engine: Engine, uow: UnitOfWork, task: DelegatedTask, by: str) -> None:
+def show_task(engine: Engine, uow: UnitOfWork, task: Delegation, by: str) -> None:
     """Let the delegator read the task below, wherever it is hidden; this does not end with the delegation."""
     assert task.child_trajectory_id is not None
     below = EntityRef(EntityType(TRAJECTORY.name), task.child_trajectory_id)
@@ -109,7 +109,7 @@ def show_task(engine: Engine, uow: UnitOfWork, task: DelegatedTask, by: str) -> 
 def grant_to(
     engine: Engine,
     uow: UnitOfWork,
-    task: DelegatedTask,
+    task: Delegation,
     to: uuid.UUID,
     on: EntityRef,
     by: str,
@@ -125,7 +125,7 @@ def grant_to(
     audited(engine, uow, EventType.GRANT, grant, by)
 
 
-def unshare(engine: Engine, uow: UnitOfWork, task: DelegatedTask, from_: uuid.UUID | None, by: str) -> None:
+def unshare(engine: Engine, uow: UnitOfWork, task: Delegation, from_: uuid.UUID | None, by: str) -> None:
     """End the grants of a delegation's shared records to an agent."""
     giver, now = giver_of(task), from_us(uow.now_us)
     for key in (*task.shared_artifacts, *task.shared_notes):
@@ -135,6 +135,6 @@ def unshare(engine: Engine, uow: UnitOfWork, task: DelegatedTask, from_: uuid.UU
                 audited(engine, uow, EventType.REVOKE, ended, by)
 
 
-def giver_of(task: DelegatedTask) -> str:
+def giver_of(task: Delegation) -> str:
     """Return how grants name the delegation that gave them."""
     return f"delegation:{task.delegation_id}"

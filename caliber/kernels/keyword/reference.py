@@ -244,11 +244,11 @@ class Postings:
             flags.append(int(np.bitwise_or.reduce(word_flags.array[numbers], initial=0)) if numbers else 0)
         return np.array(lengths, np.uint32), np.array(flags, np.uint8)
 
-    def reader(self) -> Reader:
-        return Reader(self._lists)
+    def reader(self) -> IndexReader:
+        return IndexReader(self._lists)
 
 
-class Reader:
+class IndexReader:
     """Postings; only documents within a mask count."""
 
     def __init__(self, lists: dict[int, list[tuple[int, int]]]) -> None:

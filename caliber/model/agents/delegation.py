@@ -54,7 +54,7 @@ class DelegationResult:
 
 
 @dataclass(frozen=True, slots=True)
-class DelegatedTask:
+class Delegation:
     """A task that an agent gives to another one, by name or by type. Source: C-400, C-426 to C-429.
 
     ``delegatee_agent_id`` is None until an agent of the type ``delegatee_agent_type`` accepts it. Work is done in the

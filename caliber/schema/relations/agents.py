@@ -13,7 +13,7 @@ from caliber.model.access import AgentRole
 from caliber.model.agents import AgentMessage, Lock, LockMode, LockWaiter, MessageOutcome, MessageType
 from caliber.model.agents.delegation import (
     OPEN_DELEGATIONS,
-    DelegatedTask,
+    Delegation,
     DelegationResult,
     DelegationStatus,
     Handoff,
@@ -319,7 +319,7 @@ def _result_from_json(body: dict[str, Any]) -> DelegationResult:
 DELEGATION = Relation(
     name="delegation",
     plural="delegations",
-    entity=DelegatedTask,
+    entity=Delegation,
     code=56,
     comment="Tasks that agents give to other agents, by name or by type, and their results.",
     ordinal=True,

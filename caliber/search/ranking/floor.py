@@ -89,7 +89,7 @@ def _measured(similarities: dict[str, float], space: str) -> float | None:
     return similarities.get(space, similarities.get(_CUT.sub("", space)))
 
 
-class Floor:
+class MinimumScore:
     """Judges the candidates of one query."""
 
     def __init__(

@@ -61,7 +61,7 @@ class Writing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class LeastTrust:
     """The label of records of ``owner`` is the least of those of ``parts`` that refer to them by ``key``."""
 
     owner: Relation
@@ -87,7 +87,7 @@ class Floor:
         return part[self.part_trust], part[self.part_owner]
 
 
-def _floor(owner: Relation, least_of: str) -> Floor:
+def _floor(owner: Relation, least_of: str) -> LeastTrust:
     parts = BY_NAME[least_of]
     key = next(key for key in parts.foreign_keys if key.relation == owner.name)
     assert owner.trust is not None  # asked of relations that have a label
@@ -99,7 +99,7 @@ def _floor(owner: Relation, least_of: str) -> Floor:
         owner_codec.index(key.target),
         owner_codec.index(owner.trust.column),
     )
-    return Floor(owner, parts, key.column, *places)
+    return LeastTrust(owner, parts, key.column, *places)
 
 
 _FLOORS: Final = [
