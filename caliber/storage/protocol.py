@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from caliber.model.events import Event
 from caliber.schema.catalog import Catalog
@@ -21,9 +21,6 @@ from caliber.storage.sql.full_text import FullText
 from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.write.feed import Feed
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

@@ -150,21 +150,21 @@ class Flag:
         self._flag = False
 
     def is_set(self) -> bool:
-        """Return whether it happened."""
+        """Return whether the flag is set."""
         return self._flag
 
     def set(self) -> None:
-        """Set the event, and wake the waiting threads."""
+        """Set the flag, and wake the waiting threads."""
         self._flag = True
         with self._condition:
             self._condition.notify_all()
 
     def clear(self) -> None:
-        """Let it not have happened."""
+        """Clear the flag: ``wait`` waits again."""
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it happens, or until ``timeout`` seconds passed; return whether it did."""
+        """Wait until the flag is set, or until ``timeout`` seconds passed; return whether it is set."""
         with self._condition:
             return self._condition.wait_for(self.is_set, timeout)
 

@@ -186,7 +186,8 @@ def test_jobs_and_facets_have_spans(memory: caliber.Caliber, collected: Collecte
     task, _ = conversation(memory)
     engine = inspect(memory).engine
     jobs = engine.part(JobQueue)
-    jobs.register(Handler("greet", lambda claim: 1))
+    jobs.register(Handler("wave", lambda claim: 1), Handler("greet", lambda claim: 0))
+    jobs.register(Handler("greet", lambda claim: 1), replace=True)
     engine.write(lambda uow: jobs.enqueue(uow, "greet", trajectory_id=task.trajectory_id))
     assert memory.jobs.run_due() >= 1
     run = collected.named("caliber run_due")

@@ -146,9 +146,12 @@ def _trace_methods(part: object, names: Sequence[str], tracing: Tracing, kind: S
 def _trace_jobs(jobs: JobQueue, tracing: Tracing) -> None:
     """Trace the handlers of jobs, those that are registered later included."""
     register = jobs.register
-    for handler in jobs.handlers:
-        register(_traced_handler(handler, tracing), replace=True)
-    _replace(jobs, "register", lambda handler: register(_traced_handler(handler, tracing)))
+
+    def register_traced(*handlers: Handler, replace: bool = False) -> None:
+        register(*(_traced_handler(each, tracing) for each in handlers), replace=replace)
+
+    register_traced(*jobs.handlers, replace=True)
+    _replace(jobs, "register", register_traced)
 
 
 def _traced_handler(handler: Handler, tracing: Tracing) -> Handler:
