@@ -365,11 +365,11 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
         return sorted(name.rpartition("_")[2] for (name,) in found if name.startswith("vector_"))
 
     pg.open(pg.config(**options), embedding_provider=provider).close()
-    assert indexes() == ["artifact", "note", "scope", "task", "turn"]
+    assert indexes() == ["artifact", "note", "scope", "todo", "turn"]
     settings = pg.config(memories=[FACT, STEP], **options)
     caliber.migrate(settings)
     memory = pg.open(settings, embedding_provider=provider)
-    assert indexes() == ["artifact", "m64", "note", "scope", "task", "turn"], "and none where nothing is embedded"
+    assert indexes() == ["artifact", "m64", "note", "scope", "todo", "turn"], "and none where nothing is embedded"
     facts, indexed = memory.records("fact"), inspect(memory).store.vector_index
     rows = [
         {"subject": "rare" if at % 60 == 7 else "often", "kind": "claim", "content": f"fact number {at}"}
@@ -392,4 +392,4 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     caliber.migrate(pg.config(**options), drop=["fact", "step"])
     memory = pg.open(pg.config(**options), embedding_provider=provider)
     memory.admin.rebuild_search()
-    assert indexes() == ["artifact", "note", "scope", "task", "turn"]
+    assert indexes() == ["artifact", "note", "scope", "todo", "turn"]
