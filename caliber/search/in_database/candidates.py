@@ -144,13 +144,13 @@ class Candidates:
         vector, space = self._asked.vector, self._asked.space
         if vector is None or space is None:
             return
+        nearest: dict[str, list[bytes]] | None = None
         for kind, ordinals in self._ordinals.items():
-            every: list[bytes] | None = None
             for filters in self._filters[kind]:
                 found = self._by_index(kind, filters, space, vector)
                 if found is None:
-                    every = self._compared(kind, space, vector) if every is None else every
-                    found = self._met(kind, filters, every)
+                    nearest = self._compared(space, vector) if nearest is None else nearest
+                    found = self._met(kind, filters, nearest[kind])
                 ordinals.update(found)
 
     def _by_index(
@@ -165,17 +165,21 @@ class Candidates:
         order = np.argsort(_distances([row[3] for row in rows], query, space), kind="stable")
         return list(dict.fromkeys(rows[at][1] for at in order.tolist()))[: self._limit]
 
-    def _compared(self, kind: str, space: EmbeddingSpace, query: NDArray[np.float32]) -> list[bytes]:
-        """Return the keys of all records of a kind with a vector, the nearest first."""
+    def _compared(self, space: EmbeddingSpace, query: NDArray[np.float32]) -> dict[str, list[bytes]]:
+        """Return the keys of all records with a vector by kind, the nearest first: every vector is read, once."""
+        kinds: list[str] = []
         keys: list[bytes] = []
         distances = [np.zeros(0, np.float32)]
-        last = -1
-        while rows := self.ask("vectors", space.space_id.bytes, kind, last, _PAGE_VECTORS):
-            keys += [row[1] for row in rows]
-            distances.append(_distances([row[2] for row in rows], query, space))
+        last, wanted = -1, dump_json(sorted(self._filters))
+        while rows := self.ask("vectors", space.space_id.bytes, wanted, last, _PAGE_VECTORS):
+            kinds += [row[1] for row in rows]
+            keys += [row[2] for row in rows]
+            distances.append(_distances([row[3] for row in rows], query, space))
             last = last_of(rows, last)
-        order = np.argsort(np.concatenate(distances), kind="stable")
-        return list(dict.fromkeys(keys[at] for at in order.tolist()))
+        nearest: dict[str, dict[bytes, None]] = {kind: {} for kind in self._filters}
+        for at in np.argsort(np.concatenate(distances), kind="stable").tolist():
+            nearest[kinds[at]][keys[at]] = None
+        return {kind: list(some) for kind, some in nearest.items()}
 
     def _met(self, kind: str, filters: Filters, keys: list[bytes]) -> list[int]:
         """Return the first of some records that may be seen and meet a filter: looked up until there are enough."""

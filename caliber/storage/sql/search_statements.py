@@ -91,7 +91,7 @@ def contracts_of(relation: Relation) -> dict[str, Irregular]:
 
 
 ACROSS: dict[str, Irregular] = {
-    "search.vectors": Irregular(("space_id", "kind", "after", "limit"), results=("place", "key", "vector")),
+    "search.vectors": Irregular(("space_id", "kinds", "after", "limit"), results=("place", "kind", "key", "vector")),
     "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
     "search.usage_of": Irregular(("keys",), rows_of="usage"),
     "search.edges_of": Irregular(("keys",), rows_of="edge"),
@@ -227,8 +227,9 @@ def _across(sql: SearchSpelling) -> dict[str, str]:
     usage, space = sql.dialect.table("usage"), sql.mark(1, "uuid")
     return {
         "search.vectors": (
-            f"SELECT e.ordinal, e.owner_id, e.vector FROM {sql.scanned('embedding', 'e')} WHERE e.space_id = {space}"
-            f" AND e.owner_type = {sql.mark(2, 'text')} AND e.ordinal > {sql.mark(3, 'bigint')}"
+            f"SELECT e.ordinal, e.owner_type, e.owner_id, e.vector FROM {sql.scanned('embedding', 'e')}"
+            f" WHERE e.space_id = {space} AND e.owner_type IN ({sql.dialect.in_texts(2)})"
+            f" AND e.ordinal > {sql.mark(3, 'bigint')}"
             f" ORDER BY e.ordinal LIMIT {sql.mark(4, 'bigint')}"
         ),
         "search.vectors_of": (
