@@ -17,7 +17,7 @@ BUDGET = 100_000
 CAPS = np.array([-1, 40_000, 30_000, 20_000, 10_000], np.int32)
 OVERHEAD = np.array([4, 4, 4, 4, 4], np.int32)
 GOALS = {10_000: 50.0}
-# Beyond this the twin and the loop take seconds.
+# Beyond this the loop takes seconds.
 ALL_UP_TO = 10_000
 
 

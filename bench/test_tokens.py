@@ -26,7 +26,7 @@ except ModuleNotFoundError:
     quicktok = None
 NO_WHEEL = "the extra tokens has no wheel for this Python"
 
-NATIVE = [path for path in kernels.available_paths() if path != "off"]
+PATHS = kernels.available_paths()
 VOCABULARY = "o200k_base"
 LONG, QUICK_LONG = 8_000_000, 100_000  # bytes
 SPAN = 200
@@ -69,7 +69,7 @@ def test_calibrated_long_text(contest: Callable[..., None], quick: bool, kind: s
     estimator = kernels.CalibratedEstimator(VOCABULARY)
     contenders = paths(
         lambda: kernels.estimate_tokens_spans(data, edges, estimator=estimator),
-        NATIVE,
+        PATHS,
         at_most_s=size / PLAIN_GB_S / 1e9,
         bytes_read=size,
     )
@@ -98,7 +98,7 @@ def test_calibrated_spans(contest: Callable[..., None], quick: bool, kind: str) 
     texts = [data[a:b].tobytes().decode() for a, b in pairwise(offsets)]
     estimator = kernels.CalibratedEstimator(VOCABULARY)
     contenders = paths(
-        lambda: kernels.estimate_tokens_spans(data, offsets, estimator=estimator), NATIVE, bytes_read=len(data)
+        lambda: kernels.estimate_tokens_spans(data, offsets, estimator=estimator), PATHS, bytes_read=len(data)
     )
     wanted = kernels.estimate_tokens_batch(texts, estimator=estimator).tolist()
     for contender in contenders:

@@ -29,7 +29,6 @@ if faiss is not None:
     faiss.omp_set_num_threads(1)
 
 PATHS = kernels.available_paths()
-NATIVE = [path for path in PATHS if path != "off"]
 SEED = int(os.environ.get("CALIBER_SEED", "1"))
 K, QUERIES, CHUNK = 20, 16, 50_000
 NUMPY = f"NumPy {np.__version__}"
@@ -241,7 +240,7 @@ def test_topk_many(contest: Callable[..., None], quick: bool) -> None:
         flat = faiss.IndexFlatIP(DIMENSIONS)
         flat.add(np.ascontiguousarray(columns.T))
         searches[f"{version(faiss)} Flat"] = lambda: flat.search(units, K)[1]
-    contenders = paths(lambda: snapshot.topk_many(queries, K), NATIVE)
+    contenders = paths(lambda: snapshot.topk_many(queries, K), PATHS)
     for contender in contenders:
         with contender.around():
             for (ids, _), (wanted, _) in zip(snapshot.topk_many(queries, K), expected, strict=True):
@@ -262,7 +261,7 @@ def test_pairs(contest: Callable[..., None], quick: bool) -> None:
         left, right = np.nonzero(np.triu(unit @ unit.T, 1) >= 0.2)
         return left, right
 
-    contenders = paths(lambda: kernels.pairs_above(rows, 0.2, max_pairs=100_000), NATIVE)
+    contenders = paths(lambda: kernels.pairs_above(rows, 0.2, max_pairs=100_000), PATHS)
     theirs = set(zip(*(side.tolist() for side in with_numpy()), strict=True))
     for contender in contenders:
         with contender.around():

@@ -2,7 +2,7 @@
 
 Usage: python tools/fit_tokens.py [--check | --fit | --errors]
 
-Without an option, csrc/tokens/tables.c is written from caliber/kernels/tokens/classes.py and costs.py; with
+Without an option, csrc/tokens/tables.c is written from tools/token_machine.py and the costs of the package; with
 --check nothing is written and the exit code is 1 if it differs. --fit finds new costs and writes both files; --errors
 prints how far the committed costs are off on documents that no fit has seen: the tables of docs/tokens.md. Those two
 count the texts of token_corpus.py with quicktok (extra ``tokens``).
@@ -27,8 +27,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 
-from caliber.kernels.tokens import classes as machine  # noqa: E402
-from caliber.kernels.tokens.reference import token_keys  # noqa: E402
+import token_machine as machine  # noqa: E402
+
+from caliber.kernels.tokens.estimators import UNITS_PER_TOKEN  # noqa: E402
+from caliber.kernels.tokens.tokenizer import LONGEST_TOKEN  # noqa: E402
 
 COSTS = ROOT / "caliber" / "kernels" / "tokens" / "costs.py"
 TABLES = ROOT / "csrc" / "tokens" / "tables.c"
@@ -39,8 +41,8 @@ FEWEST = 30  # tokens below which an error counts as if of so many
 RARITY = 0.25  # exponent by which a kind with few texts weighs more
 PULL = 0.01
 SWEEPS = 3_000
-LOWEST = 1 / machine.LONGEST_TOKEN
-HIGHEST = (machine.UNITS_PER_TOKEN - 1) / machine.UNITS_PER_TOKEN
+LOWEST = 1 / LONGEST_TOKEN
+HIGHEST = (UNITS_PER_TOKEN - 1) / UNITS_PER_TOKEN
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ def _lines(values: Sequence[int], each: int = 16, indent: str = "    ") -> Itera
 def tables_c(costs: dict[str, bytes]) -> str:
     """Return csrc/tokens/tables.c."""
     out = [
-        "/* Made by tools/fit_tokens.py from classes.py and costs.py; not edited by hand. */",
+        "/* Made by tools/fit_tokens.py from token_machine.py and costs.py; not edited by hand. */",
         '#include "machine.h"',
     ]
     for name in TABLE_NAMES:
@@ -69,7 +71,7 @@ def tables_c(costs: dict[str, bytes]) -> str:
 def costs_py(costs: dict[str, bytes], made_with: str) -> str:
     """Return caliber/kernels/tokens/costs.py."""
     out = [
-        '"""Generated tables of token cost by byte class and context, one per tokenizer vocabulary; see ``classes``.',
+        '"""Generated tables of token cost by byte class and context, one per tokenizer vocabulary.',
         "",
         "Made by tools/fit_tokens.py --fit; not edited by hand.",
         '"""',
@@ -107,7 +109,7 @@ def _counter(vocabulary: str) -> Callable[[str], int]:
 
 def _counts_of_keys(text: str) -> np.ndarray:
     raw = np.frombuffer(text.encode(), np.uint8)
-    return np.bincount(token_keys(raw), minlength=machine.COSTS).astype(np.float64)
+    return np.bincount(machine.token_keys(raw), minlength=machine.COSTS).astype(np.float64)
 
 
 def _prior() -> np.ndarray:
@@ -129,7 +131,7 @@ def fit(keys: np.ndarray, tokens: np.ndarray, weights: np.ndarray) -> bytes:
     gram = rows.T @ rows + np.diag(pull)
     wanted = rows.T @ (tokens * scaled) + pull * _prior()
     out = _prior()
-    for step, sweeps in ((0.0, SWEEPS), (1 / machine.UNITS_PER_TOKEN, 200)):
+    for step, sweeps in ((0.0, SWEEPS), (1 / UNITS_PER_TOKEN, 200)):
         for _ in range(sweeps):
             moved = 0.0
             for at in range(machine.COSTS):
@@ -140,7 +142,7 @@ def fit(keys: np.ndarray, tokens: np.ndarray, weights: np.ndarray) -> bytes:
                 out[at] = best
             if moved < 1e-7:
                 break
-    return bytes(np.rint(out * machine.UNITS_PER_TOKEN).astype(np.uint8))
+    return bytes(np.rint(out * UNITS_PER_TOKEN).astype(np.uint8))
 
 
 def fit_all() -> dict[str, bytes]:
@@ -193,8 +195,7 @@ def by_bytes(_: str, text: str) -> int:
 def by_tables(vocabulary: str, text: str) -> int:
     """Return the estimate of the committed costs."""
     table = np.frombuffer(_committed()[vocabulary], np.uint8)
-    units = int(table[token_keys(np.frombuffer(text.encode(), np.uint8))].sum(dtype=int))
-    return -(-units // machine.UNITS_PER_TOKEN)
+    return -(-machine.token_units(np.frombuffer(text.encode(), np.uint8), table) // UNITS_PER_TOKEN)
 
 
 def _committed() -> dict[str, bytes]:

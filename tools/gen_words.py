@@ -1,8 +1,8 @@
-"""Generate what is a word character: csrc/keyword/unicode_words.h and caliber/kernels/keyword/unicode_words.py.
+"""Generate what is a word character: csrc/keyword/unicode_words.h.
 
 Usage: python tools/gen_words.py [--check]
 
-The Unicode version is that of the running Python. As with tools/gen_unicode.py the files are only ever moved forward.
+The Unicode version is that of the running Python. As with tools/gen_unicode.py the file is only ever moved forward.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import sys
 import unicodedata
 from pathlib import Path
 
-from gen_unicode import JOINERS, SURROGATES, table, version
+from gen_unicode import JOINERS, SURROGATES, version
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = ROOT / "csrc" / "keyword" / "unicode_words.h"
-MODULE = ROOT / "caliber" / "kernels" / "keyword" / "unicode_words.py"
 
 NONE, WORD, DENSE = 0, 1, 2
 # Scripts written without spaces between words: letters of these are indexed in overlapping pairs.
@@ -51,10 +50,6 @@ def class_of(code: int) -> int:
     return WORD if category[0] == "N" or category == "Pc" else NONE
 
 
-def classes() -> list[int]:
-    return [class_of(code) for code in range(LAST)]
-
-
 def header(found: list[int]) -> str:
     """Return the C tables: a number of a block for every 256 code points, and two bits a code point in each block."""
     blocks: dict[bytes, int] = {}
@@ -88,42 +83,16 @@ def rows(values: list[int]) -> list[str]:
     return ["    " + " ".join(f"{value}," for value in values[at : at + 20]) for at in range(0, len(values), 20)]
 
 
-def module(found: list[int]) -> str:
-    """Return the Python module: the same as ranges, for the twin."""
-    starts, ends, kinds = [], [], []
-    for code, kind in enumerate(found):
-        if kind == NONE:
-            continue
-        if ends and ends[-1] == code - 1 and kinds[-1] == kind:
-            ends[-1] = code
-        else:
-            starts.append(code)
-            ends.append(code)
-            kinds.append(kind)
-    return (
-        '"""Generated Unicode table of word characters, as inclusive ranges: '
-        "1 part of a word, 2 of a script without spaces.\n\n"
-        "Made by tools/gen_words.py; not edited by hand.\n"
-        '"""\n\n'
-        "# fmt: off\n"
-        f'UNICODE_VERSION = "{unicodedata.unidata_version}"\n'
-        f"{table('STARTS', starts)}\n"
-        f"{table('ENDS', ends)}\n"
-        f"{table('KINDS', kinds)}\n"
-    )
-
-
 def main() -> int:
-    found = classes()
-    for target, made in ((HEADER, header(found)), (MODULE, module(found))):
-        current = target.read_text(encoding="utf-8") if target.exists() else ""
-        if version(made) < version(current):
-            print(f"{target.name}: made with a newer Unicode than this Python's, left alone")
-        elif "--check" not in sys.argv[1:]:
-            target.write_text(made, encoding="utf-8")
-        elif version(made) == version(current) and made != current:
-            print(f"{target.name} was edited by hand; run tools/gen_words.py")
-            return 1
+    made = header([class_of(code) for code in range(LAST)])
+    current = HEADER.read_text(encoding="utf-8") if HEADER.exists() else ""
+    if version(made) < version(current):
+        print(f"{HEADER.name}: made with a newer Unicode than this Python's, left alone")
+    elif "--check" not in sys.argv[1:]:
+        HEADER.write_text(made, encoding="utf-8")
+    elif version(made) == version(current) and made != current:
+        print(f"{HEADER.name} was edited by hand; run tools/gen_words.py")
+        return 1
     return 0
 
 

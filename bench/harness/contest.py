@@ -34,7 +34,7 @@ MOST_ROUNDS = 200
 class Contender:
     """One implementation of a task.
 
-    ``kind``       ours; twin (our NumPy or Python twin); peer; aside (a peer that does less: it may miss rows, or
+    ``kind``       ours; twin (our evaluator in NumPy); peer; aside (a peer that does less: it may miss rows, or
                    answers another question, and so decides no goal); read (a plain read of as many bytes)
     ``name``       the instruction set of ours, or name and version of what is compared
     ``around``     entered for each round, such as the choice of a path
@@ -130,14 +130,14 @@ def paths(
     at_most_s: float | None = None,
     bytes_read: int | None = None,
 ) -> list[Contender]:
-    """Return ours on each of the named paths, the twin included; the best of this machine carries the goal."""
+    """Return ours on each of the named paths; the best of this machine carries the goal."""
     from caliber.kernels import available_paths, forced_path
 
     best = available_paths()[-1]
     return [
         Contender(
-            TWIN if name == "off" else OURS,
-            "NumPy twin" if name == "off" else name,
+            OURS,
+            name,
             call,
             lambda name=name: forced_path(name),
             goal=goal if name == best else None,

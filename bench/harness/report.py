@@ -84,7 +84,7 @@ def measurement_of(benchmark: Any) -> Measurement:
     """Return pytest-benchmark's data of one row; ``extra_info`` names the row."""
     info, stats = benchmark.extra_info, benchmark.stats
     label, peer = info.get("label"), info.get("peer")
-    kind = info.get("kind") or (PEER if peer is not None else TWIN if label == "off" else OURS)
+    kind = info.get("kind") or (PEER if peer is not None else OURS)
     known = ("goal", "at_most", "at_most_s", "bytes_read", "recall", "note", "rows", "dimensions")
     return Measurement(
         task=benchmark.group or benchmark.name,

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from caliber.kernels.copy.rows import CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.kernels.copy.columns import CopyColumn, CopyKind
+from caliber.kernels.copy.rows import CopyRows, copy_tuples
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation, integer
 from caliber.schema.traits import Place

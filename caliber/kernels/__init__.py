@@ -1,8 +1,8 @@
 """Python bindings of the C kernels (search, ranking, tokens, hashing): NumPy arrays in, arrays out.
 
 The implementation is chosen once, at the first call: the best one for this machine, or the one that the environment
-variable ``CALIBER_NATIVE`` names (``off``, ``scalar``, ``avx2``, ``neon``, ``dotprod``). All give the same bits. Names
-are loaded when first used, so importing this package is cheap.
+variable ``CALIBER_NATIVE`` names (``scalar``, ``avx2``, ``neon``, ``dotprod``). All give the same bits. Names are
+loaded when first used, so importing this package is cheap.
 
 Source: design sections 5 and 6; O-5, O-7; csrc/include/caliber.h.
 """

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
-from caliber.model.errors import DTypeError, InvalidValue
+from caliber.kernels import checks, dispatch
+from caliber.model.errors import DTypeError
 
 
 def sha256_batch(items: Sequence[bytes]) -> npt.NDArray[np.uint8]:
@@ -43,9 +43,6 @@ def sha256_spans(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64 | np
     edges = checks.offsets(offsets)
     count = edges.shape[0] - 1
     native = dispatch.native()
-    if native is None:
-        check_edges(edges, data.shape[0])
-        return reference.sha256_spans(data, edges)
     out = np.empty((count, 32), dtype=np.uint8)
     buffer = native.ffi.from_buffer
     if edges.dtype == checks.I32:
@@ -62,13 +59,3 @@ def sha256_spans(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64 | np
     )
     dispatch.check(status, offsets="offsets")
     return out
-
-
-def check_edges(edges: npt.NDArray[np.int64 | np.int32], size: int) -> None:
-    """Refuse offsets that C refuses with CAL_E_OFFSETS.
-
-    Raises:  InvalidValue
-    """
-    wide = edges.astype(np.int64)
-    if wide.shape[0] > 1 and (wide[0] < 0 or wide[-1] > size or (np.diff(wide) < 0).any()):
-        raise InvalidValue(field="offsets", reason="offsets decrease, are negative or pass the end of the data")

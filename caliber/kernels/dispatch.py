@@ -1,4 +1,4 @@
-"""Selection of the kernel implementation (C with AVX2 or NEON, scalar C, Python), and errors from C status codes.
+"""Selection of the instruction set that the C kernels use, and errors from their status codes.
 
 Source: design section 6; O-7.
 """
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from caliber._native import _FFI, _Lib
 
 VARIABLE = "CALIBER_NATIVE"
-OFF = "off"
 SCALAR = "scalar"
 AVX2 = "avx2"
 NEON = "neon"
@@ -47,30 +46,28 @@ class Native(NamedTuple):
     name: str
 
 
-# None: not chosen yet. A tuple, so that "off" (no native module) is different from "not chosen".
-_chosen: tuple[Native | None] | None = None
+_chosen: Native | None = None
 
 
-def native() -> Native | None:
-    """Return the native path in use, or None for the reference implementations (``CALIBER_NATIVE=off``).
+def native() -> Native:
+    """Return the path in use.
 
     Raises:  InvalidConfigValue for an unknown or missing path, MissingRequired without the native module
     """
     global _chosen
     if _chosen is None:
-        _chosen = (_choose(os.environ.get(VARIABLE)),)
-    return _chosen[0]
+        _chosen = _choose(os.environ.get(VARIABLE))
+    return _chosen
 
 
 def active_path() -> str:
-    """Return the name of the path in use: ``off``, ``scalar``, ``avx2``, ``neon`` or ``dotprod``."""
-    path = native()
-    return OFF if path is None else path.name
+    """Return the name of the path in use: ``scalar``, ``avx2``, ``neon`` or ``dotprod``."""
+    return native().name
 
 
 def available_paths() -> tuple[str, ...]:
     """Return the paths this machine can run, the best last."""
-    return OFF, *paths(load()[1])
+    return paths(load()[1])
 
 
 @managed
@@ -84,11 +81,11 @@ def forced_path(name: str) -> Iterator[None]:
 
 
 @managed
-def running(path: Native | None) -> Iterator[None]:
-    """Run the whole process on these kernels for a while, whichever build they are of; None is the twins."""
+def running(path: Native) -> Iterator[None]:
+    """Run the whole process on these kernels for a while, whichever build they are of."""
     global _chosen
     before = _chosen
-    _chosen = (path,)
+    _chosen = path
     try:
         yield
     finally:
@@ -96,31 +93,25 @@ def running(path: Native | None) -> Iterator[None]:
 
 
 def load() -> tuple[_FFI, _Lib]:
+    """Return the native module, whichever path is selected. Raises: MissingRequired."""
     try:
         from caliber._native import ffi, lib
     except ImportError as error:
         raise MissingRequired(
             "the native module caliber._native is not built or cannot be loaded. In a checkout run 'make setup' "
             "(it needs a C compiler and CMake); otherwise reinstall with 'pip install --force-reinstall "
-            f"caliber-memory'. {VARIABLE}={OFF} runs on NumPy instead, much slower",
+            "caliber-memory'",
             field="caliber._native",
         ) from error
     return ffi, lib
 
 
-def loaded() -> tuple[_FFI, _Lib]:
-    """Return the native module, whichever path is selected. Raises: MissingRequired."""
-    return load()
-
-
-def _choose(name: str | None) -> Native | None:
-    if name == OFF:
-        return None
+def _choose(name: str | None) -> Native:
     ffi, lib = load()
     if name is None or name == "":
         return Native(ffi, lib, lib.cal_cpu_features(), paths(lib)[-1])
     if name not in _FEATURES:
-        expected = ", ".join([OFF, *_FEATURES])
+        expected = ", ".join(_FEATURES)
         raise InvalidConfigValue(
             field=VARIABLE, value=name, reason=f"expected one of {expected}, or nothing for the best"
         )

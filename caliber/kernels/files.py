@@ -1,6 +1,6 @@
 """System-call shim for SQLite in forked children: native code that gives inherited files new identities.
 
-It computes nothing and has no reference implementation: it runs whatever ``CALIBER_NATIVE`` is set to. See caliber.h.
+It computes nothing: it runs whatever ``CALIBER_NATIVE`` is set to. See caliber.h.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from caliber.kernels import dispatch
 
 def system_calls() -> dict[str, int]:
     """Return the addresses of the replacements of system calls, by name. Raises: MissingRequired."""
-    ffi, lib = dispatch.loaded()
+    ffi, lib = dispatch.load()
     return {
         "fstat": int(ffi.cast("uintptr_t", ffi.addressof(lib, "cal_file_fstat"))),
         "stat": int(ffi.cast("uintptr_t", ffi.addressof(lib, "cal_file_stat"))),
@@ -19,5 +19,5 @@ def system_calls() -> dict[str, int]:
 
 def set_mark(mark: int) -> None:
     """Have all files seem to be others from now on; only while this process has one thread. Raises: MissingRequired."""
-    _, lib = dispatch.loaded()
+    _, lib = dispatch.load()
     dispatch.check(lib.cal_file_mark(mark))

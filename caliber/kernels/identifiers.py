@@ -15,7 +15,7 @@ from uuid import UUID, SafeUUID
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
+from caliber.kernels import checks, dispatch
 from caliber.model.errors import InternalError, InvalidValue
 
 ENTROPY_PER_ID = 10
@@ -29,7 +29,6 @@ _RANDOM_BITS = 62
 _LOW_VARIANT = 1 << 63
 _TWO = np.uint64(64 - _RANDOM_BITS)
 _NEXT_COUNTER = 1 << 64
-_USED_UP = "the 48-bit timestamp of UUIDv7 is used up"
 STATE = np.dtype([("unix_ms", np.uint64), ("counter", np.uint32)], align=True)  # cal_uuid7_state
 
 # UUID refuses assignment; its slots are set as UUID's own constructor does, without parsing text or fields.
@@ -48,13 +47,6 @@ def fill(state: npt.NDArray[Any], unix_ms: int, entropy: bytes, count: int) -> b
     Raises:  InvalidValue for a clock of 2^48 ms or more, or the wrong amount of entropy
     """
     native = dispatch.native()
-    if native is None:
-        checks.whole(unix_ms, field="unix_ms", high=2**48 - 1)
-        checks.whole(len(entropy), field="entropy", low=10 * count, high=10 * count)
-        try:
-            return reference.uuid7_fill(state, unix_ms, entropy, count)
-        except OverflowError as error:
-            raise InternalError(_USED_UP) from error
     out = bytearray(16 * count)
     ffi = native.ffi
     status = native.lib.cal_uuid7(
@@ -148,7 +140,7 @@ class _Generator:
             first = before + 1 if before & _COUNTER_MAX < _COUNTER_MAX else before + 1 + seed
             last = first + count - 1 if first & _COUNTER_MAX <= _COUNTER_MAX + 1 - count else first | _COUNTER_MAX
         if first >> _COUNTER_BITS >= _TIMESTAMP_LIMIT:
-            raise InternalError(_USED_UP)
+            raise InternalError("the 48-bit timestamp of UUIDv7 is used up")
         self._last = last
         self.end_ns = 0  # numbers holds lower ones
         number = (first >> _COUNTER_BITS << 80) + ((0x7000 + (first & _COUNTER_MAX)) << 64)

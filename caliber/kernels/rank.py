@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
+from caliber.kernels import checks, dispatch
 from caliber.model.errors import InvalidValue, NonFiniteError
 from caliber.model.lazy_dataclass import dataclass
 
@@ -85,16 +85,6 @@ def rank_and_fill(
     caps = checks.view(section_budget, checks.I32, 1, field="section_budget")
     overhead = checks.shaped(section_overhead, checks.I32, caps.shape, field="section_overhead")
     native = dispatch.native()
-    if native is None:
-        _check_values(columns, caps, overhead)
-        return reference.rank_and_fill(
-            columns,
-            budget=limit,
-            section_budget=caps,
-            section_overhead=overhead,
-            separator_tokens=separator,
-            min_relevance=floor,
-        )
     count, sections = len(columns), int(caps.shape[0])
     ffi = native.ffi
     buffer = ffi.from_buffer
@@ -134,7 +124,7 @@ def rank_and_fill(
 
 
 def _checked(columns: RankColumns) -> RankColumns:
-    """Check types and shapes; values are checked by C, or by ``_check_values``."""
+    """Check types and shapes; values are checked by C."""
     priority = checks.view(columns.priority, checks.I32, 1, field="priority")
     shape = priority.shape
     checks.shaped(columns.relevance, checks.F32, shape, field="relevance")
@@ -154,7 +144,7 @@ def _dense(group: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def _check_values(columns: RankColumns, caps: npt.NDArray[np.int32], overhead: npt.NDArray[np.int32]) -> None:
-    """Raise the errors of C by name: for the reference, which does not check, and to explain C's status codes."""
+    """Raise the error that a status of C stands for, with the column it is in."""
     if (caps < -1).any():
         raise InvalidValue(field="section_budget", reason="must be -1 (none) or more")
     if (overhead < 0).any():

@@ -1,7 +1,7 @@
 /*
  * The calibrated estimate: each byte costs what a table says for its class and its context.
  *
- * The tables of tables.c are made by tools/fit_tokens.py from caliber/kernels/tokens/classes.py, which explains them,
+ * The tables of tables.c are made by tools/fit_tokens.py from tools/token_machine.py, which explains them,
  * and from the fitted costs. All of them are read 16 bytes at a time by instruction sets that look up 16 bytes at once:
  * classes by the upper half of a byte, costs by context.
  *

@@ -1,4 +1,4 @@
-/* Made by tools/fit_tokens.py from classes.py and costs.py; not edited by hand. */
+/* Made by tools/fit_tokens.py from token_machine.py and costs.py; not edited by hand. */
 #include "machine.h"
 
 const uint8_t cal_token_classes[256] = {

@@ -29,7 +29,7 @@ def test_the_best_peer_decides_and_asides_do_not() -> None:
         [
             timed("t", OURS, "scalar", 4e-3),
             timed("t", OURS, "avx2", 1e-3, goal=3.0),
-            timed("t", TWIN, "NumPy twin", 0.5e-3),
+            timed("t", TWIN, "NumPy", 0.5e-3),
             timed("t", PEER, "slow", 9e-3),
             timed("t", PEER, "quick", 2e-3),
             timed("t", ASIDE, "graph", 0.5e-3, recall=0.8),
@@ -109,4 +109,4 @@ def test_a_group_runs_from_beginning_to_end(tmp_path: Path) -> None:
     assert row["goal"] == ">= 50x"
     assert row["ratio"] > 1
     kinds = {item["kind"] for item in out["measurements"] if item["task"] == row["task"]}
-    assert kinds == {OURS, TWIN, PEER}
+    assert kinds == {OURS, PEER}

@@ -167,7 +167,6 @@ def test_a_window_is_replayed_and_explained_without_its_estimator(world: Any, mo
 
     monkeypatch.setitem(estimators.COSTS, "cl100k_base", bytes(640))
     estimators.open_estimator.cache_clear()
-    estimators.costs_of.cache_clear()
     estimators.digest_of.cache_clear()
     try:
         with pytest.raises(ExtraNotInstalled):
@@ -180,7 +179,6 @@ def test_a_window_is_replayed_and_explained_without_its_estimator(world: Any, mo
             assert explained["inputs"]["estimator"] == assembled.window.estimator
     finally:
         plan_of.cache_clear()
-        estimators.costs_of.cache_clear()
         estimators.digest_of.cache_clear()
         tokenizer.open_token_vocabulary.cache_clear()
 

@@ -17,10 +17,11 @@ import numpy as np
 import psycopg
 import pytest
 from support.kernels.copy_columns import copy_chunks, rows_of
+from support.kernels.twins import copy as twin
 from support.local_server import LocalServer
 
-from caliber.kernels import forced_path
-from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows
+from caliber.kernels.copy.columns import CopyColumn, CopyField, CopyKind
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows
 from caliber.model.errors import InvalidRow
 
 FOLDER = Path(__file__).with_name("copy")
@@ -33,7 +34,6 @@ KINDS = {
     "tags": CopyKind.TEXT_ARRAY, "ids": CopyKind.UUID_ARRAY, "meaning": CopyKind.VECTOR, "short": CopyKind.HALFVEC,
 }  # fmt: skip
 FIELDS = [CopyField(name, kind) for name, kind in KINDS.items()]
-PATHS = ["off", "scalar"]
 
 
 def u(text: str) -> bytes:
@@ -90,14 +90,21 @@ def comparable(value: Any) -> Any:
     return struct.pack(">d", value) if isinstance(value, float | np.floating) else value
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("piece", "rows_max"), [(1 << 20, 100), (7, 4), (1 << 20, 1)])
-def test_the_servers_bytes_hold_what_the_sql_says(path: str, piece: int, rows_max: int) -> None:
-    with forced_path(path):
-        parts = decoded(BYTES, piece, rows_max)
-        found = [row for rows, columns in parts for row in rows_of(columns, rows)]
-        assert [list(map(comparable, row)) for row in found] == [list(map(comparable, row)) for row in EXPECTED]
-        assert encoded(parts) == BYTES
+def test_the_servers_bytes_hold_what_the_sql_says(piece: int, rows_max: int) -> None:
+    parts = decoded(BYTES, piece, rows_max)
+    found = [row for rows, columns in parts for row in rows_of(columns, rows)]
+    assert [list(map(comparable, row)) for row in found] == [list(map(comparable, row)) for row in EXPECTED]
+    assert encoded(parts) == BYTES
+
+
+def test_the_twin_reads_and_writes_the_servers_bytes() -> None:
+    rows, _, ended, columns = twin.decode(BYTES[len(COPY_HEADER) :], FIELDS, 100)
+    assert [list(map(comparable, row)) for row in rows_of(columns, rows)] == [
+        list(map(comparable, row)) for row in EXPECTED
+    ]
+    assert ended
+    assert COPY_HEADER + twin.encode(columns, 0, rows, 1 << 20)[1] + COPY_TRAILER == BYTES
 
 
 @pytest.fixture(scope="module")
@@ -114,9 +121,8 @@ def test_the_sql_makes_the_committed_bytes(connection: psycopg.Connection[Any]) 
         assert b"".join(map(bytes, copy)) == BYTES
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_the_server_takes_what_we_write(path: str, connection: psycopg.Connection[Any]) -> None:
-    with forced_path(path), connection.cursor() as cursor:
+def test_the_server_takes_what_we_write(connection: psycopg.Connection[Any]) -> None:
+    with connection.cursor() as cursor:
         parts = decoded(BYTES, 1 << 20, 4)
         cursor.execute("CREATE TEMP TABLE again (LIKE golden)")
         with cursor.copy("COPY again FROM STDIN (FORMAT binary)") as copy:

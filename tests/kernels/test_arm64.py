@@ -19,15 +19,16 @@ from support.inspection import replaced
 from support.kernels import arm64
 from support.kernels.native_builds import Change
 from support.kernels.remote import ARGUMENTS, FIELDS, FUNCTIONS
+from support.kernels.twins import vectors as twins
 from support.kernels.vector_kernels import row_sums, score_bounds
+from token_machine import token_keys, token_units
 
 from caliber import kernels
 from caliber._native import ffi
 from caliber.kernels import dispatch
 from caliber.kernels.dispatch import running
-from caliber.kernels.tokens import reference as token_reference
 from caliber.kernels.tokens.costs import COSTS
-from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors import scoring
 from caliber.model.errors import InvalidConfigValue
 
 pytestmark = pytest.mark.prove
@@ -39,8 +40,8 @@ if not arm64.PATHS:
     )
 BASELINE = {"CAL_CPU_NEON", "CAL_CPU_SHA2"}
 CPUS = {
-    "cortex-a57": (BASELINE, ("off", "scalar", "neon")),
-    "neoverse-n1": (BASELINE | {"CAL_CPU_DOTPROD"}, ("off", "scalar", "neon", "dotprod")),
+    "cortex-a57": (BASELINE, ("scalar", "neon")),
+    "neoverse-n1": (BASELINE | {"CAL_CPU_DOTPROD"}, ("scalar", "neon", "dotprod")),
 }
 
 
@@ -74,10 +75,10 @@ def check(native: dispatch.Native) -> None:
     for dimensions in (1, 7, 8, 9, 23, 64, 65, 130):
         rows = generator.standard_normal((75, dimensions), dtype=np.float32)
         query = generator.standard_normal(dimensions, dtype=np.float32)
-        for metric in (reference.COSINE, reference.L2, reference.INNER_PRODUCT):
+        for metric in (twins.COSINE, twins.L2, twins.INNER_PRODUCT):
             with running(native):
                 sums = row_sums(rows, query, metric=metric)
-            assert (sums == reference.sums(rows, query, metric=metric)).all()
+            assert (sums == twins.sums(rows, query, metric=metric)).all()
             for threshold in (-0.1, 0.0, 0.02, 0.08) if dimensions >= 64 else ():
                 bounds = []
                 for one in (native, local):
@@ -90,12 +91,12 @@ def check(native: dispatch.Native) -> None:
     text = np.frombuffer("".join(texts).encode(), np.uint8)
     estimator, costs = kernels.CalibratedEstimator("o200k_base"), np.frombuffer(COSTS["o200k_base"], np.uint8)
     edges = np.array([0, 7, 40, 41, 90, len(text)])
-    sums = np.cumsum(costs[token_reference.token_keys(text)], dtype=np.int64)
+    sums = np.cumsum(costs[token_keys(text)], dtype=np.int64)
     with running(native):
         fitting = [estimator.fitting(text.tobytes(), int(limit)) for limit in sums]
         lengths = estimator.lengths_of_spans(text, edges)
     assert fitting == [int(np.count_nonzero(sums <= limit)) for limit in sums]
-    assert lengths.tolist() == [token_reference.token_units(text[a:b], costs) for a, b in pairwise(edges.tolist())]
+    assert lengths.tolist() == [token_units(text[a:b], costs) for a, b in pairwise(edges.tolist())]
     offsets = np.cumsum([0, *range(0, 200, 9), 1000, 3])
     data = generator.bytes(int(offsets[-1]))
     with running(native):

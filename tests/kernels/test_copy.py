@@ -13,20 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.kernels.copy_columns import NUMBERS, copy_chunks, rows_of
 from support.kernels.instruction_sets import MACHINES, running_on, searched
+from support.kernels.twins import copy as twin
 
 from caliber._native import lib
-from caliber.kernels import forced_path
-from caliber.kernels.copy import reference
-from caliber.kernels.copy.rows import (
-    COPY_HEADER,
-    COPY_TRAILER,
-    CopyColumn,
-    CopyField,
-    CopyKind,
-    CopyReader,
-    CopyRows,
-    decode_tuples,
-)
+from caliber.kernels.copy.columns import REASONS, CopyColumn, CopyField, CopyKind
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, Decoded, decode_tuples
 from caliber.model.errors import DTypeError, InvalidRow, InvalidValue, ShapeError
 
 Values = list[Any]
@@ -169,8 +160,7 @@ def encoded(columns: list[CopyColumn], rows: int, start: int = 0, capacity: int 
     return numbers, out[: numbers.size].tobytes()
 
 
-def decoded(data: bytes, fields: Sequence[CopyField], rows_max: int = 1000) -> Any:
-    found = decode_tuples(data, fields, rows_max=rows_max)
+def of_columns(found: Decoded) -> Any:
     return (*found[:3], [bytes_of(column) for column in found.columns])
 
 
@@ -201,9 +191,9 @@ def test_kinds_and_reasons_are_those_of_c() -> None:
         "ARRAY",
         "VERSION",
     )
-    assert [getattr(lib, f"CAL_COPY_{name}") for name in names] == list(reference.REASONS)
-    assert [getattr(reference, name) for name in names] == list(reference.REASONS)
-    assert lib.CAL_COPY_DIMENSIONS_MAX == reference.DIMENSIONS_MAX
+    assert [getattr(lib, f"CAL_COPY_{name}") for name in names] == list(REASONS)
+    assert [getattr(twin, name) for name in names] == list(REASONS)
+    assert lib.CAL_COPY_DIMENSIONS_MAX == twin.DIMENSIONS_MAX
 
 
 @pytest.mark.parametrize("path", MACHINES)
@@ -220,8 +210,7 @@ def test_rows_are_encoded_alike(
     start = min(start, len(rows))
     with running_on(path):
         native = outcome(lambda: encoded(columns, len(rows), start, capacity))
-    with forced_path("off"):
-        assert outcome(lambda: encoded(columns, len(rows), start, capacity)) == native
+    assert outcome(lambda: twin.encode(columns, start, len(rows), capacity)) == native
 
 
 @pytest.mark.parametrize("path", MACHINES)
@@ -267,13 +256,11 @@ def test_bytes_of_any_kind_are_decoded_alike(
 ) -> None:
     columns, rows = batch
     fields = [column.field for column in columns]
-    with forced_path("off"):
-        whole = bytearray(encoded(columns, len(rows))[1] + COPY_TRAILER)
+    whole = bytearray(twin.encode(columns, 0, len(rows), 1 << 16)[1] + COPY_TRAILER)
     damage(whole, random.Random(seed))
     with running_on(path):
-        native = outcome(lambda: decoded(bytes(whole), fields, rows_max))
-    with forced_path("off"):
-        assert outcome(lambda: decoded(bytes(whole), fields, rows_max)) == native
+        native = outcome(lambda: of_columns(decode_tuples(bytes(whole), fields, rows_max=rows_max)))
+    assert outcome(lambda: of_columns(twin.decode(bytes(whole), fields, rows_max))) == native
 
 
 def damage(data: bytearray, dice: random.Random) -> None:
@@ -291,7 +278,7 @@ def damage(data: bytearray, dice: random.Random) -> None:
                 del data[at : at + dice.randrange(5)]
 
 
-@pytest.mark.parametrize("path", ["off", *MACHINES])
+@pytest.mark.parametrize("path", MACHINES)
 def test_every_half_is_read_and_written(path: str) -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
@@ -323,34 +310,32 @@ BAD: dict[str, tuple[CopyKind, Values, str]] = {
 }
 
 
-@pytest.mark.parametrize("path", ["off", "scalar"])
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_row_is_named(case: str, path: str) -> None:
+def test_a_bad_row_is_named(case: str) -> None:
     kind, values, reason = BAD[case]
     good = column_of(CopyField("good", CopyKind.BOOL), [True, False], first=0, wide=False)
     bad = column_of(CopyField("bad", kind, nullable=False), values, first=0, wide=False)
-    with forced_path(path), pytest.raises(InvalidRow, match=reason) as caught:
+    with pytest.raises(InvalidRow, match=reason) as caught:
         # The row is counted from the first batch on.
         list(copy_chunks(iter([CopyRows([good, bad], 1), CopyRows([good, bad], 2)])))
     assert (caught.value.row, caught.value.field) == (2, "bad")
+    assert outcome(lambda: twin.encode([good, bad], 0, 2, 1 << 12)) == (1, "bad", caught.value.reason)
 
 
 def test_a_span_that_leaves_its_column_is_named() -> None:
     field = CopyField("t", CopyKind.TEXT)
     data = np.frombuffer(b"abc", np.uint8)
     for edges in ([0, 4], [2, 1], [-1, 2]):
-        for path in ("off", "scalar"):
-            with forced_path(path), pytest.raises(InvalidRow, match="offsets"):
-                encoded([CopyColumn(field, data, offsets=np.array(edges, np.int32))], 1)
+        with pytest.raises(InvalidRow, match="offsets"):
+            encoded([CopyColumn(field, data, offsets=np.array(edges, np.int32))], 1)
 
 
 def test_a_dimension_that_is_not_the_columns_is_refused() -> None:
     field = CopyField("v", CopyKind.VECTOR, 2)
     column = column_of(field, [[1.0, 2.0], [1.0]], first=0, wide=True)
-    for path in ("off", "scalar"):
-        with forced_path(path), pytest.raises(InvalidRow, match="dimensions") as caught:
-            encoded([column], 2)
-        assert caught.value.row == 1
+    with pytest.raises(InvalidRow, match="dimensions") as caught:
+        encoded([column], 2)
+    assert caught.value.row == 1
 
 
 # Bytes that no server sends for the kind, and what is said of them.
@@ -374,39 +359,37 @@ MALFORMED: dict[str, tuple[CopyKind, bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("path", ["off", "scalar"])
 @pytest.mark.parametrize("case", MALFORMED)
-def test_bytes_that_no_server_sends_are_refused(case: str, path: str) -> None:
+def test_bytes_that_no_server_sends_are_refused(case: str) -> None:
     kind, value, reason = MALFORMED[case]
     good = struct.pack(">hi", 1, -1)
     bad = struct.pack(">hi", 1, len(value)) + value
-    with forced_path(path), pytest.raises(InvalidRow, match=reason) as caught:
+    with pytest.raises(InvalidRow, match=reason) as caught:
         CopyReader([CopyField("c", kind)]).feed(COPY_HEADER + good + bad, rows_max=10)
     assert (caught.value.row, caught.value.field) == (1, "c")
+    assert outcome(lambda: twin.decode(good + bad, [CopyField("c", kind)], 10)) == (1, "c", caught.value.reason)
 
 
-@pytest.mark.parametrize("path", ["off", "scalar"])
-def test_streams_that_are_none_are_refused(path: str) -> None:
+def test_streams_that_are_none_are_refused() -> None:
     fields = [CopyField("n", CopyKind.INT4)]
     row = struct.pack(">hii", 1, 4, 7)
-    with forced_path(path):
-        for header in (
-            b"PGDUMP\n\xff\r\n\0",
-            COPY_HEADER[:11] + b"\0\1\0\0" + bytes(4),
-            COPY_HEADER[:15] + b"\xff" * 4,
-        ):
-            with pytest.raises(InvalidValue, match="copy"):
-                CopyReader(fields).feed(header + bytes(20), rows_max=10)
-        reader = CopyReader(fields)
-        reader.feed(COPY_HEADER[:15] + b"\0\0\0\3" + b"abc" + row + row[:5], rows_max=10)  # an extension is passed over
-        with pytest.raises(InvalidValue, match="in the middle"):
-            reader.close()
-        with pytest.raises(InvalidRow, match="another number of fields"):
-            CopyReader(fields).feed(COPY_HEADER + struct.pack(">h", 2), rows_max=10)
-        with pytest.raises(InvalidValue, match="bytes follow"):
-            CopyReader(fields).feed(COPY_HEADER + row + COPY_TRAILER + b"\0", rows_max=10)
-        with pytest.raises(InvalidRow, match="too few"):
-            decode_tuples(struct.pack(">hI", 1, 2**31), fields, rows_max=1)
+    for header in (
+        b"PGDUMP\n\xff\r\n\0",
+        COPY_HEADER[:11] + b"\0\1\0\0" + bytes(4),
+        COPY_HEADER[:15] + b"\xff" * 4,
+    ):
+        with pytest.raises(InvalidValue, match="copy"):
+            CopyReader(fields).feed(header + bytes(20), rows_max=10)
+    reader = CopyReader(fields)
+    reader.feed(COPY_HEADER[:15] + b"\0\0\0\3" + b"abc" + row + row[:5], rows_max=10)  # an extension is passed over
+    with pytest.raises(InvalidValue, match="in the middle"):
+        reader.close()
+    with pytest.raises(InvalidRow, match="another number of fields"):
+        CopyReader(fields).feed(COPY_HEADER + struct.pack(">h", 2), rows_max=10)
+    with pytest.raises(InvalidValue, match="bytes follow"):
+        CopyReader(fields).feed(COPY_HEADER + row + COPY_TRAILER + b"\0", rows_max=10)
+    with pytest.raises(InvalidRow, match="too few"):
+        decode_tuples(struct.pack(">hI", 1, 2**31), fields, rows_max=1)
 
 
 def test_arrays_that_do_not_fit_the_rows_are_refused_before_c_sees_them() -> None:
@@ -420,9 +403,8 @@ def test_arrays_that_do_not_fit_the_rows_are_refused_before_c_sees_them() -> Non
         CopyRows([CopyColumn(number, data.view(np.int64))], 1)
     with pytest.raises(DTypeError):
         CopyRows([CopyColumn(CopyField("a", CopyKind.TEXT_ARRAY), data, offsets=np.zeros(2, np.int32))], 1)
-    for path in ("off", "scalar"):
-        with forced_path(path), pytest.raises(InvalidRow, match="offsets"):
-            encoded([CopyColumn(number, data)], 2)
+    with pytest.raises(InvalidRow, match="offsets"):
+        encoded([CopyColumn(number, data)], 2)
 
 
 @given(text=st.one_of(st.binary(max_size=40), st.text(max_size=20).map(lambda t: t.encode("utf-8", "surrogatepass"))))
@@ -434,5 +416,4 @@ def test_utf8_is_what_python_says(text: bytes) -> None:
             return False
 
     column = CopyColumn(CopyField("t", CopyKind.TEXT), np.frombuffer(text, np.uint8), width=len(text))
-    with forced_path("scalar"):
-        assert isinstance(outcome(lambda: encoded([column], 1))[0], int) != valid()
+    assert isinstance(outcome(lambda: encoded([column], 1))[0], int) != valid()

@@ -21,8 +21,8 @@ from caliber.kernels import (
     truncate_to_tokens,
 )
 from caliber.kernels.tokens import tokenizer
-from caliber.kernels.tokens.classes import LONGEST_TOKEN
 from caliber.kernels.tokens.estimators import VOCABULARIES
+from caliber.kernels.tokens.tokenizer import LONGEST_TOKEN
 from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidValue
 
 pytest.importorskip("quicktok", reason="the extra tokens has no wheel for this Python")

@@ -1,4 +1,4 @@
-"""Joining the legs of a search: the kernel against its twin, and both against plain Python. # M-036, K-119"""
+"""Joining the legs of a search: the kernel against its twin in plain Python. # M-036, K-119"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from hypothesis import strategies as st
 from support.kernels.instruction_sets import MACHINES, running_on, searched
 
-from caliber.kernels import forced_path
 from caliber.kernels.joining.join import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, contributions, join
 from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
@@ -84,11 +83,11 @@ def plain(case: Case) -> tuple[list[float], list[int], list[list[float]]]:
     return scores, best, gave
 
 
-@pytest.mark.parametrize("path", [*MACHINES, "off"])
+@pytest.mark.parametrize("path", MACHINES)
 @searched(case=cases(), examples=60)
 def test_scores_and_the_best_of_them(path: str, case: Case) -> None:
     scores, places, gave = plain(case)
-    with running_on(path) if path != "off" else forced_path("off"):
+    with running_on(path):
         found = join(case.parts, case.rows, case.tie, case.k, inside=case.inside, least=case.least)
         again = contributions(case.parts, case.rows, len(case.tie), np.array([-1, *places], np.int64))
     assert found.scores.tobytes() == np.array(scores, np.float64).tobytes()
@@ -98,7 +97,7 @@ def test_scores_and_the_best_of_them(path: str, case: Case) -> None:
     assert again.tolist() == [[0.0, *some] for some in gave]
 
 
-@pytest.mark.parametrize("path", [*MACHINES, "off"])
+@pytest.mark.parametrize("path", MACHINES)
 def test_bad_input_is_named(path: str) -> None:
     rows, tie = np.array([0, 2]), np.zeros((3, 2), np.uint64)
     good = Part(VALUES, np.ones(2))
@@ -114,7 +113,7 @@ def test_bad_input_is_named(path: str) -> None:
         ([(1.0, good)], np.array([0, 3])),
         ([(1.0, good)], np.array([-1, 0])),
     ]
-    with running_on(path) if path != "off" else forced_path("off"):
+    with running_on(path):
         for parts, wrong in bad:
             with pytest.raises(InvalidValue):
                 join(parts, wrong, tie, 1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kernels.instruction_sets import PORTABLE, running_on, searched
+from support.kernels.twins.rank import rank_and_fill
 
 from caliber import kernels
 from caliber.kernels import FillDecision, RankColumns
@@ -54,8 +55,7 @@ def problems(draw: st.DrawFn) -> tuple[RankColumns, dict[str, Any]]:
 @searched(problem=problems())
 def test_rank_and_fill_equals_the_twin(path: str, problem: tuple[RankColumns, dict[str, Any]]) -> None:
     columns, limits = problem
-    with kernels.forced_path("off"):
-        expected = kernels.rank_and_fill(columns, **limits)
+    expected = rank_and_fill(columns, **limits)
     with running_on(path):
         found = kernels.rank_and_fill(columns, **limits)
     for ours, twins in zip(found, expected, strict=True):
@@ -112,8 +112,7 @@ def test_larger_sizes_equal_the_twin(path: str, n: int) -> None:
         "separator_tokens": 1,
         "min_relevance": 0.2,
     }
-    with kernels.forced_path("off"):
-        expected = kernels.rank_and_fill(columns, **limits)
+    expected = rank_and_fill(columns, **limits)
     with running_on(path):
         found = kernels.rank_and_fill(columns, **limits)
     np.testing.assert_array_equal(found[0], expected[0])

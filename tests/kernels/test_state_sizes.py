@@ -17,15 +17,17 @@ import numpy as np
 import pytest
 from support import evidence
 from support.kernels.instruction_sets import LOCAL, running_on
+from support.kernels.twins import vectors as twins
+from support.kernels.twins.identifiers import fill
+from support.kernels.twins.rank import rank_and_fill
 from support.kernels.vector_problems import KINDS, drawn
 
 from caliber import kernels
 from caliber.kernels import RankColumns, dispatch, identifiers
-from caliber.kernels import reference as single
-from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors import scoring
 from caliber.kernels.vectors.scoring import Segment
 
-METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
+METRICS = {"cosine": twins.COSINE, "l2": twins.L2, "inner_product": twins.INNER_PRODUCT}
 TOGETHER = 64  # queries of one problem
 
 
@@ -41,9 +43,7 @@ class Clock:
 
 def loaded(path: str) -> dispatch.Native:
     with running_on(path):
-        native = dispatch.native()
-    assert native is not None
-    return native
+        return dispatch.native()
 
 
 def all_scores(path: str, rows: np.ndarray, queries: np.ndarray, metric: int) -> np.ndarray:
@@ -107,7 +107,7 @@ def check_topk(asked: Question, *, twin_of_one_in: int) -> tuple[int, int]:
     """Assert that every path, with codes and without, finds what sorting finds; return ties at rank k."""
     scores = all_scores("scalar", asked.rows, asked.queries, asked.metric)
     for q in range(0, asked.queries.shape[0], twin_of_one_in):
-        assert scores[q].tobytes() == reference.scores(asked.rows, asked.queries[q], metric=asked.metric).tobytes()
+        assert scores[q].tobytes() == twins.scores(asked.rows, asked.queries[q], metric=asked.metric).tobytes()
     expected, equal, near = best_by_sorting(asked, scores)
     bounds = scoring.bounds(asked.rows.shape[0], asked.k, asked.floor, asked.mask, asked.tie)
     for path in LOCAL:
@@ -148,7 +148,7 @@ def large_questions(generator: np.random.Generator, n: int, queries: int) -> Ite
     for _ in range(0, queries, TOGETHER):
         near = rows[generator.choice(of, TOGETHER)]
         around = near + generator.standard_normal((TOGETHER, 384), dtype=np.float32) * np.float32(0.5)
-        yield Question(rows, around, reference.COSINE, int(generator.choice([1, 2, 20, 100])), None, None, None)
+        yield Question(rows, around, twins.COSINE, int(generator.choice([1, 2, 20, 100])), None, None, None)
 
 
 def test_topk_at_the_sizes_stated() -> None:
@@ -209,14 +209,14 @@ def test_pairs_at_the_sizes_stated() -> None:
     for _ in range(problems):
         n, dimensions = int(generator.integers(2, 300)), int(generator.choice([3, 63, 64, 65, 128]))
         rows = drawn(int(generator.integers(2**32)), n, dimensions, str(generator.choice(KINDS)), 1.0).rows
-        scores = all_scores("scalar", rows, rows, reference.COSINE)
+        scores = all_scores("scalar", rows, rows, twins.COSINE)
         threshold = float(generator.choice(scores[~np.eye(n, dtype=np.bool_)]))
         total += check_pairs(rows, scores, threshold, int(generator.choice([0, 1, n, n * n])))
     large = evidence.scale(600, 5_000)
     rows = generator.standard_normal((large, 384), dtype=np.float32)
     again = generator.choice(large, large // 20, replace=False)
     rows[again] = rows[again - 1] + generator.standard_normal((again.size, 384), dtype=np.float32) * np.float32(0.1)
-    scores = all_scores("scalar", rows, rows, reference.COSINE)
+    scores = all_scores("scalar", rows, rows, twins.COSINE)
     thresholds = (0.98, 0.9, 0.15)
     for threshold in thresholds:
         total += check_pairs(rows, scores, threshold, 10_000)
@@ -275,7 +275,7 @@ def test_ranking_at_the_sizes_stated() -> None:
             columns, limits = candidates(generator, n)
             with running_on("scalar"):
                 order, decision = kernels.rank_and_fill(columns, **limits)
-            expected = single.rank_and_fill(columns, **limits)
+            expected = rank_and_fill(columns, **limits)
             assert order.tobytes() == expected[0].tobytes()
             assert decision.tobytes() == expected[1].tobytes()
     evidence.record(
@@ -397,7 +397,7 @@ def check_clocks(generator: np.random.Generator, wanted: int) -> int:
             count = int(generator.choice([1, 2, 100, 3000]))
             entropy = generator.bytes(10 * count)
             made = identifiers.fill(states[0], now, entropy, count)
-            assert made == single.uuid7_fill(states[1], now, entropy, count)
+            assert made == fill(states[1], now, entropy, count)
             assert states[0] == states[1]
             done += count
     return done

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.evidence import share
-from support.kernels.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searched
+from support.kernels.instruction_sets import COMPILED, LOCAL, running_on, searched
 from support.kernels.native_builds import COMPILER, build, on_path
+from token_machine import WARM_UP, token_keys, token_units
 
 from caliber import kernels
 from caliber.kernels.dispatch import running
-from caliber.kernels.tokens import classes, graphemes, reference
+from caliber.kernels.tokens import graphemes
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.tokens.counting import truncate_to_length
 from caliber.kernels.tokens.estimators import VOCABULARIES
+from caliber.kernels.tokens.tokenizer import LONGEST_TOKEN
 from caliber.model.errors import DTypeError, InvalidValue
 
 ESTIMATORS = [
@@ -50,7 +52,7 @@ def spans(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return buffer, np.array(cuts, dtype=draw(st.sampled_from([np.int32, np.int64])))
 
 
-@pytest.mark.parametrize("path", EVERY)
+@pytest.mark.parametrize("path", COMPILED)
 @searched(problem=spans(), vocabulary=st.sampled_from(VOCABULARIES))
 def test_calibrated_spans_equal_the_twin(path: str, problem: tuple[np.ndarray, np.ndarray], vocabulary: str) -> None:
     data, offsets = problem
@@ -59,7 +61,7 @@ def test_calibrated_spans_equal_the_twin(path: str, problem: tuple[np.ndarray, n
     with running_on(path):
         lengths = estimator.lengths_of_spans(data, offsets)
         tokens = kernels.estimate_tokens_spans(data, offsets, estimator=estimator)
-    assert lengths.tolist() == [reference.token_units(data[a:b], costs) for a, b in pairwise(offsets.tolist())]
+    assert lengths.tolist() == [token_units(data[a:b], costs) for a, b in pairwise(offsets.tolist())]
     assert tokens.tolist() == [-(-length // 256) for length in lengths.tolist()]
 
 
@@ -75,10 +77,10 @@ def test_calibrated_lengths_at_block_edges(path: str, size: int) -> None:
             costs = np.frombuffer(COSTS[vocabulary], np.uint8)
             with running_on(path):
                 found = kernels.CalibratedEstimator(vocabulary).lengths_of_spans(data, offsets)
-            assert found.tolist() == [reference.token_units(data[a:b], costs) for a, b in pairwise(offsets.tolist())]
+            assert found.tolist() == [token_units(data[a:b], costs) for a, b in pairwise(offsets.tolist())]
 
 
-@pytest.mark.parametrize("path", EVERY)
+@pytest.mark.parametrize("path", COMPILED)
 @searched(data=RAW, more=st.integers(1, 40), limit=st.integers(0, 60_000), vocabulary=st.sampled_from(VOCABULARIES))
 @example(data=b"", more=1, limit=0, vocabulary="o200k_base")
 def test_the_beginning_within_a_length_is_the_longest(
@@ -89,7 +91,7 @@ def test_the_beginning_within_a_length_is_the_longest(
     costs = np.frombuffer(COSTS[vocabulary], np.uint8)
     with running_on(path):
         fitting = estimator.fitting(data, limit)
-    sums = np.cumsum(costs[reference.token_keys(np.frombuffer(data, np.uint8))], dtype=np.int64)
+    sums = np.cumsum(costs[token_keys(np.frombuffer(data, np.uint8))], dtype=np.int64)
     assert fitting == int(np.count_nonzero(sums <= limit))
     assert estimator.within(data, limit) == (fitting == len(data))
 
@@ -99,15 +101,15 @@ def test_a_beginning_never_costs_more_than_the_whole(data: bytes, at: int, vocab
     estimator = kernels.CalibratedEstimator(vocabulary)
     whole = estimator.tokens_of_bytes(data)
     assert estimator.tokens_of_bytes(data[:at]) <= whole
-    assert len(data) / classes.LONGEST_TOKEN <= whole <= len(data)
+    assert len(data) / LONGEST_TOKEN <= whole <= len(data)
 
 
-@given(data=RAW, start=st.integers(classes.WARM_UP, 300))
+@given(data=RAW, start=st.integers(WARM_UP, 300))
 def test_a_cost_depends_on_the_bytes_just_before_only(data: bytes, start: int) -> None:
     raw = np.frombuffer(data * 3, np.uint8)
-    keys = reference.token_keys(raw)
-    looked_on = reference.token_keys(raw[start - classes.WARM_UP :])
-    assert keys[start:].tolist() == looked_on[classes.WARM_UP :].tolist()
+    keys = token_keys(raw)
+    looked_on = token_keys(raw[start - WARM_UP :])
+    assert keys[start:].tolist() == looked_on[WARM_UP:].tolist()
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.name)
@@ -182,7 +184,7 @@ def test_surrogates_are_refused(estimator: kernels.Estimator, text: str, at: int
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.name)
-@pytest.mark.parametrize("path", EVERY)
+@pytest.mark.parametrize("path", COMPILED)
 def test_wrong_offsets_and_types_are_refused(path: str, estimator: kernels.Estimator) -> None:
     data = np.zeros(10, np.uint8)
     with running_on(path):
@@ -239,7 +241,7 @@ def every_check() -> None:
         for size in (5, 31, 33, 64, 200, 9_000):
             runs = rng.choice(alphabet, size), np.repeat(rng.choice(alphabet, size), rng.integers(1, 20, size))[:size]
             for data in (*runs, np.resize(alphabet, size)):
-                keys = reference.token_keys(data)
+                keys = token_keys(data)
                 sums = np.cumsum(costs[keys], dtype=np.int64)
                 assert estimator.lengths_of_spans(data, np.array([0, size])).tolist() == [int(sums[-1])]
                 for limit in (int(sums[size // 2]), int(sums[size // 2]) - 1, int(sums[-1])):

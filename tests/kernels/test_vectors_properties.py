@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from support.evidence import examples, proving
 from support.kernels.instruction_sets import COMPILED, running_on, searched
+from support.kernels.twins import vectors as twins
 from support.kernels.vector_kernels import row_sums
 
 from caliber import kernels
-from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors import scoring
 
-METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
+METRICS = {"cosine": twins.COSINE, "l2": twins.L2, "inner_product": twins.INNER_PRODUCT}
 # Around the edges of eight lanes, four rows and a whole register, up to a usual embedding.
 LENGTHS = [*range(1, 34), 63, 64, 65, 384] if proving() else [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65, 384]
 DIMENSIONS = st.one_of(st.integers(1, 33), st.sampled_from([63, 64, 65, 255, 256, 257]))
@@ -65,8 +66,8 @@ def test_sums_equal_the_twin_before_rounding(path: str, metric: str, problem: tu
     with running_on(path):
         found = row_sums(rows, query, metric=METRICS[metric])
         norms = scoring.row_norms(rows, field="rows")
-    same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
-    same_bits(norms, reference.norms(rows))
+    same_bits(found, twins.sums(rows, query, metric=METRICS[metric]))
+    same_bits(norms, twins.norms(rows))
 
 
 @pytest.mark.parametrize("path", COMPILED)
@@ -78,7 +79,7 @@ def test_sums_of_random_rows_equal_the_twin(path: str, metric: str, dimensions: 
     query = generator.standard_normal(dimensions, dtype=np.float32)
     with running_on(path):
         found = row_sums(rows, query, metric=METRICS[metric])
-    same_bits(found, reference.sums(rows, query, metric=METRICS[metric]))
+    same_bits(found, twins.sums(rows, query, metric=METRICS[metric]))
 
 
 @pytest.mark.parametrize("path", COMPILED)
@@ -86,7 +87,7 @@ def test_sums_of_random_rows_equal_the_twin(path: str, metric: str, dimensions: 
 @searched(problem=problems())
 def test_scores_equal_the_twin(path: str, metric: str, problem: tuple[np.ndarray, np.ndarray]) -> None:
     rows, query = problem
-    expected = reference.scores(rows, query, metric=METRICS[metric])
+    expected = twins.scores(rows, query, metric=METRICS[metric])
     with running_on(path):
         snapshot = matrix_of(rows, metric).snapshot()
         same_bits(snapshot.scores(query, np.arange(rows.shape[0])), expected)
@@ -105,12 +106,12 @@ def test_topk_equals_the_twin(
     mask = data.draw(st.none() | hnp.arrays(np.bool_, n))
     tie = data.draw(st.none() | hnp.arrays(np.uint64, (n, 2), elements=st.sampled_from([0, 1, 2**64 - 1])))
     retired = np.flatnonzero(data.draw(hnp.arrays(np.bool_, n)))
-    scores = reference.scores(rows, query, metric=METRICS[metric])
+    scores = twins.scores(rows, query, metric=METRICS[metric])
     floor = data.draw(st.none() | st.floats(-1, 1) | st.sampled_from([float(s) for s in scores] or [0.0]))
     k = data.draw(st.integers(0, n + 2))
     keep = np.ones(n, np.bool_) if mask is None else mask.copy()
     keep[retired] = False
-    expected = reference.topk(
+    expected = twins.topk(
         rows,
         query,
         k,
@@ -119,13 +120,12 @@ def test_topk_equals_the_twin(
         keep=keep,
         tie=tie,
     )
-    for name in ("off", path):
-        with running_on(name):
-            matrix = matrix_of(rows, metric)
-            matrix.retire(retired)
-            ids, found = matrix.topk(query, k, min_similarity=floor, mask=mask, tie=tie)
-        same_bits(ids, expected[0])
-        same_bits(found, expected[1])
+    with running_on(path):
+        matrix = matrix_of(rows, metric)
+        matrix.retire(retired)
+        ids, found = matrix.topk(query, k, min_similarity=floor, mask=mask, tie=tie)
+    same_bits(ids, expected[0])
+    same_bits(found, expected[1])
 
 
 @pytest.mark.parametrize("path", COMPILED)
@@ -142,11 +142,11 @@ def test_cosine_functions_equal_the_twins(
         ids, scores = kernels.cosine_topk(rows, query, k)
         batch = kernels.cosine_batch(rows, np.stack([query, -query, query]))
         pairs = kernels.pairs_above(rows, threshold, max_pairs=limit)
-    expected_ids, expected_scores = reference.cosine_topk(rows, query, k)
+    expected_ids, expected_scores = twins.topk(rows, query, k)
     same_bits(ids, expected_ids)
     same_bits(scores, expected_scores)
-    same_bits(batch, reference.cosine_batch(rows, np.stack([query, -query, query])))
-    index, score, truncated = reference.pairs_above(rows, threshold, max_pairs=limit)
+    same_bits(batch, np.stack([twins.scores(rows, each, metric=twins.COSINE) for each in (query, -query, query)]))
+    index, score, truncated = twins.pairs_above(rows, threshold, max_pairs=limit)
     same_bits(pairs.index, index)
     same_bits(pairs.score, score)
     assert pairs.truncated == truncated
@@ -163,7 +163,7 @@ def test_the_twin_adds_in_the_order_it_states() -> None:
             lane[i % 8] += a * b
         four = [lane[j] + lane[j + 4] for j in range(4)]
         two = [four[j] + four[j + 2] for j in range(2)]
-        assert reference.sums(row[np.newaxis], query, metric=reference.COSINE)[0] == two[0] + two[1]
+        assert twins.sums(row[np.newaxis], query, metric=twins.COSINE)[0] == two[0] + two[1]
 
 
 @given(problem=problems())
@@ -171,7 +171,7 @@ def test_the_twin_adds_in_the_order_it_states() -> None:
 def test_the_twin_itself_is_close_to_the_exact_value(problem: tuple[np.ndarray, np.ndarray]) -> None:
     """The twin and C could agree on nonsense: compare with rational arithmetic."""
     rows, query = problem
-    found = reference.scores(rows, query, metric=reference.INNER_PRODUCT).astype(np.float64)
+    found = twins.scores(rows, query, metric=twins.INNER_PRODUCT).astype(np.float64)
     for row, score in zip(rows.tolist(), found.tolist(), strict=True):
         terms = [Fraction(a) * Fraction(b) for a, b in zip(row, query.tolist(), strict=True)]
         exact, size = sum(terms, Fraction(0)), sum(map(abs, terms), Fraction(0))
@@ -196,7 +196,7 @@ def test_search_over_segments_equals_the_twin(path: str, n: int) -> None:
     keep[retired] = False
     for k in (1, 20, n):
         query = generator.integers(-2, 3, 12).astype(np.float32)
-        expected = reference.topk(rows, query, k, metric=reference.COSINE, min_similarity=-math.inf, keep=keep, tie=tie)
+        expected = twins.topk(rows, query, k, keep=keep, tie=tie)
         with running_on(path):
             matrix = kernels.VectorMatrix(12)
             for chunk in np.array_split(rows, 7):
@@ -246,19 +246,18 @@ for path in kernels.available_paths():
             rows = generator.standard_normal((300, d), dtype=np.float32)
             norms = scoring.row_norms(rows, field="rows")
             codes = scoring.code_rows(rows, norms)
-            if path != "off":
-                for n in (257, 260, 263, 300):
-                    part = codes.part(300 - n, 300)
-                    ended = scoring.Codes(at_end(part.codes), part.scales, part.errors)
-                    segment = scoring.Segment(rows[300 - n :], norms[300 - n :], ended, None, n)
-                    scoring.search([segment], d, 0, rows[0], scoring.bounds(n, 5, None, None, None))
+            for n in (257, 260, 263, 300):
+                part = codes.part(300 - n, 300)
+                ended = scoring.Codes(at_end(part.codes), part.scales, part.errors)
+                segment = scoring.Segment(rows[300 - n :], norms[300 - n :], ended, None, n)
+                scoring.search([segment], d, 0, rows[0], scoring.bounds(n, 5, None, None, None))
         for n in range(130):
             kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([0, n]))
             kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([n // 2, n]))
             kernels.sha256_spans(at_end(np.ones(20 * n, np.uint8)), np.arange(21) * n)
 if "avx2" in kernels.available_paths():  # eight spans at once, as on CPUs without SHA-NI
     native = dispatch.native()
-    dispatch._chosen = (native._replace(features=native.lib.CAL_CPU_AVX2),)
+    dispatch._chosen = native._replace(features=native.lib.CAL_CPU_AVX2)
     for n in range(130):
         kernels.sha256_spans(at_end(np.ones(20 * n, np.uint8)), np.arange(21) * n)
 print("ok")

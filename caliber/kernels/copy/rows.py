@@ -1,4 +1,4 @@
-"""Encoder and decoder of PostgreSQL's binary COPY format, in C, and the Arrow column types that bulk loads use.
+"""Encoder and decoder of PostgreSQL's binary COPY format, in C.
 
 The buffers of a column are read in place. ``copy_tuples`` returns the bytes between header and trailer; ``CopyReader``
 takes received bytes and returns columns.
@@ -9,34 +9,14 @@ Source: design sections 3, 4 and 6; O-5, D-005, C-195; csrc/include/caliber.h.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.copy import reference
-from caliber.kernels.copy.reference import (
-    ARRAYS,
-    REASONS,
-    WIDTHS,
-    CopyColumn,
-    CopyFaultError,
-    CopyField,
-    CopyKind,
-    Encoded,
-)
+from caliber.kernels.copy.columns import ARRAYS, REASONS, WIDTHS, CopyColumn, CopyField, CopyKind
 from caliber.model.errors import InvalidRow, InvalidValue
-
-__all__ = [
-    "COPY_HEADER",
-    "COPY_TRAILER",
-    "CopyColumn",
-    "CopyField",
-    "CopyKind",
-    "CopyReader",
-    "CopyRows",
-]
 
 U8s = npt.NDArray[np.uint8]
 
@@ -48,12 +28,22 @@ _HEADER_MAX = 1 << 20
 _INT32_MAX = 2**31 - 1
 
 
-def _fail(fault: CopyFaultError, fields: Sequence[CopyField]) -> NoReturn:
-    name = fields[fault.column].name if fault.column < len(fields) else ""
-    raise InvalidRow(row=fault.row, field=name, reason=REASONS[fault.reason]) from None
+def _check(lib: Any, status: int, fault: Any, fields: Sequence[CopyField], **arguments: str) -> None:
+    if status == lib.CAL_E_COPY:
+        name = fields[fault.column].name if fault.column < len(fields) else ""
+        raise InvalidRow(row=fault.row, field=name, reason=REASONS[fault.reason])
+    dispatch.check(status, **arguments)
 
 
 # --- encoding ----------------------------------------------------------------------------------
+
+
+class Encoded(NamedTuple):
+    """The result of an encoding: rows and bytes written, and the bytes that the next row needs (0: there is none)."""
+
+    rows: int
+    size: int
+    needed: int
 
 
 class CopyRows:
@@ -72,11 +62,11 @@ class CopyRows:
         for column in columns:
             _check_column(column, rows)
         self._native = dispatch.native()
-        self._struct = None if self._native is None else self._structs(self._native)
+        self._struct = self._structs(self._native.ffi)
 
-    def _structs(self, native: dispatch.Native) -> Any:
-        structs = native.ffi.new("cal_copy_column[]", len(self._columns))
-        buffer, null = native.ffi.from_buffer, native.ffi.NULL
+    def _structs(self, ffi: Any) -> Any:
+        structs = ffi.new("cal_copy_column[]", len(self._columns))
+        buffer, null = ffi.from_buffer, ffi.NULL
         for struct, column in zip(structs, self._columns, strict=True):
             struct.kind, struct.nullable = column.field.kind, column.field.nullable
             struct.dimensions, struct.width = column.field.dimensions, column.width
@@ -96,13 +86,6 @@ class CopyRows:
 
         Raises:  InvalidRow
         """
-        if self._native is None:
-            try:
-                encoded, raw = reference.encode(self._columns, start, self.rows, out.shape[0])
-            except CopyFaultError as error:
-                _fail(error, self._fields)
-            out[: encoded.size] = np.frombuffer(raw, np.uint8)
-            return encoded
         ffi, lib = self._native.ffi, self._native.lib
         numbers, fault = ffi.new("size_t[3]"), ffi.new("cal_copy_fault *")
         status = lib.cal_copy_encode(
@@ -117,9 +100,7 @@ class CopyRows:
             numbers + 2,
             fault,
         )
-        if status == lib.CAL_E_COPY:
-            _fail(CopyFaultError(fault.row, fault.column, fault.reason), self._fields)
-        dispatch.check(status, argument="columns")
+        _check(lib, status, fault, self._fields, argument="columns")
         return Encoded(*numbers)
 
 
@@ -175,23 +156,9 @@ def decode_tuples(data: bytes | bytearray | memoryview, fields: Sequence[CopyFie
     Raises:  InvalidRow for bytes that are no tuples of such columns
     """
     rows_max = checks.whole(rows_max, field="rows_max", low=1)
+    if len(data) > _INT32_MAX:
+        raise InvalidValue(field="data", reason="longer than 2 GiB; decode it in parts")
     native = dispatch.native()
-    try:
-        if len(data) > _INT32_MAX:
-            raise InvalidValue(field="data", reason="longer than 2 GiB; decode it in parts")
-        if native is None:
-            scanned, rows = reference.scan(bytes(data), fields, rows_max)
-            by_column = zip(*rows, strict=True) if rows else ([] for _ in fields)
-            columns = [
-                reference.column_of(field, list(values)) for field, values in zip(fields, by_column, strict=True)
-            ]
-            return Decoded(scanned.rows, scanned.consumed, scanned.ended, columns)
-        return _decode(native, data, fields, rows_max)
-    except CopyFaultError as error:
-        _fail(error, fields)
-
-
-def _decode(native: dispatch.Native, data: Any, fields: Sequence[CopyField], rows_max: int) -> Decoded:
     ffi, lib = native.ffi, native.lib
     raw = np.frombuffer(data, np.uint8)
     buffers = ffi.new("cal_copy_buffer[]", len(fields))
@@ -203,7 +170,7 @@ def _decode(native: dispatch.Native, data: Any, fields: Sequence[CopyField], row
     status = lib.cal_copy_scan(
         bytes_, raw.shape[0], buffers, len(fields), rows_max, numbers, numbers + 1, ended, sizes, fault
     )
-    _check(lib, status, fault)
+    _check(lib, status, fault, fields)
     rows, consumed = numbers
     columns = [_room(field, rows, sizes[2 * at], sizes[2 * at + 1]) for at, field in enumerate(fields)]
     for buffer, column in zip(buffers, columns, strict=True):
@@ -215,15 +182,9 @@ def _decode(native: dispatch.Native, data: Any, fields: Sequence[CopyField], row
             if array is not None:
                 setattr(buffer, name, ffi.from_buffer("int32_t[]", array))
     status = lib.cal_copy_decode(bytes_, consumed, buffers, len(fields), rows, fault)
-    _check(lib, status, fault)
+    _check(lib, status, fault, fields)
     whole = [_with_missing(column, buffer.missing) for column, buffer in zip(columns, buffers, strict=True)]
     return Decoded(rows, consumed, bool(ended[0]), whole)
-
-
-def _check(lib: Any, status: int, fault: Any) -> None:
-    if status == lib.CAL_E_COPY:
-        raise CopyFaultError(fault.row, fault.column, fault.reason)
-    dispatch.check(status)
 
 
 def _room(field: CopyField, rows: int, size: int, items: int) -> CopyColumn:

@@ -5,33 +5,67 @@ Source: docs/search.md; csrc/include/caliber.h, ``cal_join``.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.joining import reference
-from caliber.kernels.joining.reference import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
 from caliber.model.errors import InvalidValue
-
-__all__ = [
-    "FLAGGED",
-    "NEIGHBOURS",
-    "QUOTIENT",
-    "STRETCHED",
-    "VALUES",
-    "Best",
-    "Part",
-    "Weighted",
-    "best_scores",
-    "contributions",
-    "dense",
-    "join",
-]
 
 Ints = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
+
+VALUES: Final = 0
+QUOTIENT: Final = 1
+NEIGHBOURS: Final = 2
+STRETCHED: Final = 3
+FLAGGED: Final = 4
+"""Kinds of parts; as CAL_PART_* of caliber.h."""
+
+
+class Part(NamedTuple):
+    """The scores of one leg or boost for each candidate.
+
+    ``how`` selects the formula: VALUES scores; QUOTIENT scores / by; NEIGHBOURS scores / by - less / by; STRETCHED
+    (near - low) / by of the first candidates, 0 of the others; FLAGGED 1 where the row's flags have a bit of ``flag``.
+
+    Shapes:  scores, less f64[n]; near f32[m], m <= n; flags uint8[rows]
+    """
+
+    how: int
+    scores: Doubles | None = None
+    less: Doubles | None = None
+    near: npt.NDArray[np.float32] | None = None
+    flags: npt.NDArray[np.uint8] | None = None
+    flag: int = 0
+    by: float = 1.0
+    low: float = 0.0
+
+
+Weighted = Sequence[tuple[float, Part]]
+"""Parts, each with its share of the whole."""
+
+
+def dense(part: Part, rows: Ints) -> Doubles:
+    """Return a part's score of every candidate."""
+    if part.how == STRETCHED:
+        assert part.near is not None
+        out = np.zeros(len(rows))
+        out[: len(part.near)] = (part.near.astype(np.float64) - part.low) / part.by
+        return out
+    if part.how == FLAGGED:
+        assert part.flags is not None
+        marked: Doubles = ((part.flags[rows] & np.uint8(part.flag)) != 0).astype(np.float64)
+        return marked
+    assert part.scores is not None
+    if part.how == VALUES:
+        return part.scores
+    if part.how == QUOTIENT:
+        return part.scores / part.by
+    assert part.less is not None
+    return part.scores / part.by - part.less / part.by
 
 
 class Best(NamedTuple):
@@ -70,10 +104,6 @@ def join(
     _check(parts, count, room)
     limit = min(checks.whole(k, field="k"), count)
     native = dispatch.native()
-    if native is None:
-        if count and not 0 <= int(rows.min()) <= int(rows.max()) < room:
-            raise InvalidValue(field="rows", reason="outside its range")
-        return Best(*reference.join(parts, rows, tie, limit, flags, least))
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
     scores, places = np.empty(count), np.empty(limit, np.int64)
     best, shares = np.empty(limit, np.float32), np.empty(len(parts) * limit)
@@ -123,8 +153,6 @@ def best_scores(
         if rows.shape[0] != scores.shape[0]:
             raise InvalidValue(field="rows", reason="a row for each score")
     native = dispatch.native()
-    if native is None:
-        return reference.best_scores(scores, limit, tie, rows)
     ids, best = np.empty(limit, np.int64), np.empty(limit, np.float32)
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
     found = native.ffi.new("size_t *")
@@ -153,12 +181,6 @@ def contributions(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubl
     places = checks.view(places, checks.I64, 1, field="places")
     _check(parts, len(rows), room)
     native = dispatch.native()
-    if native is None:
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < room:
-            raise InvalidValue(field="rows", reason="outside its range")
-        if len(places) and int(places.max()) >= len(rows):
-            raise InvalidValue(field="places", reason="outside its range")
-        return reference.contributions(parts, rows, places)
     out = np.empty((len(parts), len(places)))
     buffer = native.ffi.from_buffer
     status = native.lib.cal_join_told(

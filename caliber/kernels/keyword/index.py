@@ -14,16 +14,15 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
 from caliber.kernels.growing import ByteRows, Growing
-from caliber.kernels.keyword import reference
-from caliber.kernels.keyword.native import NativePostings, NativeWords, pack_words
-from caliber.kernels.keyword.reference import KeywordRule, NeighbourBoost, QueryWord, WordScores
+from caliber.kernels.keyword.native import NativePostings, NativeReader, NativeWords, pack_words
+from caliber.kernels.keyword.query import KeywordRule, NeighbourBoost, QueryWord, WordScores
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import DTypeError, InvalidValue
 
@@ -42,6 +41,7 @@ __all__ = [
 
 PHRASE_MAX = 32
 """Parts of the longest phrase."""
+DOCUMENTS_MAX = 2**28 - 1
 
 _NUMBER_MAX = 2**32 - 1
 _NOTHING = np.zeros(0, np.int64)
@@ -65,19 +65,6 @@ class Analysis(NamedTuple):
     flags: int = 0
 
 
-class Words(Protocol):
-    """The dictionary of words, native or twin."""
-
-    def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]: ...
-
-    def word(self, number: int) -> bytes: ...
-
-    def __len__(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
 class Vocabulary:
     """Every distinct word of one store, and its analysis by ``analyze``. Shared by its indexes.
 
@@ -87,7 +74,7 @@ class Vocabulary:
     def __init__(self, analyze: Callable[[str], Analysis]) -> None:
         self._analyze = analyze
         self.lock = threading.RLock()
-        self._words: Words = reference.Words() if dispatch.native() is None else NativeWords()
+        self._words = NativeWords()
         self.terms: dict[str, int] = {}
         self.parts: dict[str, int] = {}
         self._term_texts: list[str] = []
@@ -238,9 +225,7 @@ class KeywordIndex:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.dictionary = vocabulary
-        native = dispatch.native() is not None
-        self._postings: Any = NativePostings() if native else reference.Postings()
-        self._pack = pack_words if native else reference.pack
+        self._postings = NativePostings()
         self._lengths, self._flags = Growing(np.uint32), Growing(np.uint8)
         self._packed = ByteRows()
 
@@ -283,8 +268,8 @@ class KeywordIndex:
         own_flags: npt.NDArray[np.uint8] | None,
     ) -> None:
         first, count = self._lengths.length, len(offsets) - 1
-        if first + count >= reference.DOCUMENTS_MAX:
-            raise InvalidValue(field="texts", reason=f"an index holds at most {reference.DOCUMENTS_MAX} texts")
+        if first + count >= DOCUMENTS_MAX:
+            raise InvalidValue(field="texts", reason=f"an index holds at most {DOCUMENTS_MAX} texts")
         vocabulary = self.dictionary
         lengths, flags = self._postings.add(
             first,
@@ -295,7 +280,7 @@ class KeywordIndex:
             vocabulary.word_flags,
             len(vocabulary.terms),
         )
-        self._packed.extend(self._pack(words, offsets))
+        self._packed.extend(pack_words(words, offsets))
         self._flags.extend(flags if own_flags is None else flags | own_flags)
         # Last: a reader's number of documents comes from here.
         self._lengths.extend(lengths)
@@ -307,9 +292,9 @@ class KeywordIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of postings, lengths and words, without the vocabulary."""
-        return int(self._postings.nbytes) + self._lengths.nbytes + self._flags.nbytes + self._packed.nbytes
+        return self._postings.nbytes + self._lengths.nbytes + self._flags.nbytes + self._packed.nbytes
 
-    def reader(self) -> Any:
+    def reader(self) -> NativeReader:
         """Return a snapshot of the postings; later additions are not visible in it."""
         return self._postings.reader()
 
@@ -367,15 +352,13 @@ class KeywordSnapshot:
         ShapeError, InvalidValue
         """
         flags = self._mask(mask)
-        found: npt.NDArray[np.int64] = self._reader.count(_numbers(terms, "terms"), flags)
-        return found
+        return self._reader.count(_numbers(terms, "terms"), flags)
 
     def documents(self, term: int, mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the documents in ``mask`` that contain a term, ascending."""
         flags = self._mask(mask)
         checks.whole(term, field="term", high=_NUMBER_MAX)
-        found: npt.NDArray[np.int64] = self._reader.documents(term, flags)
-        return found
+        return self._reader.documents(term, flags)
 
     def scores(
         self,
@@ -410,8 +393,7 @@ class KeywordSnapshot:
         first = _NOTHING if given is None else checks.view(given, checks.I64, 1, field="given")
         if len(first) > len(flags):
             raise InvalidValue(field="given", reason="exceeds the number of documents")
-        scores: WordScores = self._reader.scores(words, flags, keep, self.lengths, rule, boost, first)
-        return scores
+        return self._reader.scores(words, flags, keep, self.lengths, rule, boost, first)
 
     def phrase(self, parts: Sequence[int], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
         """Return how often the parts occur consecutively in each of ``documents``.
@@ -423,10 +405,7 @@ class KeywordSnapshot:
             raise InvalidValue(field="parts", reason=f"a phrase has 1 to {PHRASE_MAX} parts")
         numbers = checks.row_ids(documents, self.length, field="documents")
         packed = self._index.packed(numbers.tolist())
-        found: npt.NDArray[np.uint32] = self._reader.phrase(
-            packed, self._part_starts, self._part_ids, self._words, _numbers(parts, "parts")
-        )
-        return found
+        return self._reader.phrase(packed, self._part_starts, self._part_ids, self._words, _numbers(parts, "parts"))
 
     def words(self, documents: Sequence[int]) -> list[list[int]]:
         """Return the numbers of the words of some documents, in the order of their texts."""
@@ -453,7 +432,7 @@ def _numbers(values: Sequence[int] | npt.NDArray[np.int64], field: str) -> npt.N
 
 
 def _unpacked(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return the words and offsets that ``pack`` packed into bytes."""
+    """Return the words and offsets that ``pack_words`` packed into bytes."""
     data = np.frombuffer(b"".join(packed), np.uint8)
     edges = np.zeros(len(packed) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, packed), np.int64, len(packed)), out=edges[1:])
@@ -470,15 +449,13 @@ class _Scanner(threading.local):
     """A dictionary of one thread, for texts that are only cut into words."""
 
     module: Any = None
-    words: Words
+    words: NativeWords
     texts: list[bytes]
 
     def of(self, text: bytes) -> list[bytes]:
-        native = dispatch.native()
-        module = reference if native is None else native.lib
+        module = dispatch.native().lib
         if module is not self.module or len(self.texts) > _SCANNED:
-            self.words = reference.Words() if native is None else NativeWords()
-            self.texts, self.module = [], module
+            self.words, self.texts, self.module = NativeWords(), [], module
         numbers, _ = self.words.intern([text])
         words, texts = self.words, self.texts
         texts.extend(words.word(number) for number in range(len(texts), len(words)))

@@ -13,21 +13,14 @@ import numpy.typing as npt
 
 from caliber.kernels import dispatch
 from caliber.kernels.growing import Growing
-from caliber.kernels.keyword.reference import KeywordRule, NeighbourBoost, QueryWord, WordScores
-from caliber.model.errors import InternalError, InvalidValue
+from caliber.kernels.keyword.query import KeywordRule, NeighbourBoost, QueryWord, WordScores
+from caliber.model.errors import InvalidValue
 
 _NONE = 0xFFFFFFFF
 _SCRATCH_LEAST, _SCRATCH_KEPT = 4_096, 1 << 19
 """Documents, at 16 bytes each."""
 _SEGMENTS_MAX = 65_535
 """Addresses of postings have 32 bits."""
-
-
-def _native() -> dispatch.Native:
-    native = dispatch.native()
-    if native is None:
-        raise InternalError("an index made with the kernels was used without them")
-    return native
 
 
 class _Table(NamedTuple):
@@ -49,7 +42,7 @@ class NativeWords:
     def __init__(self, capacity: int = 1024) -> None:
         self._seed = secrets.randbits(64)
         arena, starts = np.empty(8 * capacity, np.uint8), np.zeros(capacity + 1, np.uint64)
-        self._table = self._made(_native(), arena, starts, np.zeros(4 * capacity, np.uint32), 0)
+        self._table = self._made(dispatch.native(), arena, starts, np.zeros(4 * capacity, np.uint32), 0)
 
     def __len__(self) -> int:
         return int(self._table.struct.count)
@@ -65,7 +58,7 @@ class NativeWords:
 
     def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """Return the words of each text as numbers; see ``Vocabulary.intern``."""
-        native = _native()
+        native = dispatch.native()
         count = len(texts)
         joined = b"".join(texts)
         offsets = np.zeros(count + 1, np.int64)
@@ -128,8 +121,8 @@ class NativeWords:
 
 
 def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> list[bytes]:
-    """Return the words of each span as bytes; see ``reference.pack``."""
-    native = _native()
+    """Return the words of each span as bytes: seven bits a byte, lowest first, the high bit set where more follow."""
+    native = dispatch.native()
     buffer = native.ffi.from_buffer
     count = len(offsets) - 1
     packed = np.empty(5 * len(words) + 5, np.uint8)
@@ -188,7 +181,7 @@ class NativePostings:
         terms: int,
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint8]]:
         """Add documents ``first``, ``first + 1``, …; return how many terms each holds, and its words' flags."""
-        native = _native()
+        native = dispatch.native()
         buffer = native.ffi.from_buffer
         for column in (self._first, self._chain, self._tail, self._left, self._level):
             column.reserve(terms)
@@ -251,7 +244,7 @@ class NativePostings:
 
     def reader(self) -> NativeReader:
         """Return the postings as they are now."""
-        native = _native()
+        native = dispatch.native()
         table = self._segment_table(native)
         terms = len(self._first.array)
         keep = (table, self._first.array, self._chain.array, self._tail.array, self._left.array, self._level.array)

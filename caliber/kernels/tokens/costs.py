@@ -1,4 +1,4 @@
-"""Generated tables of token cost by byte class and context, one per tokenizer vocabulary; see ``classes``.
+"""Generated tables of token cost by byte class and context, one per tokenizer vocabulary.
 
 Made by tools/fit_tokens.py --fit; not edited by hand.
 """

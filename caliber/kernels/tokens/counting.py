@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.digest import check_edges
-from caliber.kernels.tokens import reference
 from caliber.kernels.tokens.estimators import BytesEstimator, Estimator
 from caliber.kernels.tokens.graphemes import boundary_at_or_before
 from caliber.model.errors import DTypeError
@@ -194,10 +192,6 @@ def _rounded_up(lengths: npt.NDArray[np.int64], estimator: Estimator) -> npt.NDA
 def _of_bytes(size: int, offsets: npt.NDArray[Any], estimator: BytesEstimator) -> npt.NDArray[np.int64]:
     numerator, denominator = estimator.numerator, estimator.denominator
     native = dispatch.native()
-    if native is None:
-        check_edges(offsets, size)
-        lengths = np.diff(offsets.astype(np.int64)).tolist()
-        return np.array(reference.tokens_of_lengths(lengths, numerator, denominator), dtype=np.int64)
     out = np.empty(offsets.shape[0] - 1, dtype=np.int64)
     if offsets.dtype == checks.I32:
         call, kind = native.lib.cal_tokens_bytes_spans_i32, "int32_t[]"

@@ -20,9 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.digest import check_edges
-from caliber.kernels.tokens import reference
-from caliber.kernels.tokens.classes import UNITS_PER_TOKEN
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.tokens.tokenizer import TokenVocabulary, open_token_vocabulary
 from caliber.model.errors import DTypeError, InvalidValue
@@ -31,6 +28,8 @@ from caliber.model.lazy_dataclass import dataclass
 Lengths = npt.NDArray[np.int64]
 
 VOCABULARIES: Final = ("o200k_base", "cl100k_base")
+UNITS_PER_TOKEN: Final = 256
+"""Costs are 8-bit numbers in units of 1/256 token: a byte costs less than a token, as in any byte-level vocabulary."""
 _RATIO_LIMIT: Final = 2**31
 
 
@@ -164,7 +163,7 @@ class BytesEstimator(Estimator):
         return np.array(lengths, np.int64)
 
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
-        check_edges(offsets, data.shape[0])
+        _check_edges(offsets, data.shape[0])
         return np.asarray(np.diff(offsets.astype(np.int64)), dtype=np.int64)
 
     def fitting(self, data: bytes, length: int) -> int:
@@ -198,12 +197,6 @@ class CalibratedEstimator(Estimator):
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
         native = dispatch.native()
         out = np.empty(offsets.shape[0] - 1, np.int64)
-        if native is None:
-            check_edges(offsets, data.shape[0])
-            edges = offsets.tolist()
-            for at in range(out.shape[0]):
-                out[at] = reference.token_units(data[edges[at] : edges[at + 1]], costs_of(self.vocabulary))
-            return out
         lib, buffer = native.lib, native.ffi.from_buffer
         narrow = offsets.dtype == checks.I32
         call = lib.cal_tokens_calibrated_spans_i32 if narrow else lib.cal_tokens_calibrated_spans_i64
@@ -217,8 +210,6 @@ class CalibratedEstimator(Estimator):
     def fitting(self, data: bytes, length: int) -> int:
         native = dispatch.native()
         length = max(0, min(length, 2**62))
-        if native is None:
-            return reference.token_prefix(np.frombuffer(data, np.uint8), costs_of(self.vocabulary), length)
         out = native.ffi.new("size_t *")
         vocabulary = VOCABULARIES.index(self.vocabulary)
         raw = native.ffi.from_buffer("uint8_t[]", data)
@@ -262,7 +253,7 @@ class ExactEstimator(Estimator):
         return np.fromiter(map(count, texts), np.int64, len(texts))
 
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
-        check_edges(offsets, data.shape[0])
+        _check_edges(offsets, data.shape[0])
         raw, edges = data.tobytes(), offsets.tolist()
         count = self.counter.count
         spans = (raw[edges[at] : edges[at + 1]].decode("utf-8", "replace") for at in range(len(edges) - 1))
@@ -305,16 +296,18 @@ def open_estimator(
     raise InvalidValue(field="estimator", reason="must be bytes, calibrated or exact")
 
 
+def _check_edges(edges: npt.NDArray[Any], size: int) -> None:
+    """Refuse offsets that C refuses with CAL_E_OFFSETS. Raises: InvalidValue."""
+    wide = edges.astype(np.int64)
+    if wide.shape[0] > 1 and (wide[0] < 0 or wide[-1] > size or (np.diff(wide) < 0).any()):
+        raise InvalidValue(field="offsets", reason="offsets decrease, are negative or pass the end of the data")
+
+
 def _check_vocabulary(vocabulary: Any) -> None:
     if not isinstance(vocabulary, str):
         raise DTypeError(field="vocabulary", expected="str", got=type(vocabulary).__name__)
     if vocabulary not in VOCABULARIES:
         raise InvalidValue(field="vocabulary", reason=f"must be one of {', '.join(VOCABULARIES)}")
-
-
-@cache
-def costs_of(vocabulary: str) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(COSTS[vocabulary], np.uint8)
 
 
 @cache

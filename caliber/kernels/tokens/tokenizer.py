@@ -16,12 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.kernels.tokens.classes import LONGEST_TOKEN
 from caliber.model.errors import ExtraNotInstalled
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import read_bytes, refuse_in_use
 from caliber.model.process.interrupts import let_through
 
+LONGEST_TOKEN: Final = 128
+"""Bytes of the longest token of either vocabulary: no byte costs less than its share of one, in runs of spaces too."""
 TIKTOKEN_FILES: Final = {
     "o200k_base": (
         "fb374d419588a4632f3f557e76b4b70aebbca790",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors import scoring
 from caliber.kernels.vectors.scoring import Codes, Found, Segment, row_norms
 from caliber.model.errors import InvalidValue
 
@@ -253,8 +253,6 @@ class Snapshot:
         ids = checks.row_ids(ids, self.size)
         native = dispatch.native()
         query_norm = row_norms(query.reshape(1, -1), field="query")[0]
-        if native is None:
-            return reference.scores(self.rows(ids), query, metric=self._metric_code)
         out = np.empty(ids.shape[0], dtype=np.float32)
         buffer = native.ffi.from_buffer
         status = native.lib.cal_scores_f32(

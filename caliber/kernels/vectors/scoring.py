@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.vectors import reference
-from caliber.model.errors import InvalidValue, NonFiniteError
+from caliber.model.errors import InvalidValue
 
 CODE_STEP, CODE_SMALLEST, CODE_LARGEST = 64, 64, 1 << 16  # as in csrc/vectors/codes.h
 _KEPT_SCRATCH = 1 << 20
@@ -64,10 +63,6 @@ def row_norms(rows: npt.NDArray[np.float32], *, field: str) -> npt.NDArray[np.fl
     Raises:  NonFiniteError
     """
     native = dispatch.native()
-    if native is None:
-        if not np.isfinite(rows).all():
-            raise NonFiniteError(field=field)
-        return reference.norms(rows)
     out = np.empty(rows.shape[0], dtype=np.float64)
     buffer = native.ffi.from_buffer
     status = native.lib.cal_norms_f32(
@@ -94,8 +89,6 @@ def code_rows(rows: npt.NDArray[np.float32], norms: npt.NDArray[np.float64]) -> 
     if not stride:
         return None
     native = dispatch.native()
-    if native is None:
-        return Codes(*reference.code_rows(rows, norms, stride))
     made = Codes(
         np.empty((count, stride), np.uint8), np.empty(count, dtype=np.float32), np.empty(count, dtype=np.float32)
     )
@@ -183,12 +176,9 @@ def search(
 
     Raises:  NonFiniteError
     """
-    native = dispatch.native()
     k = asked.k
-    if native is None:
-        return _search_twin(segments, dimensions, metric, query, asked)
     ids, scores = np.empty(k, checks.I64), np.empty(k, checks.F32)
-    found = _search_native(native, segments, dimensions, metric, query, 1, asked, ids, scores, table)[0]
+    found = _search(segments, dimensions, metric, query, 1, asked, ids, scores, table)[0]
     if found == k:
         return ids, scores
     return ids[:found].copy(), scores[:found].copy()
@@ -206,15 +196,12 @@ def search_many(
 
     Raises:  NonFiniteError, InvalidValue
     """
-    native = dispatch.native()
-    if native is None:
-        return [_search_twin(segments, dimensions, metric, query, asked) for query in queries]
     out: list[Found] = []
     for start in range(0, queries.shape[0], _TOGETHER):
         some = queries[start : start + _TOGETHER]
         count = some.shape[0]
         ids, scores = np.empty((count, asked.k), checks.I64), np.empty((count, asked.k), checks.F32)
-        found = _search_native(native, segments, dimensions, metric, some, count, asked, ids, scores, table)
+        found = _search(segments, dimensions, metric, some, count, asked, ids, scores, table)
         out += [(ids[q, : found[q]].copy(), scores[q, : found[q]].copy()) for q in range(count)]
     return out
 
@@ -222,8 +209,7 @@ def search_many(
 _TOGETHER = 64  # their codes and heaps, about 10 KiB each, fit the second cache
 
 
-def _search_native(
-    native: dispatch.Native,
+def _search(
     segments: Sequence[Segment],
     dimensions: int,
     metric: int,
@@ -234,6 +220,7 @@ def _search_native(
     scores: npt.NDArray[np.float32],
     table: Any,
 ) -> Any:
+    native = dispatch.native()
     ffi, lib = native.ffi, native.lib
     buffer, null = ffi.from_buffer, ffi.NULL
     k, floor, mask, tie = asked
@@ -261,16 +248,3 @@ def _search_native(
     if status:
         dispatch.check(status, non_finite="query")
     return found
-
-
-def _search_twin(
-    segments: Sequence[Segment], dimensions: int, metric: int, query: npt.NDArray[np.float32], asked: Bounds
-) -> Found:
-    if not np.isfinite(query).all():
-        raise NonFiniteError(field="query")
-    rows = np.concatenate([np.empty((0, dimensions), np.float32), *(s.rows[: s.size] for s in segments)])
-    live = [np.ones(s.size, np.uint8) if s.live is None else s.live[: s.size] for s in segments]
-    keep = np.concatenate([np.empty(0, np.uint8), *live]).astype(np.bool_)
-    if asked.mask is not None:
-        keep &= asked.mask.astype(np.bool_)
-    return reference.topk(rows, query, asked.k, metric=metric, min_similarity=asked.floor, keep=keep, tie=asked.tie)

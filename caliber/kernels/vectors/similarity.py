@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
-from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors import scoring
 from caliber.kernels.vectors.matrix import METRIC_CODES, Metric
 from caliber.kernels.vectors.scoring import Segment, row_norms
 from caliber.model.errors import InvalidValue, ShapeError
@@ -67,8 +67,6 @@ def cosine_batch(rows: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]
     queries = checks.shaped(queries, checks.F32, (None, rows.shape[1]), field="queries")
     native = dispatch.native()
     norms, query_norms = row_norms(rows, field="rows"), row_norms(queries, field="queries")
-    if native is None:
-        return reference.cosine_batch(rows, queries)
     out = np.empty((queries.shape[0], rows.shape[0]), dtype=np.float32)
     buffer = native.ffi.from_buffer
     status = native.lib.cal_score_batch_f32(
@@ -101,8 +99,6 @@ def pairs_above(rows: npt.NDArray[np.float32], threshold: float, *, max_pairs: i
     native = dispatch.native()
     norms = row_norms(rows, field="rows")
     count = rows.shape[0]
-    if native is None:
-        return Pairs(*reference.pairs_above(rows, floor, max_pairs=limit))
     capacity = min(limit, count * (count - 1) // 2)
     try:
         left, right = np.empty(capacity, dtype=np.int64), np.empty(capacity, dtype=np.int64)

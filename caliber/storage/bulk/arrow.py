@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels.copy.reference import WIDTHS
-from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind
+from caliber.kernels.copy.columns import WIDTHS, CopyColumn, CopyField, CopyKind
 from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels.copy.rows import CopyColumn, CopyKind
+from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.rules import NotBefore

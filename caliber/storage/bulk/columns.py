@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind
+from caliber.kernels.copy.columns import CopyColumn, CopyField, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.bulk.arrow import KINDS, field_of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from caliber.kernels import uuid7_batch
-from caliber.kernels.copy.rows import CopyColumn
+from caliber.kernels.copy.columns import CopyColumn
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.lazy_dataclass import dataclass

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.kernels.copy.columns import CopyColumn, CopyKind
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import InvalidRow
 
 NUMBERS = {

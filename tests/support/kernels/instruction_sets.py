@@ -18,12 +18,11 @@ from support.kernels import arm64
 from caliber import kernels
 from caliber.kernels.dispatch import running
 
-LOCAL = [path for path in kernels.available_paths() if path != "off"]
+LOCAL = list(kernels.available_paths())
 if not proving():
     LOCAL = list(dict.fromkeys((LOCAL[0], kernels.active_path())))
 EMULATED = arm64.PATHS if proving() else []
 COMPILED = [*LOCAL, *EMULATED]
-EVERY = ["off", *COMPILED]
 # For kernels that are the same code on every path: one path of each machine; and with every path of this one.
 MACHINES = ["scalar", *EMULATED[:1]]
 PORTABLE = [*LOCAL, *MACHINES[1:]]
@@ -33,7 +32,7 @@ _EMULATED_SHARE = 5  # an emulator and a pipe are about that much slower
 
 @contextmanager
 def running_on(path: str) -> Iterator[None]:
-    """Run the whole process on one of ``EVERY`` for a while."""
+    """Run the whole process on one of ``COMPILED`` for a while."""
     if path.startswith(arm64.PREFIX):
         with running(arm64.kernels(path.removeprefix(arm64.PREFIX))):
             yield

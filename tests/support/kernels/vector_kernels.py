@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import dispatch
-from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors import scoring
 
 
 def row_sums(rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, metric: int) -> npt.NDArray[np.float64]:
@@ -15,8 +15,6 @@ def row_sums(rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, m
     Shapes:  rows f32[n, d]; query f32[d], both checked -> f64[n]
     """
     native = dispatch.native()
-    if native is None:
-        return reference.sums(rows, query, metric=metric)
     out = np.empty(rows.shape[0], dtype=np.float64)
     buffer = native.ffi.from_buffer
     status = native.lib.cal_sums_f32(
@@ -37,12 +35,11 @@ def score_bounds(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """Return the bounds of each score by its codes, and the rows that pass the filter at a threshold.
 
-    Needs the native module, codes, and a query that is not zero.
+    Needs codes, and a query that is not zero.
 
     Shapes:  query f32[d] -> lower f32[n], upper f32[n], passed bool[n]
     """
     native = dispatch.native()
-    assert native is not None
     assert segment.codes is not None
     lower, upper = np.empty(segment.size, dtype=np.float32), np.empty(segment.size, dtype=np.float32)
     passed = np.empty(segment.size, dtype=np.uint8)

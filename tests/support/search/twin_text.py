@@ -13,7 +13,8 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from caliber.kernels.keyword.reference import kind_of
+from support.kernels.twins.keyword import kind_of
+
 from caliber.text.dates import DateReader, Moment, all_days_said
 
 WORD_BYTES = 256

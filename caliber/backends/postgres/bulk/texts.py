@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from caliber.backends.postgres.connecting.wire import ESCAPE, from_jsonb, json_text
-from caliber.kernels.copy.rows import CopyColumn, CopyKind
+from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.schema.relation import Column
 from caliber.storage.bulk.columns import rewritten
 

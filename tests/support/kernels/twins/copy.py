@@ -1,65 +1,25 @@
-"""Reference implementation in Python of the binary COPY kernels, and their data types.
-
-Written from PostgreSQL's documentation, to be read: row by row, value by value. See ``caliber.kernels.copy.rows``.
-
-Source: design section 6; csrc/include/caliber.h.
-"""
+"""The binary COPY kernels in Python, written from PostgreSQL's documentation: row by row, value by value."""
 
 from __future__ import annotations
 
-import dataclasses
 import struct
-from collections.abc import Iterator, Sequence
-from enum import IntEnum
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from caliber.model.lazy_dataclass import dataclass
+from caliber.kernels.copy.columns import ARRAYS, REASONS, WIDTHS, CopyColumn, CopyField, CopyKind
+from caliber.kernels.copy.rows import Decoded, Encoded
+from caliber.model.errors import InvalidRow
 
-U8s = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int32] | npt.NDArray[np.int64]
-
+MISSING, UTF8, NUL, RANGE, SIZE, DIMENSIONS, NON_FINITE, SPAN, ITEM, FIELDS, LENGTH, ARRAY, VERSION = REASONS
 FIELD_MAX = 2**30 - 1
 DIMENSIONS_MAX = 16_000
 EPOCH_US = 946_684_800_000_000
 OLDEST_US = -211_813_488_000_000_000
-_TRAILER = 0xFFFF
-_TEXT_OID, _UUID_OID = 25, 2950
-
-
-class CopyKind(IntEnum):
-    """The kind of a field in a COPY tuple, and its Arrow type."""
-
-    BOOL = 0
-    INT2 = 1
-    INT4 = 2
-    INT8 = 3
-    FLOAT4 = 4
-    FLOAT8 = 5
-    UUID = 6
-    INSTANT = 7
-    BYTES = 8
-    TEXT = 9
-    JSONB = 10
-    TEXT_ARRAY = 11
-    UUID_ARRAY = 12
-    VECTOR = 13
-    HALFVEC = 14
-
-
-WIDTHS = {
-    CopyKind.INT2: 2,
-    CopyKind.INT4: 4,
-    CopyKind.INT8: 8,
-    CopyKind.FLOAT4: 4,
-    CopyKind.FLOAT8: 8,
-    CopyKind.UUID: 16,
-    CopyKind.INSTANT: 8,
-}
-"""Bytes of a value where they are fixed, in Arrow and in a field alike."""
-
+_TRAILER = b"\xff\xff"
+_OIDS = {CopyKind.TEXT_ARRAY: 25, CopyKind.UUID_ARRAY: 2950}
 _NUMBERS = {
     CopyKind.INT2: "h",
     CopyKind.INT4: "i",
@@ -67,92 +27,18 @@ _NUMBERS = {
     CopyKind.FLOAT4: "I",  # bits: a NaN keeps its payload
     CopyKind.FLOAT8: "Q",
 }
-ARRAYS = (CopyKind.TEXT_ARRAY, CopyKind.UUID_ARRAY)
-VECTORS = (CopyKind.VECTOR, CopyKind.HALFVEC)
-
-REASONS = {
-    1: "a value is required",
-    2: "the text is not UTF-8",
-    3: "the text contains NUL, which PostgreSQL cannot store",
-    4: "outside what the type holds",
-    5: "longer than a value can be (1 GiB)",
-    6: "not the number of dimensions it must have",
-    7: "contains NaN or infinity",
-    8: "the offsets of the column decrease, are negative or pass its end",
-    9: "an element of an array is missing",
-    10: "another number of fields than there are columns",
-    11: "the bytes are too few or too many for the type",
-    12: "not a list of the type of the column",
-    13: "a form of the value that is not known",
-}
-MISSING, UTF8, NUL, RANGE, SIZE, DIMENSIONS, NON_FINITE, SPAN, ITEM, FIELDS, LENGTH, ARRAY, VERSION = range(1, 14)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyField:
-    """A column: ``dimensions`` of its vectors, 0 for any."""
-
-    name: str
-    kind: CopyKind
-    dimensions: int = 0
-    nullable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class CopyColumn:
-    """One column as Arrow's buffers, which are not copied.
-
-    ``first`` is the bit of row 0 in ``validity``, and in ``values`` of a BOOL. Values are spans between ``offsets``,
-    counted in elements (bytes, f32, uuids, items), or of ``width`` elements each. ``items`` are the spans of texts of a
-    TEXT_ARRAY, ``item_first`` the bit of item 0.
-    """
-
-    field: CopyField
-    values: U8s
-    offsets: Offsets | None = None
-    width: int = 0
-    validity: U8s | None = None
-    first: int = 0
-    items: Offsets | None = None
-    item_count: int = 0
-    item_validity: U8s | None = None
-    item_first: int = 0
-    missing: int = 0
-    keep: Any = dataclasses.field(default=None, repr=False, compare=False)
-    """The owner of the buffers' memory."""
-
-
-class Encoded(NamedTuple):
-    """The result of an encoding: rows and bytes written, and the bytes that the next row needs (0: there is none)."""
-
-    rows: int
-    size: int
-    needed: int
-
-
-class Scanned(NamedTuple):
-    """The totals of the whole tuples in some bytes: bytes of values and items, by column."""
-
-    rows: int
-    consumed: int
-    ended: bool
-    sizes: tuple[tuple[int, int], ...]
-
-
-class CopyFaultError(Exception):
-    """A value or byte that may not be: row, column and one of ``REASONS``."""
-
-    def __init__(self, row: int, column: int, reason: int) -> None:
-        super().__init__(row, column, reason)
-        self.row, self.column, self.reason = row, column, reason
+_VECTORS = (CopyKind.VECTOR, CopyKind.HALFVEC)
 
 
 class _Bad(Exception):
     def __init__(self, reason: int) -> None:
         self.reason = reason
 
+    def named(self, row: int, field: CopyField) -> InvalidRow:
+        return InvalidRow(row=row, field=field.name, reason=REASONS[self.reason])
 
-def _bit(bits: U8s, at: int) -> bool:
+
+def _bit(bits: npt.NDArray[np.uint8], at: int) -> bool:
     return bool(bits[at // 8] >> (at % 8) & 1)
 
 
@@ -246,11 +132,11 @@ def _encode_value(column: CopyColumn, row: int) -> bytes | None:
                 raise _Bad(RANGE)
             return struct.pack(">q", since_2000)
         return raw if kind is CopyKind.UUID else _turned(raw, kind, ">")
-    if kind in VECTORS:
+    if kind in _VECTORS:
         return _encode_vector(column, row)
     if kind in ARRAYS:
         elements = list(_elements_of(column, row))
-        out = struct.pack(">iii", bool(elements), 0, _TEXT_OID if kind is CopyKind.TEXT_ARRAY else _UUID_OID)
+        out = struct.pack(">iii", bool(elements), 0, _OIDS[kind])
         if elements:
             out += struct.pack(">ii", len(elements), 1)
         out += b"".join(struct.pack(">i", len(element)) + element for element in elements)
@@ -267,33 +153,31 @@ def _encode_value(column: CopyColumn, row: int) -> bytes | None:
 
 
 def encode(columns: Sequence[CopyColumn], start: int, rows: int, capacity: int) -> tuple[Encoded, bytes]:
-    """Return the tuples of rows [start, rows), as many whole ones as fit.
-
-    Raises:  CopyFaultError
-    """
-    out = bytearray()
+    """Return the tuples of rows [start, rows), as many whole ones as fit. Raises: InvalidRow."""
+    out = b""
     for row in range(start, rows):
-        tuple_ = bytearray(struct.pack(">H", len(columns)))
-        for at, column in enumerate(columns):
+        made = struct.pack(">H", len(columns))
+        for column in columns:
             try:
                 value = _encode_value(column, row)
             except _Bad as bad:
-                raise CopyFaultError(row, at, bad.reason) from None
-            tuple_ += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
-        if len(out) + len(tuple_) > capacity:
-            return Encoded(row - start, len(out), len(tuple_)), bytes(out)
-        out += tuple_
-    return Encoded(rows - start, len(out), 0), bytes(out)
+                raise bad.named(row, column.field) from None
+            made += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
+        if len(out) + len(made) > capacity:
+            return Encoded(row - start, len(out), len(made)), out
+        out += made
+    return Encoded(rows - start, len(out), 0), out
 
 
 # --- decoding ----------------------------------------------------------------------------------
 
 
-def _split_array(raw: bytes, *, text: bool) -> list[bytes]:
+def _split_array(raw: bytes, kind: CopyKind) -> list[bytes]:
+    text = kind is CopyKind.TEXT_ARRAY
     if len(raw) < 12:
         raise _Bad(LENGTH)
     dimensions, flags, oid = struct.unpack_from(">III", raw)
-    if dimensions > 1 or flags > 1 or oid != (_TEXT_OID if text else _UUID_OID):
+    if dimensions > 1 or flags > 1 or oid != _OIDS[kind]:
         raise _Bad(ARRAY)
     if dimensions == 0:
         if len(raw) != 12:
@@ -355,8 +239,8 @@ def _decode_value(raw: bytes, column: CopyField) -> Any:
             return struct.pack("=q", since_2000 + EPOCH_US)
         return raw if kind is CopyKind.UUID else _turned(raw, kind, "=")
     if kind in ARRAYS:
-        return _split_array(raw, text=kind is CopyKind.TEXT_ARRAY)
-    if kind in VECTORS:
+        return _split_array(raw, kind)
+    if kind in _VECTORS:
         return _decode_vector(raw, column)
     if kind is CopyKind.JSONB:
         if not raw:
@@ -367,92 +251,77 @@ def _decode_value(raw: bytes, column: CopyField) -> Any:
     return raw if kind is CopyKind.BYTES else _check_text(raw)
 
 
-def _raw_fields(data: bytes, at: int, columns: int, row: int) -> tuple[list[bytes | None], int] | None:
-    """Return the fields of the tuple at ``at`` and where it ends, or None if it is not there to its end."""
-    fields: list[bytes | None] = []
-    at += 2
-    for column in range(columns):
+def decode(data: bytes, fields: Sequence[CopyField], rows_max: int) -> Decoded:
+    """Return the whole tuples at the beginning of ``data`` as columns. Raises: InvalidRow."""
+    rows: list[list[Any]] = []
+    at, ended = 0, False
+    while len(data) - at >= 2 and not ended:
+        if data[at : at + 2] == _TRAILER:
+            at, ended = at + 2, True
+        elif len(rows) == rows_max:
+            break
+        elif struct.unpack_from(">H", data, at) != (len(fields),):
+            raise InvalidRow(row=len(rows), field=fields[0].name if fields else "", reason=REASONS[FIELDS])
+        else:
+            found = _raw_fields(data, at + 2, fields, len(rows))
+            if found is None:  # not there to its end
+                break
+            raw, at = found
+            rows.append([_named_value(*pair, len(rows)) for pair in zip(raw, fields, strict=True)])
+    by_column = zip(*rows, strict=True) if rows else ([] for _ in fields)
+    columns = [_column_of(field, list(values)) for field, values in zip(fields, by_column, strict=True)]
+    return Decoded(len(rows), at, ended, columns)
+
+
+def _raw_fields(data: bytes, at: int, fields: Sequence[CopyField], row: int) -> tuple[list[bytes | None], int] | None:
+    """Return the fields of a tuple and where it ends, or None if it is not there to its end."""
+    out: list[bytes | None] = []
+    for field in fields:
         if len(data) - at < 4:
             return None
         (length,) = struct.unpack_from(">I", data, at)
+        at += 4
         if length == 0xFFFFFFFF:
-            fields.append(None)
-            at += 4
+            out.append(None)
             continue
         if length > FIELD_MAX:
-            raise CopyFaultError(row, column, LENGTH)
-        if len(data) - at - 4 < length:
+            raise _Bad(LENGTH).named(row, field)
+        if len(data) - at < length:
             return None
-        fields.append(data[at + 4 : at + 4 + length])
-        at += 4 + length
-    return fields, at
+        out.append(data[at : at + length])
+        at += length
+    return out, at
 
 
-def scan(data: bytes, columns: Sequence[CopyField], rows_max: int) -> tuple[Scanned, list[list[Any]]]:
-    """Return the totals of the whole tuples in ``data``, and their values by row.
-
-    Raises:  CopyFaultError
-    """
-    at = 0
-    rows: list[list[Any]] = []
-    sizes = [[0, 0] for _ in columns]
-    ended = False
-    while len(data) - at >= 2:
-        (fields,) = struct.unpack_from(">H", data, at)
-        if fields == _TRAILER:
-            ended = True
-            at += 2
-            break
-        if len(rows) == rows_max:
-            break
-        if fields != len(columns):
-            raise CopyFaultError(len(rows), 0, FIELDS)
-        found = _raw_fields(data, at, fields, len(rows))
-        if found is None:
-            break
-        values: list[Any] = []
-        for number, (column, raw) in enumerate(zip(columns, found[0], strict=True)):
-            try:
-                value = None if raw is None else _decode_value(raw, column)
-            except _Bad as bad:
-                raise CopyFaultError(len(rows), number, bad.reason) from None
-            values.append(value)
-            if isinstance(value, list):
-                sizes[number][0] += sum(map(len, value))
-                sizes[number][1] += len(value)
-            elif value is not None and column.kind not in WIDTHS and column.kind is not CopyKind.BOOL:
-                sizes[number][0] += len(value)
-        rows.append(values)
-        at = found[1]
-    return Scanned(len(rows), at, ended, tuple((size, items) for size, items in sizes)), rows
+def _named_value(raw: bytes | None, field: CopyField, row: int) -> Any:
+    try:
+        return None if raw is None else _decode_value(raw, field)
+    except _Bad as bad:
+        raise bad.named(row, field) from None
 
 
-def column_of(column: CopyField, values: Sequence[Any]) -> CopyColumn:
+def _column_of(field: CopyField, values: Sequence[Any]) -> CopyColumn:
     """Return decoded values as Arrow's buffers."""
+    kind = field.kind
     present = np.array([value is not None for value in values], np.bool_)
-    validity = np.packbits(present, bitorder="little")
-    missing = int(len(values) - present.sum())
-    kind = column.kind
+    some: dict[str, Any] = {"validity": _bits(present), "missing": int(len(values) - present.sum())}
     if kind is CopyKind.BOOL:
-        bits = np.packbits(np.array([bool(value) for value in values], np.bool_), bitorder="little")
-        return CopyColumn(column, bits, validity=validity, missing=missing)
+        return CopyColumn(field, _bits(np.array([bool(value) for value in values], np.bool_)), **some)
     if kind in WIDTHS:
-        raw = b"".join(bytes(WIDTHS[kind]) if value is None else value for value in values)
-        return CopyColumn(column, np.frombuffer(raw, np.uint8), width=WIDTHS[kind], validity=validity, missing=missing)
-    unit = 4 if kind in VECTORS else 1
-    lengths = [0 if value is None else len(value) // unit for value in values]
-    offsets = np.cumsum([0, *lengths], dtype=np.int32)
+        width = WIDTHS[kind]
+        return CopyColumn(field, _bytes(value or bytes(width) for value in values), width=width, **some)
+    unit = 4 if kind in _VECTORS else 1
+    some["offsets"] = np.cumsum([0, *(len(value or ()) // unit for value in values)], dtype=np.int32)
     if kind not in ARRAYS:
-        raw = b"".join(value or b"" for value in values)
-        return CopyColumn(column, np.frombuffer(raw, np.uint8), offsets=offsets, validity=validity, missing=missing)
+        return CopyColumn(field, _bytes(value or b"" for value in values), **some)
     elements = [element for value in values for element in value or ()]
     items = np.cumsum([0, *map(len, elements)], dtype=np.int32) if kind is CopyKind.TEXT_ARRAY else None
-    return CopyColumn(
-        column,
-        np.frombuffer(b"".join(elements), np.uint8),
-        offsets=offsets,
-        validity=validity,
-        items=items,
-        item_count=len(elements),
-        missing=missing,
-    )
+    return CopyColumn(field, _bytes(elements), items=items, item_count=len(elements), **some)
+
+
+def _bits(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    return np.packbits(flags, bitorder="little")
+
+
+def _bytes(values: Iterable[bytes]) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(b"".join(values), np.uint8)

@@ -1,20 +1,18 @@
 """Byte classes and contexts of the calibrated token estimator (a lookup-table model of token cost per byte).
 
 The cost of a byte depends on its class and its context. Contexts know the byte before and how long its run is, up to 16
-bytes back, so a text can be measured from anywhere after reading 32 bytes. The costs are in ``costs``, fitted by
-tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
+bytes back, so a text can be measured from anywhere after reading 32 bytes. ``fit_tokens`` fits the costs with
+``token_keys``, and writes these tables for C (csrc/tokens/tables.c); tests compare the C code with ``token_keys``.
 
 Source: docs/tokens.md.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-UNITS_PER_TOKEN: Final = 256
-"""Costs are 8-bit numbers in units of 1/256 token: a byte costs less than a token, as in any byte-level vocabulary."""
-LONGEST_TOKEN: Final = 128
-"""Bytes of the longest token of either vocabulary: no byte costs less than its share of one, in runs of spaces too."""
+import numpy as np
+import numpy.typing as npt
 
 # Classes of ASCII bytes. REPEAT replaces the class of a space or sign after the same byte; HIGH is all from 0x80.
 (
@@ -100,3 +98,56 @@ WARM_UP: Final = 32
 LEAD_AT: Final = 16 * 16
 CONTINUATION_AT: Final = LEAD_AT + 16 * LEAD_CONTEXTS
 COSTS: Final = CONTINUATION_AT + 16 * 16
+
+
+def token_keys(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Return the place in a table of costs of each byte of a text.
+
+    Shapes:  text uint8[s] -> int64[s]
+    """
+    high = text >= 0x80
+    kind = _of(CLASSES, text)
+    ascii_class = np.where(high, HIGH, kind)
+
+    group = _of(GROUP, ascii_class)
+    context = _of(NEXT, ascii_class) + np.where(group == _before(group), _of(AGAIN, ascii_class), 0)
+    letters = _run_lengths(_of(LETTER, ascii_class) == 1)
+    for length in LETTER_RUNS:
+        context += (_of(LOWER, ascii_class) == 1) & (letters >= length)
+    repeats = (_of(REPEATS, ascii_class) == 1) & (text == _before(text))
+    current = np.where(repeats, REPEAT, ascii_class)
+
+    high_context = _of(NEXT_HIGH, ascii_class)
+    highs = _run_lengths(high)
+    for length in HIGH_RUNS:
+        high_context = high_context + (highs >= length)
+
+    lead = text >= LEAD_FROM
+    third = np.where(_before(text, 2) >= FOUR_FROM, FOURTH, THIRD)
+    inside = np.where(_before(lead), _before(kind), third)
+    return np.where(
+        lead,
+        LEAD_AT + 16 * _before(high_context) + kind,
+        np.where(high, CONTINUATION_AT + 16 * inside + kind, 16 * _before(context) + current),
+    )
+
+
+def token_units(text: npt.NDArray[np.uint8], costs: npt.NDArray[np.uint8]) -> int:
+    """Return the cost of a text, in 1/256 tokens. Shapes: text uint8[s]; costs uint8[COSTS]."""
+    return int(costs[token_keys(text)].sum(dtype=np.int64))
+
+
+def _of(table: bytes, at: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    return np.frombuffer(table, np.uint8).astype(np.int64)[at]
+
+
+def _run_lengths(member: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the length of the run that ends at each byte; 0 where none does."""
+    place = np.arange(member.shape[0])
+    outside = np.maximum.accumulate(np.where(member, -1, place)) if len(place) else place
+    return np.where(member, place - outside, 0)
+
+
+def _before(values: npt.NDArray[Any], distance: int = 1) -> npt.NDArray[Any]:
+    """Return the value the given number of places earlier; 0 before the beginning."""
+    return np.concatenate((np.zeros(distance, values.dtype), values))[: values.shape[0]]

@@ -1,8 +1,4 @@
-"""Reference implementation in NumPy of the vector kernels: scores, top-k rows, near-duplicate pairs.
-
-Written to be read; the tests compare the C code with it, bit for bit, and it runs under ``CALIBER_NATIVE=off``.
-Arguments must have been checked already.
-"""
+"""The vector kernels in NumPy: scores, codes, top-k rows, near-duplicate pairs."""
 
 from __future__ import annotations
 
@@ -119,48 +115,20 @@ def topk(
     query: F32s,
     k: int,
     *,
-    metric: int,
-    min_similarity: float,
-    keep: npt.NDArray[np.bool_],
-    tie: U64s | None,
+    metric: int = COSINE,
+    min_similarity: float = -np.inf,
+    keep: npt.NDArray[np.bool_] | None = None,
+    tie: U64s | None = None,
 ) -> tuple[I64s, F32s]:
     """The best k rows in canonical order.
 
     Shapes:  rows f32[n, d]; query f32[d]; keep bool[n]; tie u64[n, 2] -> int64[m], f32[m]
     """
     every = scores(rows, query, metric=metric)
-    ids = np.flatnonzero(keep & (every >= np.float32(min_similarity))).astype(np.int64)
+    reached = every >= np.float32(min_similarity)
+    ids = np.flatnonzero(reached if keep is None else reached & keep)
     best = ids[canonical_order(every[ids], ids, tie)[:k]]
     return best, every[best]
-
-
-def cosine_topk(
-    rows: F32s,
-    query: F32s,
-    k: int,
-    *,
-    min_similarity: float | None = None,
-    mask: npt.NDArray[Any] | None = None,
-    tie: U64s | None = None,
-) -> tuple[I64s, F32s]:
-    """The best k rows by cosine in canonical order.
-
-    Shapes:  rows f32[n, d]; query f32[d]; mask bool or uint8[n]; tie u64[n, 2] -> int64[m], f32[m]
-    """
-    keep = np.ones(rows.shape[0], dtype=np.bool_) if mask is None else mask.astype(np.bool_)
-    floor = -np.inf if min_similarity is None else min_similarity
-    return topk(rows, query, k, metric=COSINE, min_similarity=floor, keep=keep, tie=tie)
-
-
-def cosine_batch(rows: F32s, queries: F32s) -> F32s:
-    """Cosine of every row with every query.
-
-    Shapes:  rows f32[n, d]; queries f32[q, d] -> f32[q, n]
-    """
-    out = np.empty((queries.shape[0], rows.shape[0]), dtype=np.float32)
-    for number, query in enumerate(queries):
-        out[number] = scores(rows, query, metric=COSINE)
-    return out
 
 
 def pairs_above(rows: F32s, threshold: float, *, max_pairs: int) -> tuple[I64s, F32s, bool]:
