@@ -309,10 +309,10 @@ def test_uuid7_that_a_fork_interrupts_shares_no_randomness(
     def forking(size: int) -> bytes:
         nonlocal reads, made_before, child
         entropy = urandom(size)
-        if reads == at:
+        reads += 1  # before the fork, as its hooks may read too
+        if reads == at + 1:
             made_before = len(made)
             child = os.fork()
-        reads += 1
         return entropy
 
     monkeypatch.setattr(os, "urandom", forking)
