@@ -22,7 +22,7 @@ from retrieval.conversations import BadData, Conversation, load_all, without_nam
 from retrieval.measures import DEPTH, MEASURES, RECALL_10, measure
 from retrieval.unanswerable import EVERYDAY, GIBBERISH, TALK
 
-OFF: Mapping[str, Any] = {"search.floor.words": 0.0, "search.floor.words_alone": 0.0}
+OFF: Mapping[str, Any] = {"search.floor.words": 0.0}
 CHATTER = (1, 2)
 """Turns of other conversations before a question, which make a long message of it."""
 WIDE = 200

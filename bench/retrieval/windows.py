@@ -15,6 +15,7 @@ from typing import Any, Final
 from caliber import Caliber, EntityRef
 from caliber.cli.evaluating.evidence import Held, Wanted, token_counter, windows_of
 from caliber.cli.evaluating.windows import BUDGETS
+from caliber.model.search import LIMIT_MAX
 from retrieval.asking import INITIATOR, Stores
 from retrieval.conversations import Question, Remembered, Turn
 
@@ -92,7 +93,7 @@ class ConversationWindows:
 
     def _found(self, question: str) -> list[Turn]:
         """Return the turns that search finds, while the question is no turn itself."""
-        limit = self._memory.config.search.limit_max
+        limit = LIMIT_MAX
         hits = self._memory.search(question, kinds=("turn",), limit=limit).hits
         return [self._turns[self._remembered.names[str(hit.id)]] for hit in hits]
 

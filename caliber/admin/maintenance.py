@@ -18,6 +18,8 @@ from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 PAGE: Final = 500
+CHANGES_KEEP_ROWS: Final = 100_000
+"""Newest change records, kept whatever their age."""
 _JOB_HISTORY_US: Final = 7 * 86_400 * 1_000_000
 """Time that ended jobs are kept."""
 """The most ended records that one transaction deletes."""
@@ -60,7 +62,7 @@ def maintain(engine: Engine) -> dict[str, int]:
             out["abandoned_jobs"] = uow.execute("job.prune_abandoned", events, jobs.kinds)
         changes = before(retention.changes_ms)
         if changes is not None:
-            out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)
+            out["changes"] = uow.execute("change.prune", changes, CHANGES_KEEP_ROWS)
         # Another process may still have a window in its queue that used content replaced meanwhile.
         behind = engine.config.write_behind
         queued = behind.flush_interval_ms + behind.shutdown_ms
@@ -77,7 +79,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     engine.behind.flush()
     removed = engine.write(work)
     removed["locks"] = reap(engine.write)
-    removed |= _prune_ended(engine, retention.ended_ms)
+    removed |= _prune_ended(engine, retention.windows_ms)
     removed["memories"] = 0
     retaining = Retaining(engine)
     if retaining.sweeps:

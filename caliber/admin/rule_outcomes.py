@@ -65,7 +65,6 @@ def plan_rules(
         resident = config.resident
         memory = ResidentMemory(
             store,
-            segment_rows=resident.segment_rows,
             resident_bytes=resident.resident_bytes,
             evaluator=open_evaluator(resident.evaluator, config.cache_path),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from caliber.access.identities import require_registered, requires_registration
 from caliber.agents.acting import agent_named, registered, require_active
@@ -46,6 +46,10 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 T = TypeVar("T")
 _SHORTEST_S = 0.001
 LIST_MAX = 1_000
+PLACE_MS: Final = 5_000
+"""Time after which a request that waits loses its place, as its process died; a process that runs renews it."""
+POLL_MS: Final = 50
+"""Interval of looks for other processes' commits, where the database does not notify of them."""
 """The most locks, or requests, that a list holds unless its caller asks for more."""
 
 
@@ -152,7 +156,7 @@ class LockService:
             holder=self._holder(holder, "acquire", resource),
             mode=arguments.as_enum(mode, LockMode, "mode"),
             lease_ms=self._lease_ms(lease_ms),
-            place_ms=self._engine.config.agents.lock_place_ms,
+            place_ms=PLACE_MS,
             waiter_id=LockWaiterId(uuid7()) if wait_s else None,
         )
         return Acquiring(self, request, wait_s, wake)
@@ -342,9 +346,7 @@ class Acquiring:
         self._until_s = self._began_s + wait_s
         self._waiter: CommitWaiter | None = None
         if wait_s:
-            self._waiter = CommitWaiter(
-                lock_queue.keys(request.resource), wake, self._engine.config.agents.lock_poll_ms
-            )
+            self._waiter = CommitWaiter(lock_queue.keys(request.resource), wake, POLL_MS)
         self._blocked: Blocked | None = None
         self._again_s = 0.0
         self._queued = False
@@ -377,8 +379,8 @@ class Acquiring:
         return None
 
     def _contend(self, blocked: Blocked, *, refused: bool = False) -> None:
-        """Record contention, once a call: a refusal, or a wait longer than ``agents.conflicts.contention_ms``."""
-        longest_ms = self._engine.config.agents.conflicts.contention_ms
+        """Record contention, once a call: a refusal, or a wait longer than ``agents.contention_ms``."""
+        longest_ms = self._engine.config.agents.contention_ms
         if longest_ms is None or self._contended:
             return
         if refused or time.monotonic() - self._began_s >= longest_ms / 1_000:

@@ -14,6 +14,7 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import AgentRole
 from caliber.model.knowledge import Note, NoteType
+from caliber.model.search import DEFAULT_LIMIT
 from caliber.model.windows import SearchResult
 from caliber.schema.relations import NOTE
 from caliber.search.ranking.roles import RoleScoring
@@ -52,7 +53,7 @@ class AgentMemoryView:
         """
         config = self._engine.config
         scoring = config.access.views.scoring
-        count = config.search.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
+        count = DEFAULT_LIMIT if limit is None else arguments.as_whole(limit, "limit", 1)
         by_role = RoleScoring(self._role, _TYPE, self._types, count)
         return self._searching.search_many(
             [arguments.as_text(query, "query", allow_empty=True)],

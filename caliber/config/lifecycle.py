@@ -17,24 +17,15 @@ class CloseConfig(Section):
     on_llm_failure: Literal["fail", "close_without_summary"] = knob(
         "Reaction when summarizing or embedding fails after its retries.", "C-215"
     )
-    summary_max_tokens: Int = knob("Longest summary of a scope.", "ours", unit="tokens", ge=1)
 
 
 class SummariesConfig(Section):
     """Summaries of blocks of turns of open scopes; windows show them instead of turns that they leave out."""
 
     turns: Literal["behind", "off"] = knob(
-        "Summarize each completed block of turns in the background, by summarization_provider; without a"
-        " provider there are no summaries.",
+        "Summarize each completed block of assembly.evict_block_turns turns in the background, by"
+        " summarization_provider; without a provider there are no summaries.",
         "design",
-    )
-    block_turns: Int = knob(
-        "Turns in a block; turns 0 to n - 1 of a trajectory are the first one. Set it to"
-        " assembly.evict_block_turns: then the blocks that leave a window have summaries.",
-        "ours",
-        unit="turns",
-        ge=1,
-        le=65_536,
     )
     max_tokens: Int = knob("Longest summary of a block.", "ours", unit="tokens", ge=1)
 
@@ -43,7 +34,6 @@ class PolicyEngineConfig(Section):
     """Execution of policies."""
 
     on_error: Literal["abort", "continue"] = knob("If an action fails: stop, or go on to the next.", "C-229")
-    time_zone: TimeZone = knob("Time zone of schedules, such as Europe/Berlin.", "C-148", source_value="UTC")
 
 
 class JobsConfig(Section):

@@ -93,12 +93,6 @@ class GroundingConfig(Section):
         source_value=2_592_000_000,
         gt=0,
     )
-    verifier_timeout_ms: Duration = knob(
-        "Longest time that one call asks a language model about contradictions; rules need none.",
-        "C-260",
-        unit="ms",
-        gt=0,
-    )
     conflict_resolution: ConflictResolution = knob(
         "Choice between two contradicting records; manual: a person decides.",
         "C-286, C-257",

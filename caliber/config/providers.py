@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Option, Real, Section, knob
+from caliber.config.knobs import Duration, FrozenMap, Int, Name, Option, Real, Section, knob
 from caliber.config.secret import SecretRef, has_credentials, is_reference, is_secret_name, readable
 from caliber.model.embedding import DistanceMetric, EmbedMode, VectorIndexType
 
@@ -69,15 +69,14 @@ class ChatConfig(Section):
         ge=64,
     )
     max_output_tokens: Int = knob("Longest answer the model may give.", "ours", unit="tokens", ge=16)
-    retry_invalid: Flag = knob("Ask again after an answer that cannot be used.", "ours")
     prompts: Name = knob("Instructions to the model: builtin, or a folder with a file for each call.", "ours")
     temperature: Annotated[Real, Field(ge=0)] | Literal["unsent"] = knob(
         "Sampling temperature, 0 or more; not sent to models that do not accept it.", "ours"
     )
 
 
-class ProviderConfig(Section):
-    """A provider of embeddings; ``caliber.llm`` defines the kinds."""
+class ServiceConfig(Section):
+    """A provider; ``caliber.llm`` defines the kinds."""
 
     provider_type: Name = knob(
         "Kind of provider. On this machine static, minilm and hash embed, extractive summarizes; over HTTP openai, "
@@ -88,7 +87,6 @@ class ProviderConfig(Section):
     endpoint: Annotated[Name, AfterValidator(_endpoint)] | None = knob(
         "Address of the service.", "C-104", optional=True
     )
-    dimensions: Int | None = knob("Length of the provider's vectors.", "C-104", optional=True, ge=1, le=16_384)
     api_key: SecretRef | None = knob(
         "Variable that holds the API key, as env:NAME; never the key itself.", "C-105", optional=True
     )
@@ -98,7 +96,13 @@ class ProviderConfig(Section):
     http: HttpConfig | None = knob("Requests to the service; for providers over HTTP.", "ours", optional=True)
 
 
-class SummarizerConfig(ProviderConfig):
+class ProviderConfig(ServiceConfig):
+    """A provider of embeddings."""
+
+    dimensions: Int | None = knob("Length of the provider's vectors.", "C-104", optional=True, ge=1, le=16_384)
+
+
+class SummarizerConfig(ServiceConfig):
     """A provider of summaries: it may be a language model."""
 
     chat: ChatConfig | None = knob("Input and parameters of a language model.", "ours", optional=True)
@@ -112,12 +116,6 @@ class RetryConfig(Section):
     max_backoff: Duration = knob("Longest wait, at least initial_backoff.", "C-109", unit="ms", gt=0)
     backoff_multiplier: Real = knob("Growth of the wait from one attempt to the next.", "C-110", gt=1)
     jitter: Real = knob("Random part of each wait.", "C-111", ge=0, le=1)
-    max_retry_after: Duration = knob(
-        "Longest wait that a provider may ask for; if it asks for more, the call fails at once.",
-        "ours",
-        unit="ms",
-        ge=0,
-    )
 
 
 class VectorConfig(Section):
@@ -133,16 +131,6 @@ class VectorConfig(Section):
     hnsw_ef_construction: Int = knob(
         "HNSW: candidates examined while building, at least 2 * hnsw_m.", "C-489", source_value=64, ge=4, le=1_000
     )
-    hnsw_ef_search: Int = knob(
-        "HNSW: candidates that a search keeps; never fewer than its limit.", "ours", ge=1, le=1_000
-    )
-    ivfflat_lists: Int = knob(
-        "IVFFlat: number of lists; built once there are ten vectors for each.",
-        "C-121",
-        source_value=100,
-        ge=1,
-        le=32_768,
-    )
 
 
 class EmbeddingConfig(Section):
@@ -155,19 +143,10 @@ class EmbeddingConfig(Section):
         "design",
     )
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
-    worker_idle_ms: Duration = knob(
-        "Wait of the worker after a failure; each further failure doubles it, up to llm_retry_config.max_backoff.",
-        "ours",
-        unit="ms",
-        gt=0,
-    )
     reembed: Literal["behind", "manual"] = knob(
         "Process that embeds existing records after the model was changed: any program that has the store"
         " open, in the background, or only `caliber db reembed`.",
         "ours",
-    )
-    reembed_pause_ms: Duration = knob(
-        "Pause between two calls of the provider while it re-embeds in the background.", "ours", unit="ms", ge=0
     )
     long_text: Literal["chunk_mean", "truncate", "error", "chunks"] = knob(
         "Treatment of a text longer than long_text_tokens: the mean of its chunks' vectors, its beginning"

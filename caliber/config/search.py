@@ -79,7 +79,6 @@ class KeywordConfig(Section):
     similar_words: Literal["wordllama-l2-supercat", "none"] = knob(
         "Model whose word vectors decide which words are similar (extra embed); none: exact stems only.", "ours"
     )
-    similar_min: Real = knob("Least cosine of two words that match in part.", "ours", ge=0, lt=1)
 
 
 class BoostConfig(Section):
@@ -104,8 +103,6 @@ class GraphConfig(Section):
     """The graph leg: how far links are followed."""
 
     depth: Int = knob("Hops from the hits of the other legs.", "M-035", source_value=2, ge=1, le=8)
-    seeds: Int = knob("Hits of the other legs that links are followed from.", "M-035", source_value=5, ge=1, le=1_000)
-    decay: Real = knob("Factor of a score for each hop.", "ours", ge=0, le=1)
     conversation: bool = knob("Link each turn with the turns before and after it.", "ours")
 
 
@@ -119,15 +116,11 @@ class FloorConfig(Section):
         ge=0,
         le=1,
     )
-    words_alone: Real = knob("The same share, for a question without a vector.", "ours", ge=0, le=1)
     similarity: FrozenMap[Annotated[Real, Field(ge=-1, le=1)]] = knob(
         "Least similarity of a record that counts as found by its vector alone, by the name of the embedding"
         " space (`caliber db spaces`). A space without an entry has no floor: every near record counts as"
         " found.",
         "ours",
-    )
-    rest: Real = knob(
-        "Least score of the other hits of a question that finds anything; linked records need none.", "ours", ge=0, le=1
     )
 
 
@@ -137,8 +130,6 @@ class SearchConfig(Section):
     mode: Literal["resident", "backend"] = knob(
         "Place of searches: resident memory, or the database (results report it).", "design"
     )
-    limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", source_value=999, ge=1, le=999)
-    default_limit: Int = knob("Hits of a search on the command line without a limit.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(
         "Nearest records that are examined when vector_candidates does not fill the limit, as a multiple of"
         " the limit; with mode backend also those that each leg finds. Raise it when a search in the database misses"

@@ -71,15 +71,10 @@ class StorageConfig(Section):
     busy_timeout_ms: Duration = knob("Longest wait for another process's write lock.", "ours", unit="ms", ge=0)
     readers: Int = knob("Connections that read while one writes.", "ours", ge=1, le=256)
     wal_autocheckpoint_pages: Int = knob(
-        "Pages in the WAL before a checkpoint writes them into the file.", "ours", unit="pages", ge=1
-    )
-    cache_kib: Int = knob("Page cache of each connection.", "ours", unit="KiB", ge=64, le=2**31 - 1)
-    group_wait_us: Int = knob(
-        "Wait of a shared commit for more writers; 0 for none.",
+        "Pages in the WAL before a checkpoint writes them into the file; raise it when bulk writes wait for it.",
         "ours",
-        unit="us",
-        ge=0,
-        le=1_000_000,
+        unit="pages",
+        ge=1,
     )
     serialization_retries: Int = knob(
         "Retries of a transaction that lost a race, before Conflict.", "ours", ge=0, le=1_000
@@ -119,10 +114,6 @@ class PostgresConfig(Section):
         "design",
     )
     pool_max: Int = knob("Most connections of one open store.", "ours", ge=2, le=1_024)
-    pool_timeout_ms: Duration = knob("Longest wait for a free connection.", "ours", unit="ms", ge=0)
-    connect_timeout_ms: Duration = knob(
-        "Longest time to connect; rounded up to whole seconds.", "ours", unit="ms", ge=2_000
-    )
     statement_timeout_ms: Duration = knob("Longest time of a statement; 0 sets no limit.", "design", unit="ms", ge=0)
     lock_timeout_ms: Duration = knob("Longest wait for another's row lock; 0 sets no limit.", "design", unit="ms", ge=0)
     prepared_max: Int = knob(
@@ -130,13 +121,6 @@ class PostgresConfig(Section):
         "design",
         ge=0,
         le=65_536,
-    )
-    group_wait_us: Int = knob(
-        "Wait of a shared commit for more writers; 0 for none.",
-        "ours",
-        unit="us",
-        ge=0,
-        le=1_000_000,
     )
     serialization_retries: Int = knob(
         "Retries of a transaction that lost a race, before Conflict.", "ours", ge=0, le=1_000
@@ -194,15 +178,12 @@ class ResidentConfig(Section):
         unit="ms",
         ge=0,
     )
-    segment_rows: Int = knob("Rows in one immutable segment of a column.", "ours", unit="rows", ge=64, le=1 << 24)
     evaluator: Literal["numpy", "numba"] = knob("Compiler of predicates and formulas.", "design")
-    verify_on_open: Flag = knob("Compare mirror and store after loading.", "design")
 
 
 class WriteBehindConfig(Section):
     """Write-behind: the writes that follow reads, and when they reach the disk."""
 
-    queue_max: Int = knob("Entries that may wait; a full queue slows the reader.", "design", ge=1, le=1 << 24)
     flush_interval_ms: Duration = knob("Longest time an entry waits.", "design", unit="ms", gt=0)
     shutdown_ms: Duration = knob("Longest time close() spends draining the queue.", "design", unit="ms", ge=0)
     window_durability: WindowDurability = knob(
@@ -223,16 +204,13 @@ class RetentionConfig(Section):
     """Retention of operational records, and the sweeps of declared memories."""
 
     windows_ms: Retention = knob(
-        'Persisted windows, also those that an earlier configuration kept for longer; "forever" keeps them.',
+        "Persisted windows, also those that an earlier configuration kept for longer; and delegations and handoffs,"
+        ' from the time at which they ended, as a handoff holds a window. "forever" keeps them.',
         "design",
         unit="ms",
     )
     events_ms: Retention = knob('Events; "forever" keeps them.', "design", unit="ms")
-    ended_ms: Retention = knob(
-        'Delegations and handoffs, from the time at which they ended; "forever" keeps them.', "ours", unit="ms"
-    )
     changes_ms: Retention = knob('Change records that feed other processes; "forever" keeps them.', "design", unit="ms")
-    changes_keep_rows: Int = knob("Newest change records, kept whatever their age.", "ours", unit="rows", ge=0)
     apply_every_ms: Duration = knob(
         "Interval at which an open store applies these limits; 0 leaves it to maintain().",
         "ours",
@@ -246,7 +224,6 @@ class RetentionConfig(Section):
         unit="ms",
         ge=0,
     )
-    sweep_rows: Int = knob("Most records that such a sweep handles in one transaction.", "ours", unit="rows", ge=1)
 
 
 class AioConfig(Section):

@@ -110,7 +110,9 @@ class CaliberConfig(Section):
     )
     cache_dir: Name = knob("Folder for files that can be made again; ~ is the home folder.", "design")
     time_zone: TimeZone | None = knob(
-        "Zone of the users' days; US zones read 12/05 as December.", "ours", optional=True
+        "Zone of the users' days and of schedules; US zones read 12/05 as December. Default: UTC.",
+        "C-148",
+        optional=True,
     )
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)
     persona: Text | None = knob("Text of section persona.", "design", optional=True)

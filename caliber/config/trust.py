@@ -14,8 +14,7 @@ _ORDER = "system, user, tool, web: the most trusted first"
 class TrustConfig(Section):
     """Labels of content that is written without one; a label that a call states takes precedence."""
 
-    system_turns: TrustLabel = knob(f"Label of system turns ({_ORDER}).", "design")
-    user_turns: TrustLabel = knob("Label of user turns.", "design")
+    user_turns: TrustLabel = knob(f"Label of user turns ({_ORDER}).", "design")
     assistant_turns: TrustLabel = knob(
         "Label of assistant turns; if the scope holds a less trusted turn, the label of that one.", "design"
     )
@@ -29,7 +28,7 @@ class TrustConfig(Section):
     def of_turn(self, role: TurnRole, name: str | None) -> TrustLabel:
         """Return the label of a turn that states none, before what an assistant's scope holds is considered."""
         if role is TurnRole.SYSTEM:
-            return self.system_turns
+            return TrustLabel.SYSTEM
         if role is TurnRole.USER:
             return self.user_turns
         if role is TurnRole.ASSISTANT:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from caliber.config import CaliberConfig
 from caliber.embedding import reembedding
@@ -28,6 +28,9 @@ from caliber.model.progress import Progress
 from caliber.resident.memory import ResidentMemory
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+REEMBED_PAUSE_MS: Final = 20
+"""Pause between two calls of the provider in the background."""
 
 
 class Backfill:
@@ -79,7 +82,7 @@ class Backfiller:
         self._kinds = kinds
         self._jobs = jobs
         self._batch = config.embedding.batch_size
-        self._pause_s = config.embedding.reembed_pause_ms / 1000
+        self._pause_s = REEMBED_PAUSE_MS / 1000
         self._embed = embed
         self._embed_waiting = embed_waiting
         self._give_way = give_way

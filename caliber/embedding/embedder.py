@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from caliber.config import CaliberConfig
 from caliber.embedding.backfill import Backfiller
@@ -51,6 +51,8 @@ from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")
 
+IDLE_MS: Final = 500
+"""Wait after a failure; each further failure doubles it, up to ``llm_retry_config.max_backoff``."""
 _QUEUE_MAX = 65_536
 """Maximum number of queued records with their texts in memory; further ones are found in the store."""
 
@@ -87,7 +89,7 @@ class Embedder:
         self._failed = failed
         self._has_vector = has_vector
         self._batch = settings.batch_size
-        self._idle_s = settings.worker_idle_ms / 1000
+        self._idle_s = IDLE_MS / 1000
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
         self._kinds = EmbeddedKinds(store.catalog, config)
         self.backfiller = Backfiller(

@@ -36,7 +36,6 @@ from caliber.model.errors import (
     CaliberError,
     InvalidConfigValue,
     ProviderNotConfigured,
-    StorageError,
     Unavailable,
     error_fields,
 )
@@ -139,7 +138,6 @@ class Engine:
             with self.store.first_read() as session:
                 self.memory = ResidentMemory(
                     self.store,
-                    segment_rows=resident.segment_rows,
                     resident_bytes=resident.resident_bytes,
                     evaluator=self.evaluator,
                     relations=FRAME if config.search.mode == "backend" else None,
@@ -153,7 +151,6 @@ class Engine:
             self.bus = EventBus(self._subscriber_failed)
             self.behind = WriteBehind(
                 self.store,
-                queue_max=config.write_behind.queue_max,
                 flush_interval_ms=config.write_behind.flush_interval_ms,
                 failed=self.record_error,
             )
@@ -167,13 +164,8 @@ class Engine:
             raise
 
     def start(self) -> None:
-        """Begin to follow other processes. Raises: StorageError when memory and store differ."""
-        resident = self.config.resident
-        if resident.verify_on_open:
-            differences = self.memory.verify()
-            if differences:
-                raise StorageError(f"memory and store differ in {len(differences)} places", reason=str(differences[0]))
-        self.repeat("feed", self.follow_feed, resident.feed_poll_ms)
+        """Begin to follow other processes."""
+        self.repeat("feed", self.follow_feed, self.config.resident.feed_poll_ms)
         self.store.listen(RemoteEvents(self.follow_feed, self.bus, self.event, self.record_error))
         _engines.add(self)
 

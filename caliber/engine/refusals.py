@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from caliber.config import CaliberConfig, ProviderConfig
+from caliber.config import CaliberConfig
+from caliber.config.providers import ServiceConfig
 from caliber.kernels import Estimator, open_estimator
 from caliber.kernels.evaluator import refusal
 from caliber.llm.local.word_vectors import word_model_folder
@@ -101,7 +102,7 @@ def provider_refusals(config: CaliberConfig) -> list[CaliberError]:
     return found
 
 
-def _providers(config: CaliberConfig) -> list[tuple[str, ProviderConfig]]:
+def _providers(config: CaliberConfig) -> list[tuple[str, ServiceConfig]]:
     named = (
         ("embedding_provider", config.embedding_provider),
         (PREVIOUS, config.previous_embedding_provider),

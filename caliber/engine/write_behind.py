@@ -37,6 +37,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 _RETRY_S = 0.05
 _IDLE_S = 1.0
 """The time after which a thread with nothing to write ends."""
+QUEUE_MAX: Final = 4_096
+"""Entries that may wait; a full queue slows the reader."""
 _BATCH = 512
 
 
@@ -116,15 +118,14 @@ class WriteBehind:
         self,
         store: Store,
         *,
-        queue_max: int,
         flush_interval_ms: int,
         failed: Callable[[str, CaliberError], None],
     ) -> None:
         self._failed = failed
         self._store = store
-        self._queue_max = queue_max
+        self._queue_max = QUEUE_MAX
         self._interval_s = flush_interval_ms / 1000
-        self._batch = min(_BATCH, queue_max)
+        self._batch = min(_BATCH, QUEUE_MAX)
         self._condition = Condition()
         self._queue = _Batch()
         self._writing = _Batch()

@@ -16,7 +16,7 @@ class ScheduledRule:
 
     ``next_at`` is its next due time, which is past while nothing ran it; runs up to ``covered_at`` are done (at first:
     when the rule was first seen, None before); ``running_since`` is the due time of an unfinished run. Times are in
-    ``policy_engine.time_zone``.
+    ``time_zone``.
     """
 
     policy: str

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
 Provider = TypeVar("Provider")
 
 
-class ProviderSettings(Protocol):
-    """The fields that are read of a ``ProviderConfig``. Source: C-104."""
+class ServiceSettings(Protocol):
+    """The fields that are read of any provider's section. Source: C-104."""
 
     @property
     def provider_type(self) -> str: ...
     @property
     def model(self) -> str: ...
-    @property
-    def dimensions(self) -> int | None: ...
     @property
     def endpoint(self) -> str | None: ...
     @property
@@ -42,7 +40,14 @@ class ProviderSettings(Protocol):
     def http(self) -> HttpSettings | None: ...
 
 
-class SummarizerSettings(ProviderSettings, Protocol):
+class ProviderSettings(ServiceSettings, Protocol):
+    """The fields that are read of a ``ProviderConfig``."""
+
+    @property
+    def dimensions(self) -> int | None: ...
+
+
+class SummarizerSettings(ServiceSettings, Protocol):
     """The fields that are read of a ``SummarizerConfig``."""
 
     @property
@@ -59,7 +64,7 @@ def summarization_provider_types() -> tuple[str, ...]:
     return tuple(sorted(_SUMMARIZATION))
 
 
-def is_costly(settings: ProviderSettings) -> bool:
+def is_costly(settings: ServiceSettings) -> bool:
     """Return whether asking this provider takes longer than looking into the store."""
     return settings.endpoint is not None or settings.provider_type == "minilm"
 
@@ -129,32 +134,26 @@ def _extractive(
 
     _local("summarization_provider", settings)
     _model_is("summarization_provider", settings, MODEL)
-    _no_dimensions(settings)
     if settings.chat is not None:
         raise _clash("summarization_provider", settings, "chat", "this provider is no language model")
     return ExtractiveProvider(token_counter, embedding_provider)
 
 
-def _local(field: str, settings: ProviderSettings) -> None:
+def _local(field: str, settings: ServiceSettings) -> None:
     """Refuse settings that a local provider would silently ignore."""
     for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key), ("http", settings.http)):
         if value is not None:
             raise _clash(field, settings, name, "this provider runs in the process and sends no requests")
 
 
-def _model_is(field: str, settings: ProviderSettings, model: str) -> None:
+def _model_is(field: str, settings: ServiceSettings, model: str) -> None:
     if settings.model != model:
         raise InvalidConfigValue(
             field=f"{field}.model", value=settings.model, reason=f"provider_type {settings.provider_type} has {model}"
         )
 
 
-def _no_dimensions(settings: ProviderSettings) -> None:
-    if settings.dimensions is not None:
-        raise _clash("summarization_provider", settings, "dimensions", "a summary has no dimensions")
-
-
-def _clash(field: str, settings: ProviderSettings, name: str, reason: str) -> IncompatibleOptions:
+def _clash(field: str, settings: ServiceSettings, name: str, reason: str) -> IncompatibleOptions:
     return IncompatibleOptions(
         option_a=f"{field}.provider_type = {settings.provider_type}", option_b=f"{field}.{name}", reason=reason
     )
@@ -189,7 +188,6 @@ def _language_model(
     from caliber.llm.language_model import LanguageModelProvider
     from caliber.llm.remote import chat
 
-    _no_dimensions(settings)
     client = _client("summarization_provider", settings, needs=("chat",))
     assert settings.chat is not None  # or _client had refused
     kinds: Mapping[str, Callable[..., chat.ChatModel]]
@@ -208,7 +206,7 @@ def _language_model(
 _NEEDS_KEY = ("voyage", "anthropic")
 
 
-def _client(field: str, settings: ProviderSettings, needs: tuple[str, ...]) -> HttpClient:
+def _client(field: str, settings: ServiceSettings, needs: tuple[str, ...]) -> HttpClient:
     """Return the connection to a service. Raises: as ``build_embedding_provider``."""
     from caliber.llm.remote.chat import ANTHROPIC_VERSION
     from caliber.llm.remote.http import HttpClient, Service
@@ -233,7 +231,7 @@ def _bytes(text: str) -> int:
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def _chosen(builders: Mapping[str, Provider], field: str, settings: ProviderSettings) -> Provider:
+def _chosen(builders: Mapping[str, Provider], field: str, settings: ServiceSettings) -> Provider:
     from caliber.llm import options
 
     kind = settings.provider_type

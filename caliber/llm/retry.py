@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 from caliber.llm.embedding import whole_batch
 from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
@@ -34,6 +34,9 @@ from caliber.model.providers import (
 if TYPE_CHECKING:
     from caliber.storage.waiting import Flag
 
+MAX_RETRY_AFTER_MS: Final = 60_000
+"""Longest wait that a provider may ask for; if it asks for more, the call fails at once."""
+
 T = TypeVar("T")
 
 
@@ -50,8 +53,6 @@ class RetrySettings(Protocol):
     def backoff_multiplier(self) -> float: ...
     @property
     def jitter(self) -> float: ...
-    @property
-    def max_retry_after(self) -> int: ...
 
 
 def is_outage(error: Exception) -> bool:
@@ -115,8 +116,8 @@ class Retry:
     def _waited(self, attempt: int, error: LlmError) -> bool:
         """Wait before a further attempt; return False at once where the wait would be too long, or when closing."""
         asked = _asked_ms(error)
-        if asked is not None and asked > self._settings.max_retry_after:
-            error.add_note(f"llm_retry_config.max_retry_after is {self._settings.max_retry_after} ms: not waited for")
+        if asked is not None and asked > MAX_RETRY_AFTER_MS:
+            error.add_note(f"a provider may ask for {MAX_RETRY_AFTER_MS} ms at most: not waited for")
             return False
         wait = backoff_ms(self._settings, attempt, error, random.random()) / 1_000  # noqa: S311  (no secret)
         remaining = remaining_s()

@@ -34,6 +34,8 @@ from caliber.trajectory.triggers import Cancel, Retention
 
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:orphans").digest()[:16])
 """The recurring job that looks for orphans."""
+MOST: Final = 500
+"""Most tasks, and most scopes, that one look ends."""
 _PRINCIPAL: Final = "system:orphans"
 
 
@@ -58,7 +60,7 @@ class Orphans:
         jobs.register(Handler("pcp.orphans", run, priority=IDLE, recurrence=recurrence, idle=lambda: idle))
 
     def end(self, claim: Claim) -> dict[str, int]:
-        """End at most ``retention.sweep_rows`` tasks, and as many scopes; return how many of each.
+        """End at most ``MOST`` tasks, and as many scopes; return how many of each.
 
         Raises: Superseded when another process claimed the sweep.
         """
@@ -83,7 +85,7 @@ class Orphans:
             active = stored if decode is None else decode(stored)
             if active < cutoff:
                 found.append((active, row))
-        longest = [row for _, row in sorted(found)[: self._most]]
+        longest = [row for _, row in sorted(found)[:MOST]]
         made = tasks.column("created_at")
         return [tasks.entity_id(row).bytes for row in sorted(longest, key=lambda row: (-int(made[row]), -row))]
 
@@ -102,13 +104,9 @@ class Orphans:
             task = tasks.find(keys[int(scopes.column("trajectory_id")[row])])
             if task >= 0 and int(tasks.column("status")[task]) in over:
                 found.append(scopes.entity_id(row).bytes)
-                if len(found) == self._most:
+                if len(found) == MOST:
                     break
         return found
-
-    @property
-    def _most(self) -> int:
-        return self._engine.config.retention.sweep_rows
 
     def _cutoff(self, now_us: int) -> datetime:
         return from_us(now_us - self._threshold_ms * MS_US)

@@ -36,6 +36,8 @@ from caliber.search.service import Searching
 
 _ORDER: Final = {severity: place for place, severity in enumerate(Severity)}
 NO_TASK: Final = uuid.UUID(int=0)
+VERIFIER_TIMEOUT_MS: Final = 5_000
+"""Longest time that one call asks a language model about contradictions; rules need none."""
 _READ_PAIRS: Final = 50
 """Pairs of statements that the check of one read compares: those of one subject first."""
 _DAY_US: Final = 86_400_000_000
@@ -136,7 +138,7 @@ class Validator(Examiner):
 
     def findings(self, candidates: Sequence[Candidate]) -> list[JudgedPair]:
         """Return which pairs of statements contradict each other, or may."""
-        timeout = None if self._grounding is None else self._grounding.verifier_timeout_ms
+        timeout = None if self._grounding is None else VERIFIER_TIMEOUT_MS
         return Verifier(self._engine.part(Readings), self._engine.summarization, timeout).judge(candidates)
 
 

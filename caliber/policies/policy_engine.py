@@ -45,7 +45,7 @@ from caliber.policies.steps import (
     source_of,
 )
 from caliber.policies.trigger_jobs import cancel, enqueue, trigger_of
-from caliber.retention.compressing import Compression, Compressor, Group
+from caliber.retention.compressing import SUMMARY_MAX_TOKENS, Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import TURN
@@ -166,7 +166,7 @@ class PolicyEngine:
 
     def _prepare_summary(self, trigger: Trigger, action: ActionConfig, subject: Subject, step: Step) -> None:
         """A closing scope's turns become its summary; anywhere else a summary becomes an artifact."""
-        limit = self._engine.config.close.summary_max_tokens
+        limit = SUMMARY_MAX_TOKENS
         declared = own_relation(self._engine.store.catalog, action)
         if declared is not None:
             text, labels = self._compressor.said(declared, trigger, subject.trajectory, subject.scope)

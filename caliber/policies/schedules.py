@@ -92,7 +92,7 @@ class Schedules:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._zone = zone_of(engine.config.policy_engine.time_zone)
+        self._zone = zone_of(engine.config.time_zone)
         self._compressor = Compressor(engine)
 
     def register(self, jobs: JobQueue) -> None:

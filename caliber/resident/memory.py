@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.errors import CaliberError, InvalidConfigValue
@@ -45,6 +45,8 @@ from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_
 from caliber.storage.write.feed import ChangeBatch
 from caliber.storage.write.unit_of_work import RowChange
 
+SEGMENT_ROWS: Final = 4_096
+"""Rows in one immutable segment of a column."""
 _PENDING_ROWS = 4_096
 """Rows that may wait for a reader before the writer applies them itself."""
 
@@ -62,7 +64,6 @@ class ResidentMemory:
         self,
         store: Store,
         *,
-        segment_rows: int,
         resident_bytes: int,
         evaluator: Evaluator,
         relations: Sequence[Relation] | None = None,
@@ -87,7 +88,7 @@ class ResidentMemory:
         texts = [layout.relation for layout in layouts.values() if layout.text_place >= 0]
         self.mirrors = Mirrors(
             layouts,
-            segment_rows=segment_rows,
+            segment_rows=SEGMENT_ROWS,
             resident_bytes=resident_bytes,
             evicted_in_order=[relation.name for relation in sorted(texts, key=attrgetter("resident.evicted"))],
             stats=self.stats,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from caliber.config.memories import MemoryConfig
 from caliber.embedding.embedding_target import Vectors, attach
@@ -39,6 +39,9 @@ from caliber.storage.write.ending import archive, prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.summing import ArtifactSums
 
+SUMMARY_MAX_TOKENS: Final = 200
+"""Longest summary of a scope, and of records that retention compresses."""
+_PAGE: Final = 500
 _ONE = 2
 """Records that it takes to be worth one: a record by itself is short enough, and a summary is not summed up again."""
 
@@ -169,12 +172,12 @@ class Compressor:
         return frozenset(scope.scope_id for scope in self._pages(SCOPE) if not scope.is_open)
 
     def _pages(self, relation: Relation) -> Iterator[Any]:
-        plans, last, rows = self._plans(relation), -1, self._engine.config.retention.sweep_rows
+        plans, last = self._plans(relation), -1
         while True:
             with self._engine.store.read() as session:
-                page = session.run(plans.page, (last, rows))
+                page = session.run(plans.page, (last, _PAGE))
             yield from (record for record in map(plans.codec.decode, page) if _in_use(relation, record))
-            if len(page) < rows:
+            if len(page) < _PAGE:
                 return
             last = last_of(page, last)
 
@@ -202,8 +205,7 @@ class Compressor:
             nonblank = [text for text in texts if text.strip()]
             if len(records) < least or not nonblank:
                 continue
-            limit = self._engine.config.close.summary_max_tokens
-            summary = self._engine.summarizer.summarize("\n\n".join(nonblank), limit)
+            summary = self._engine.summarizer.summarize("\n\n".join(nonblank), SUMMARY_MAX_TOKENS)
             if summary.strip():
                 trust = trust_of_all((_label(relation, record) for record in records), TrustLabel.WEB)
                 new, vector = self._sums_of(relation).prepare(records, summary, trust)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16])
 """The recurring job of the sweep."""
+SWEEP_ROWS: Final = 500
+"""Most records that a sweep handles in one transaction."""
 _PRINCIPAL = "system:retention"
 _TASK_ENDED = "the task ended"
 """The reason of delegations and handoffs that end with their task."""
@@ -154,7 +156,7 @@ class Retaining:
         return sum(self._sweep(kept, claim) for kept in self._kept(*_SWEPT))
 
     def _sweep(self, kept: RetainedMemory, claim: Claim) -> int:
-        rows = self._engine.config.retention.sweep_rows
+        rows = SWEEP_ROWS
         total = 0
         while True:
             # The search is outside the transaction: no writer waits while a large table is read.

@@ -255,7 +255,7 @@ class Relation:
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     finished: Finished | None = None
-    """When a record is over, and deleted after ``retention.ended_ms``; None where that limit reaches no record."""
+    """When a record is over, and deleted after ``retention.windows_ms``; None where that limit reaches no record."""
     grounded: Grounded | None = None
     """What a record states, and what that rests on; None where records state nothing that could be wrong."""
     window: Window | None = None

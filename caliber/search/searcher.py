@@ -39,6 +39,8 @@ from caliber.text.dates import Moment
 from caliber.text.words import NAMES_A_TIME, Analyzer
 
 _DIVERSE_POOL = 100
+SIMILAR_MIN: Final = 0.25
+"""Least cosine of two words that match in part."""
 QUERY_WORDS_MAX: Final = 1_024
 """Words of a query that are read; longer ones are reported as cut."""
 """Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
@@ -70,7 +72,7 @@ class Searcher:
                 WordVectors(analyzer.language, analyzer.stems),
                 self.keywords.dictionary,
                 _stop_terms(analyzer.language),
-                least=settings.keyword.similar_min,
+                least=SIMILAR_MIN,
             )
         self._names = Names(self._spelt)
         self._days_meant = days.DaysMeant()

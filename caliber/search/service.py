@@ -37,7 +37,7 @@ from caliber.model.errors import (
 )
 from caliber.model.ids import SpaceId, uuid_from_bytes
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency, ResultStatus
+from caliber.model.search import DEFAULT_LIMIT, LIMIT_MAX, ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
 from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResult
@@ -204,10 +204,9 @@ class Searching:
         return [self._answered(*answer) for answer in answers]
 
     def _limit(self, limit: int | None) -> int:
-        settings = self._engine.config.search
-        count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        if count > settings.limit_max:
-            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
+        count = DEFAULT_LIMIT if limit is None else arguments.as_whole(limit, "limit", 1)
+        if count > LIMIT_MAX:
+            raise InvalidValue(field="limit", reason=f"must be at most {LIMIT_MAX}")
         return count
 
     def recently_used(self, kind: str, values: Mapping[str, Any], limit: int | None) -> list[Any]:

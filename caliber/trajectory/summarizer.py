@@ -83,7 +83,7 @@ class TurnSummarizer:
         self._provider = provider
         self._outlines = outlines
         self._max_tokens = config.max_tokens
-        self.size = config.block_turns
+        self.size = engine.config.assembly.evict_block_turns
         """The number of turns of a block."""
         self.waiting: frozenset[bytes] = frozenset()
         """Trajectories with a block that may still get results of its last calls."""
@@ -415,7 +415,7 @@ def open_summarizer(engine: Engine) -> None:
     store, memory, config, provider = engine.store, engine.memory, engine.config, engine.summarization
     if provider is None or config.summaries.turns == "off":
         return
-    size = config.summaries.block_turns
+    size = config.assembly.evict_block_turns
     outlines = StoredOutlines(store, memory, size) if config.search.mode == "backend" else Outlines(memory, size)
     summarizer = TurnSummarizer(engine, provider, outlines)
     engine.add(summarizer)

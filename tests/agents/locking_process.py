@@ -9,10 +9,12 @@ import json
 import sys
 
 import caliber
+from caliber.agents import locks
 from caliber.model.errors import CaliberError
 
 
 def main() -> None:
+    locks.PLACE_MS = 1_000  # type: ignore[misc]
     with caliber.open(caliber.load_config(sys.argv[1])) as memory:
         print(json.dumps("open"), flush=True)
         for line in sys.stdin:

@@ -308,7 +308,8 @@ def test_each_receiver_looks_at_its_own_interval_where_no_feed_names_its_message
 @needs("sharing")
 @pytest.mark.databases("all")
 def test_a_receiver_that_waits_runs_no_statements(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = backend.open(agents__messages__poll_ms=LONG_MS, agents__messages__lease_ms=LONG_MS, **KNOBS)
+    monkeypatch.setattr("caliber.agents.mail.wakeups.POLL_MS", LONG_MS)
+    memory = backend.open(agents__messages__lease_ms=LONG_MS, **KNOBS)
     memory.agents.register("bob")
     looks: list[int] = []
     engine = inspect(memory).engine

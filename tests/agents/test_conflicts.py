@@ -194,17 +194,11 @@ def test_a_decision_that_is_changed_or_superseded_is_compared_too(team: Team) ->
     assert len(team.ada.conflicts.list()) == 1
 
 
-def test_without_the_knobs_no_conflict_is_recorded(backend: Backend) -> None:
-    team = Team(backend, agents__conflicts__decisions=False, agents__conflicts__concurrent_writes=False)
+def test_without_the_knob_no_contention_is_recorded(backend: Backend) -> None:
+    team = Team(backend)
     team.ada.agents.locks.acquire("r")
     with pytest.raises(LockAcquisitionFailed):
         team.bob.agents.locks.acquire("r")
-    decide(team.ada, "The api listens on port 6379.")
-    decide(team.bob, "The api listens on port 6380.")
-    first = team.ada.workspace.values.set("plan", "a")
-    team.bob.workspace.values.set("plan", "b")
-    with pytest.raises(Conflict):
-        team.ada.workspace.values.set("plan", "c", version=first.version)
     assert team.memory.conflicts.list() == []
 
 

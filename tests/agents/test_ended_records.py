@@ -24,7 +24,7 @@ from caliber.schema.relations import BY_NAME, DELEGATION, HANDOFF, RELATIONS
 
 pytestmark = pytest.mark.databases("all")
 DAY_MS = 86_400_000
-KEPT: dict[str, Any] = {"retention__ended_ms": "30d", "retention__apply_every_ms": 0, "delegation_timeout": "400d"}
+KEPT: dict[str, Any] = {"retention__windows_ms": "30d", "retention__apply_every_ms": 0, "delegation_timeout": "400d"}
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_old_ended_records_go_and_open_or_young_ones_stay(team: Team) -> None:
 
 
 def test_forever_keeps_them(backend: Backend) -> None:
-    team = Team(backend, **KEPT | {"retention__ended_ms": "forever"})
+    team = Team(backend, **KEPT | {"retention__windows_ms": "forever"})
     given = team.delegate()
     team.ada.agents.delegations.reject(given.delegation_id, reason="no time")
     declined = offer(team, team.planner, "ada")

@@ -377,17 +377,19 @@ def test_a_forgotten_person_leaves_the_handoffs(team: Team) -> None:
     assert "anaquast" not in repr(admin.agents.delegations.get(given.delegation_id))
 
 
-def test_words_are_as_long_as_a_message_at_most(backend: Backend) -> None:
+def test_words_are_as_long_as_a_message_at_most(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """They become a turn, and so a part of windows."""
-    team = Team(backend, agents__messages__payload_max_bytes=100)
+    for module in ("parties", "ending"):
+        monkeypatch.setattr(f"caliber.agents.handing.{module}.PAYLOAD_MAX_BYTES", 100)
+    team = Team(backend)
     for long in ({"notes": "\u00fc" * 51}, {"reason": "x" * 101}, {"next_steps": ["x" * 50] * 2}):
-        with pytest.raises(InvalidValue, match="payload_max_bytes"):
+        with pytest.raises(InvalidValue, match="more than 100"):
             team.planner.agents.handoffs.initiate(team.task, to="ada", **{"reason": "r", "notes": "n", **long})
     for long in ({"context": "x" * 100}, {"constraints": ["x" * 50] * 2}):
-        with pytest.raises(InvalidValue, match="payload_max_bytes"):
+        with pytest.raises(InvalidValue, match="more than 100"):
             team.delegate(**long)
     begun = team.begun(context="x" * 80)
-    with pytest.raises(InvalidValue, match="payload_max_bytes"):
+    with pytest.raises(InvalidValue, match="more than 100"):
         team.ada.agents.delegations.complete(begun.delegation_id, summary="x" * 101)
     team.planner.agents.handoffs.initiate(team.task, to="ada", reason="r", notes="x" * 99)
 

@@ -21,12 +21,13 @@ from caliber.model.errors import LockExpired
 pytestmark = pytest.mark.prove
 
 PROCESS = Path(__file__).parent / "locking_process.py"
-KNOBS = {"embedding_provider": None, "agents__lock_place_ms": 1_000}
+KNOBS = {"embedding_provider": None}
 LEASE_MS, WAIT_MS = 2_000, 60_000
 
 
 @pytest.fixture
-def memory(backend: Any) -> caliber.Caliber:
+def memory(backend: Any, monkeypatch: pytest.MonkeyPatch) -> caliber.Caliber:
+    monkeypatch.setattr("caliber.agents.locks.PLACE_MS", 1_000)
     memory: caliber.Caliber = backend.open(**KNOBS)
     return memory
 

@@ -312,11 +312,12 @@ def test_a_receiver_with_too_many_messages_gets_no_more(open_store: Opened) -> N
     ann.send(3, to="bob")
 
 
-def test_a_payload_is_limited(open_store: Opened) -> None:
-    memory = open_store(agents__messages__payload_max_bytes=100)
+def test_a_payload_is_limited(open_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.agents.mail.checked_messages.PAYLOAD_MAX_BYTES", 100)
+    memory = open_store()
     ann = mail(memory, "ann")
     ann.send("x" * 98, to="bob")
-    with pytest.raises(InvalidValue, match="limit of 100"):
+    with pytest.raises(InvalidValue, match="more than 100"):
         ann.send("x" * 99, to="bob")
     ann.send({"zero": "\x00", "é": (1, 2)}, to="bob")
     assert payloads(mail(memory, "bob").claim(5))[1] == {"zero": "\x00", "é": [1, 2]}

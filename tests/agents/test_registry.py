@@ -483,9 +483,12 @@ def test_heartbeats_of_many_renew_each_once(open_store: Opened) -> None:
     assert (after[names[1]].status, after[names[1]].version) == (AgentStatus.IDLE, before.version + 1)
 
 
-def test_requests_of_silent_agents_are_withdrawn_and_those_behind_wake(open_store: Opened) -> None:
+def test_requests_of_silent_agents_are_withdrawn_and_those_behind_wake(
+    open_store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FixedClock()
-    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=10_000, agents__lock_place_ms=3_600_000)
+    monkeypatch.setattr("caliber.agents.locks.PLACE_MS", 3_600_000)
+    memory = open_store(clock=clock, agents__heartbeat_timeout_ms=10_000)
     for name in ("silent", "heard"):
         memory.agents.register(name)
     clock.advance(ms=10_001)

@@ -20,9 +20,9 @@ from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
 
 
-def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any) -> None:
+def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.engine.write_behind.QUEUE_MAX", 4)
     memory = file_backend.open(
-        write_behind__queue_max=4,
         storage__busy_timeout_ms=30_000,
         embedding_provider=None,
         write_behind__shutdown_ms=100,

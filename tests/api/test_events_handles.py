@@ -200,13 +200,16 @@ def test_ephemeral_windows_leave_nothing(backend: Any, start: Any) -> None:
         memory.explain(window.window_id)
 
 
-def test_retention_removes_what_is_over_and_nothing_else(backend: Any, start: Any) -> None:
+def test_retention_removes_what_is_over_and_nothing_else(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # C-355, C-361; design section 8
     clock = FixedClock()
     day = 86_400_000
+    monkeypatch.setattr("caliber.admin.maintenance.CHANGES_KEEP_ROWS", 3)
     memory = backend.open(
         clock=clock, retention__windows_ms=2 * day, retention__events_ms=day, retention__changes_ms=day,
-        retention__changes_keep_rows=3, context_window_persistence={"kind": "ttl", "ttl_ms": 2 * day},
+        context_window_persistence={"kind": "ttl", "ttl_ms": 2 * day},
     )  # fmt: skip
     agent = start(memory)
     note = agent.note("kept for ever")
@@ -228,8 +231,11 @@ def test_retention_removes_what_is_over_and_nothing_else(backend: Any, start: An
     assert memory.admin.verify() == []
 
 
-def test_full_queue_slows_the_reader_and_loses_nothing(backend: Any, start: Any) -> None:
-    memory = backend.open(write_behind__queue_max=8, write_behind__flush_interval_ms=5)
+def test_full_queue_slows_the_reader_and_loses_nothing(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caliber.engine.write_behind.QUEUE_MAX", 8)
+    memory = backend.open(write_behind__flush_interval_ms=5)
     agent = start(memory)
     windows = [memory.assemble_context(agent.trajectory_id).window_id for _ in range(60)]
     memory.flush()
@@ -237,9 +243,10 @@ def test_full_queue_slows_the_reader_and_loses_nothing(backend: Any, start: Any)
     assert all(memory.storage.context_windows.get(window) for window in windows)
 
 
-def test_maintenance_does_not_lose_the_feed_position(backend: Any, start: Any) -> None:
+def test_maintenance_does_not_lose_the_feed_position(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FixedClock()
-    memory = backend.open(clock=clock, retention__changes_ms=1, retention__changes_keep_rows=0)
+    monkeypatch.setattr("caliber.admin.maintenance.CHANGES_KEEP_ROWS", 0)
+    memory = backend.open(clock=clock, retention__changes_ms=1)
     agent = start(memory)
     agent.note("a")
     clock.advance(ms=5)

@@ -69,9 +69,7 @@ class StoreBesideDicts(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="caliber-model-"))
         shared = self.adapter_path != ":memory:"
         path = str(self.folder / "store.db") if shared else ":memory:"
-        self.config = config(
-            path, policies=[], resident__segment_rows=64, token_budget=2_000, embedding__embed__turn="off"
-        )
+        self.config = config(path, policies=[], token_budget=2_000, embedding__embed__turn="off")
         self.clock = FixedClock()
         if shared:
             caliber.create(self.config)
@@ -84,7 +82,9 @@ class StoreBesideDicts(RuleBasedStateMachine):
         self.keys: dict[tuple[uuid.UUID, str], uuid.UUID] = {}
 
     def _open(self) -> caliber.Caliber:
-        return caliber.open(self.config, clock=self.clock)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("caliber.resident.memory.SEGMENT_ROWS", 64)
+            return caliber.open(self.config, clock=self.clock)
 
     @property
     def memory(self) -> caliber.Caliber:

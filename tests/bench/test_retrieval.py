@@ -124,9 +124,9 @@ def test_every_knob_that_the_bench_turns_exists(tmp_path: Path) -> None:
 def test_the_program_prints_tables_or_one_document(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert locomo.main(["--data", str(data), "--tune"]) == 2
     assert "leaving one out needs two" in capsys.readouterr().err
-    assert locomo.main(["--data", str(data), "--json", "--set", "search.default_limit=7"]) == 0
+    assert locomo.main(["--data", str(data), "--json", "--set", "search.candidate_factor=7"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["changed"] == {"search.default_limit": 7}
+    assert document["changed"] == {"search.candidate_factor": 7}
     assert set(document["categories"]) == {"1", "4"}
     shutil.copy(data / "talk.json", data / "talk2.json")
     assert locomo.main(["--data", str(data), "--tune", "--draws", "2"]) == 0

@@ -62,10 +62,10 @@ def test_the_program_prints_tables_or_one_document(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    options = ["--data", str(data), "--budgets", "60,200", "--set", "search.default_limit=7"]
+    options = ["--data", str(data), "--budgets", "60,200", "--set", "search.candidate_factor=7"]
     assert windows.main([*options, "--out", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["changed"] == {"search.default_limit": 7}
+    assert document["changed"] == {"search.candidate_factor": 7}
     assert document["budgets"] == [60, 200]
     assert [row["where"] for row in document["rows"]] == [*FILLED, *TASKS]
     filled = document["rows"][0]["budgets"]["200"]

@@ -309,7 +309,7 @@ def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:
         (["search", "x", "--filter", "trajectory_id=wild"], "no trajectory_id"),
         (["search", "x", "--kind", "wild"], "unknown kind; there are note"),
         (["search", "x", "--limit", "0"], "limit"),
-        (["search", "x", "--limit", "100000"], "limit_max"),
+        (["search", "x", "--limit", "100000"], "at most 999"),
         (["db", "list", "wild"], "wild"),
     ],
 )

@@ -180,11 +180,12 @@ def test_a_principal_learns_nothing_of_what_it_may_not_see(tmp_path: Path) -> No
         assert [hit.id for hit in memory.search("The vault opens at dawn.", limit=1).hits] == [world.ids["secret"]]
 
 
-def test_more_matches_than_a_search_may_return(tmp_path: Path) -> None:
-    world = World(tmp_path, search__limit_max=1, search__default_limit=1, search__min_similarity=-1.0)
+def test_more_matches_than_a_search_may_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.cli.evaluating.reasons.LIMIT_MAX", 1)
+    world = World(tmp_path, search__min_similarity=-1.0)
     missed = world.miss({"query": "SQLite is reached through apsw.", "expected": "postgresql"}, "--k", "1")
     assert missed["code"] == "beyond_limit"
-    assert "search.limit_max" in missed["why"]
+    assert "more than 1 records" in missed["why"]
 
 
 def test_what_has_nothing_in_common_and_what_has_no_vector(tmp_path: Path) -> None:
@@ -350,7 +351,7 @@ def test_what_search_refuses_is_reported_with_the_place_of_the_question(world: W
         assert error["message"].startswith("line 2: ")
         assert error["place"] == "line 2"
     error = world.eval(fine, options=("--k", "1000"), code=2)["error"]
-    assert "search.limit_max" in error["message"]
+    assert "at most 999" in error["message"]
 
 
 def test_miss_of_a_search_through_the_database_says_that_nobody_looked_at_all(tmp_path: Path) -> None:

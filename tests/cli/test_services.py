@@ -90,7 +90,7 @@ def test_sections_that_are_not_set_are_described_whole() -> None:
         "# [embedding_provider.http]": ("timeout_ms", "requests_per_minute", "proxy", "trusted"),
         "# [vector]": ("dimensions", "distance_metric"),
         "# [summarization_provider.http]": ("tokens_per_minute",),
-        "# [summarization_provider.chat]": ("prompts", "temperature", "retry_invalid"),
+        "# [summarization_provider.chat]": ("prompts", "temperature", "max_output_tokens"),
     }.items():
         part = text.split(f"{header}\n")[1].split("\n\n")[0]
         for knob in knobs:

@@ -21,7 +21,6 @@ from caliber.schema.relations import RELATIONS
 ELSEWHERE = {
     "agents.heartbeat_timeout_ms": "agents/test_registry.py",
     "agents.messages.attempts_max": "agents/test_messages.py",
-    "agents.messages.payload_max_bytes": "agents/test_messages.py",
     "agents.messages.pending_max": "agents/test_messages.py",
     "agents.registration": "agents/test_registry.py",
     "close.on_llm_failure": "policies/test_closing.py",
@@ -42,24 +41,19 @@ ELSEWHERE = {
     "orphan_detection_threshold": "pcp/test_orphans.py",
     "policy_engine.on_error": "policies/test_policy_runs.py",
     "resident.resident_bytes": "storage/test_opening.py",
-    "retention.changes_keep_rows": "api/test_events_handles.py",
     "retention.changes_ms": "api/test_events_handles.py",
     "retention.events_ms": "api/test_events_handles.py",
     "retention.sweep_every_ms": "retention/test_retention.py",
-    "retention.sweep_rows": "retention/test_retention.py",
     "summarization_provider.chat.max_input_tokens": "llm/test_language_models.py",
     "summarization_provider.chat.max_output_tokens": "llm/test_language_models.py",
     "summarization_provider.chat.prompts": "llm/test_language_models.py",
-    "summarization_provider.chat.retry_invalid": "llm/test_language_models.py",
     "summarization_provider.chat.temperature": "llm/test_language_models.py",
-    "summaries.block_turns": "trajectory/test_turn_summaries.py",
     "summaries.turns": "trajectory/test_turn_summaries.py",
     "trajectory.children_on_complete": "trajectory/test_trajectories.py",
     "trajectory.store_goal_text": "trajectory/test_trajectories.py",
     "validation_mode": "pcp/test_checked_reads.py",
     "write_behind.flush_interval_ms": "api/test_events_handles.py",
     "write_behind.operation_share": "pcp/test_inspecting.py",
-    "write_behind.queue_max": "engine/test_write_behind.py",
     "write_behind.trace_enabled": "api/test_events_handles.py",
     "write_behind.usage_enabled": "api/test_events_handles.py",
     "write_behind.window_durability": "api/test_events_handles.py",
@@ -104,11 +98,11 @@ def check(case: Case, request: pytest.FixtureRequest, folder: Path) -> None:
 
 
 def test_a_knob_that_does_nothing_is_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    deaf = Case("search.default_limit", lambda *_: 1, (1, 1), (2, 1))
+    deaf = Case("search.candidate_factor", lambda *_: 1, (1, 1), (2, 1))
     with pytest.raises(AssertionError, match="two values look the same"):
         check(deaf, request, tmp_path)
     (tmp_path / "again").mkdir()
-    with pytest.raises(AssertionError, match=r"search\.default_limit = 2"):
+    with pytest.raises(AssertionError, match=r"search\.candidate_factor = 2"):
         check(replace(deaf, other=(2, 2)), request, tmp_path / "again")
 
 

@@ -64,13 +64,10 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "pcp.dosage.compress_ratio": 0.5,
     "pcp.anti_sprawl.duplicate_similarity": 0.95,
     "tokens.bytes_per_token": 3.5,
-    "policy_engine.time_zone": "UTC",
-    "vector.ivfflat_lists": 100,
     "vector.hnsw_m": 16,
     "vector.hnsw_ef_construction": 64,
     "embedding.long_text": "chunk_mean",
     "embedding_cache_retention": 2_592_000_000,
-    "search.limit_max": 999,
     "search.candidate_factor": 2,
     "search.vector_candidates": 20,
     "search.min_similarity": 0.7,
@@ -81,7 +78,6 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "search.weights.graph": 0.2,
     "search.weights.importance": 0.1,
     "search.graph.depth": 2,
-    "search.graph.seeds": 5,
     "section_priorities.custom": [],
     "pcp.context_dag.enabled": True,
     "pcp.context_dag.max_depth": 10,
@@ -168,17 +164,12 @@ def test_looking_for_the_extra_does_not_import_it() -> None:
     ("changes", "expected"),
     [
         ({"token_budget": 4_000}, {"token_budget": 4_000, "pcp.dosage.max_context_tokens": 4_000}),
-        (
-            {"assembly.evict_block_turns": 32},
-            {"assembly.evict_block_turns": 32, "summaries.block_turns": 32},
-        ),
         ({"embedding_provider": HASH_PROVIDER}, {"vector.dimensions": 32, "embedding_provider.provider_type": "hash"}),
         ({"embedding_provider": None}, {"embedding.embed": dict.fromkeys(EMBEDDED, "off")}),
         ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
         ({"storage.durability": "group"}, {"storage.durability": "group"}),
-        ({"summaries": {"block_turns": 32}}, {"assembly.evict_block_turns": 32}),
         (
-            {"embedding_provider": HASH_PROVIDER, "summaries": {"block_turns": 32}},
+            {"embedding_provider": HASH_PROVIDER, "assembly": {"evict_block_turns": 32}},
             {"assembly.evict_block_turns": 32, "vector.dimensions": 32},
         ),
     ],
@@ -194,10 +185,10 @@ def test_knobs_that_must_agree_follow_a_changed_one(changes: dict[str, Any], exp
 @pytest.mark.parametrize(
     "sections",
     [
-        {"search": {"default_limit": 5}},
+        {"search": {"candidate_factor": 5}},
         {"pcp": {"dosage": {"max_notes_in_window": 7}}, "aio": {"workers": 2}},
         {"assembly": {"evict_block_turns": 32}},
-        {"summaries": {"block_turns": 32}},
+        {"summaries": {"max_tokens": 32}},
         {"storage": {"durability": "group"}},
         {"access": {"ownership": "role"}},
         {"context_window_persistence": {"kind": "permanent"}, "retention": {"windows_ms": "forever"}},
@@ -216,8 +207,9 @@ def test_a_section_changes_the_knobs_it_names(
 
 
 def test_a_dotted_path_goes_over_its_section() -> None:
-    config = profiles.reference("store.db", **{"search.default_limit": 6}, search={"default_limit": 5, "limit_max": 70})
-    assert (config.search.default_limit, config.search.limit_max) == (6, 70)
+    search = {"candidate_factor": 5, "vector_candidates": 70}
+    config = profiles.reference("store.db", **{"search.candidate_factor": 6}, search=search)
+    assert (config.search.candidate_factor, config.search.vector_candidates) == (6, 70)
 
 
 def test_a_store_of_the_other_database_is_a_section_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,16 +74,15 @@ def test_an_adapter_binds_to_the_store() -> None:
             """
             config {
               embedding_provider: null
-              vector { index_type: exact distance_metric: cosine ivfflat_lists: 100 }
+              vector { index_type: exact distance_metric: cosine }
             }
             adapter primary {
               type: postgres
               connection: "env:MY_DSN"
               options: { "pool_size": 7, "vector_dimensions": 64, "hnsw_m": 8, "hnsw_ef_construction": 32,
-                         "schema_name": "agent", "durability": "commit", "pool_timeout_ms": 5s,
-                         "connect_timeout_ms": 5s,
+                         "schema_name": "agent", "durability": "commit",
                          "statement_timeout_ms": 30s, "lock_timeout_ms": 10s, "prepared_max": 1024,
-                         "group_wait_us": 0, "serialization_retries": 3 }
+                         "serialization_retries": 3 }
             }
             """
         ),

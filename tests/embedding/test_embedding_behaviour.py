@@ -55,7 +55,7 @@ GROWING = {
 """A second attempt at once, and a third one in half an hour: long after the deadline, however busy the machine is."""
 
 ONCE = {"llm_retry_config__max_retries": 0}
-BEHIND = {"embedding__embed__note": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
+BEHIND = {"embedding__embed__note": EmbedMode.BEHIND.value}
 
 LATE_MS = 60_000
 
@@ -261,7 +261,7 @@ def test_flushing_does_not_wait_for_the_vectors_of_what_others_go_on_writing() -
 def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
     # C-487
     provider = Partly(after=1)
-    quick = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 10}
+    quick = {"llm_retry_config.max_retries": 0}
     settings = config(":memory:", **quick, **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
@@ -291,7 +291,7 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
     """A refused key is mended by somebody; the records it left without a vector must not be forgotten till then."""
     provider = CountingEmbeddings()
     provider.failure = lambda: error
-    idle = {"embedding.worker_idle_ms": 10, "llm_retry_config.max_backoff": 200}
+    idle = {"llm_retry_config.max_backoff": 200}
     settings = config(":memory:", **idle, **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
@@ -320,7 +320,6 @@ def test_a_service_that_stays_down_is_asked_less_and_less() -> None:
 
     provider.failure = down
     idle = {
-        "embedding.worker_idle_ms": 20,
         "llm_retry_config.max_retries": 0,
         "llm_retry_config.initial_backoff": 1,
         "llm_retry_config.max_backoff": 60_000,
@@ -543,7 +542,7 @@ def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any
 
 def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> None:
     embeddings = CountingEmbeddings()
-    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, **ONCE, "embedding__worker_idle_ms": 150})
+    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, **ONCE})
     calls: list[float] = []
 
     def down() -> Any:

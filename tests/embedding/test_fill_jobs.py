@@ -28,7 +28,6 @@ KIND = f"embedding.fill:{SPACE}"
 KNOBS: dict[str, Any] = {
     "search__keyword__similar_words": "none",
     "embedding__batch_size": BATCH,
-    "embedding__reembed_pause_ms": 0,
     "llm_retry_config__max_retries": 0,
     "jobs__backoff_ms": "1s",
     "jobs__backoff_max_ms": "1m",

@@ -255,7 +255,7 @@ def test_each_search_is_answered_from_one_space(tmp_path: Path) -> None:
     def open_with(provider: Any, previous: Any = None) -> caliber.Caliber:
         vector = {
             "dimensions": provider.dimensions, "index_type": "exact", "distance_metric": "cosine", "hnsw_m": 16,
-            "hnsw_ef_construction": 64, "hnsw_ef_search": 100, "ivfflat_lists": 100,
+            "hnsw_ef_construction": 64,
         }  # fmt: skip
         made = config(str(path), **{**plain, "vector": vector})
         if not path.exists():
@@ -364,7 +364,7 @@ def test_a_model_that_refuses_much_does_not_take_over_by_itself(store: Path) -> 
 def test_with_the_old_model_down_the_new_one_is_filled_all_the_same(store: Path) -> None:
     old = Counting("test", 32)
     old.fail_after = 0
-    changes = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 10, "embedding.embed.note": "behind"}
+    changes = {"llm_retry_config.max_retries": 0, "embedding.embed.note": "behind"}
     with caliber.open(settings(store, NEW, **changes), previous_embedding_provider=old) as memory:
         found = memory.search("what is known of 7")
         assert found.status in ("degraded", "ok")  # it may be complete by now

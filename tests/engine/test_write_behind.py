@@ -160,9 +160,12 @@ def test_what_is_no_text_is_refused_at_every_door(memory: Any, start: Any, call:
     assert inspect(memory).behind.set_aside == 0
 
 
-def test_a_failure_is_recorded_without_waiting_for_room(file_backend: Any, start: Any) -> None:
+def test_a_failure_is_recorded_without_waiting_for_room(
+    file_backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Failures are recorded on threads that may hold the writer, which alone can make room in a full queue."""
-    memory = file_backend.open(embedding_provider=None, write_behind__queue_max=4)
+    monkeypatch.setattr("caliber.engine.write_behind.QUEUE_MAX", 4)
+    memory = file_backend.open(embedding_provider=None)
     engine, agent = inspect(memory).engine, start(memory)
     memory.flush()
     with inspect(engine).writer.exclusive():
@@ -251,7 +254,7 @@ def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, sta
 
 def test_entries_wait_while_no_thread_can_be_started(memory: Any) -> None:
     engine = inspect(memory).engine
-    behind = WriteBehind(engine.store, queue_max=4, flush_interval_ms=10, failed=lambda *_: None)
+    behind = WriteBehind(engine.store, flush_interval_ms=10, failed=lambda *_: None)
 
     def put(number: int) -> None:
         behind.put((engine.log, None, engine.event(EventType.NOTIFY, payload={"number": number})))

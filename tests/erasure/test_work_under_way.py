@@ -205,8 +205,8 @@ WORK: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
         task_end,
         {"policies": [policy("task_end", {"action": "summarize", "target": "turn_buffer"})]},
     ),
-    "summaries of turns": (blocks, {"summaries__block_turns": 4}),
-    "summaries of the person's turns": (blocks_of_the_person, {"summaries__block_turns": 4}),
+    "summaries of turns": (blocks, {"assembly__evict_block_turns": 4}),
+    "summaries of the person's turns": (blocks_of_the_person, {"assembly__evict_block_turns": 4}),
     "a schedule": (schedule, {"memories": [SCHEDULED]}),
 }
 

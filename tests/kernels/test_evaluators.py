@@ -403,7 +403,6 @@ def _both(world: Any, numba: Evaluator) -> Iterator[Any]:
     for evaluator in (NUMPY, numba):
         memory = ResidentMemory(
             world.store,
-            segment_rows=64,
             resident_bytes=resident.resident_bytes,
             evaluator=evaluator,
         )

@@ -190,7 +190,6 @@ class Settings:
     max_backoff = 20
     backoff_multiplier = 2.0
     jitter = 0.0
-    max_retry_after = 60_000
 
 
 def test_the_earlier_deadline_counts() -> None:

@@ -23,7 +23,6 @@ class Settings:
     max_backoff: int = 4
     backoff_multiplier: float = 2.0
     jitter: float = 0.0
-    max_retry_after: int = 10**9
 
 
 class Service:

@@ -84,8 +84,11 @@ def test_a_subtask_ends_before_its_parent(memory: Any, start: Any, clock: FixedC
     assert ended(memory) == {"trajectories_failed": 2, "scopes_closed": 2}
 
 
-def test_a_job_ends_a_batch_at_a_time(backend: Any, start: Any, clock: FixedClock) -> None:
-    memory = backend.open(clock=clock, **KNOBS | {"retention__sweep_rows": 2})
+def test_a_job_ends_a_batch_at_a_time(
+    backend: Any, start: Any, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caliber.pcp.orphans.MOST", 2)
+    memory = backend.open(clock=clock, **KNOBS)
     memory.jobs.run_due()
     agents = [start(memory) for _ in range(5)]
     clock.advance(ms=4 * 3_600_000)

@@ -28,7 +28,6 @@ GROUNDING = {
     "require_source_for_facts": False,
     "confidence_threshold": 0.5,
     "stale_data_max_age_ms": 30 * DAY_MS,
-    "verifier_timeout_ms": 300,
     "conflict_resolution": "manual",
 }
 

@@ -45,7 +45,9 @@ def main() -> None:
 
     import caliber
     from caliber.model.time import FixedClock
+    from caliber.retention import retaining
 
+    retaining.SWEEP_ROWS = 1  # type: ignore[misc]
     memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
     memory.close_scope(scope)
     memory.jobs.run_due()

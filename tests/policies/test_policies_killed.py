@@ -35,7 +35,7 @@ def declared(name: str, category: str, kind: str, **how: Any) -> dict[str, Any]:
 
 KNOBS: dict[str, Any] = {
     "embedding_provider": None, "jobs__poll_ms": 0, "retention__apply_every_ms": 0,
-    "retention__sweep_every_ms": "1d", "retention__sweep_rows": 1, "pcp.recovery_points.frequency": "manual",
+    "retention__sweep_every_ms": "1d", "pcp.recovery_points.frequency": "manual",
     "policies": [
         policy(
             "scope_close",

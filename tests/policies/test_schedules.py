@@ -144,7 +144,7 @@ def test_what_came_due_while_nothing_ran_runs_once(backend: Any) -> None:
 )  # fmt: skip
 def test_hours_are_told_in_the_time_zone_also_when_clocks_change(zone: str, begin: datetime, due: list[str]) -> None:
     clock = SetClock(begin)
-    told = {"policies": [scheduled("30 2 * * *", notify("night"))], "policy_engine__time_zone": zone, **QUIET}
+    told = {"policies": [scheduled("30 2 * * *", notify("night"))], "time_zone": zone, **QUIET}
     with caliber.open(config(":memory:", **told), clock=clock) as memory:
         for half in range(3 * 24 * 2):
             at(clock, memory, begin + half * HOUR / 2)

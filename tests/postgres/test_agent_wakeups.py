@@ -24,10 +24,7 @@ KNOBS: dict[str, Any] = {
     "jobs__poll_ms": 0,
     "resident__feed_poll_ms": LONG_MS,
     "agents__messages__lease_ms": LONG_MS,
-    "agents__messages__poll_ms": LONG_MS,
     "agents__heartbeat_timeout_ms": 10 * LONG_MS,
-    "agents__lock_place_ms": LONG_MS,
-    "agents__lock_poll_ms": LONG_MS,
 }
 
 
@@ -35,6 +32,8 @@ KNOBS: dict[str, Any] = {
 def pg(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresBackend]:
     made = PostgresBackend()
     monkeypatch.setenv(FEED, postgres)
+    for name in ("mail.wakeups.POLL_MS", "locks.PLACE_MS", "locks.POLL_MS"):
+        monkeypatch.setattr(f"caliber.agents.{name}", LONG_MS)
     yield made
     made.close()
 
@@ -75,6 +74,9 @@ def test_a_request_for_a_lock_is_woken_by_a_release_of_another_process(pg: Postg
     assert get_lock_of_the_other(*two(pg, storage__feed_dsn=f"env:{FEED}")) == "b"
 
 
-def test_without_listen_a_request_for_a_lock_looks_now_and_then(pg: PostgresBackend) -> None:
+def test_without_listen_a_request_for_a_lock_looks_now_and_then(
+    pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a direct connection nothing is notified, as behind a pool that lends connections by transaction."""
-    assert get_lock_of_the_other(*two(pg, agents__lock_poll_ms=50)) == "b"
+    monkeypatch.setattr("caliber.agents.locks.POLL_MS", 50)
+    assert get_lock_of_the_other(*two(pg)) == "b"

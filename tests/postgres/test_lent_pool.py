@@ -38,7 +38,8 @@ def pool(postgres: str) -> Iterator[Any]:
 def test_everything_goes_through_it_and_the_variable_is_not_read(
     pg: PostgresBackend, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = pg.config(storage__dsn="env:CALIBER_NO_SUCH_DSN", storage__pool_timeout_ms=20_000)
+    monkeypatch.setattr("caliber.backends.postgres.store.POOL_TIMEOUT_MS", 20_000)
+    settings = pg.config(storage__dsn="env:CALIBER_NO_SUCH_DSN")
     with caliber.open(settings, connection_pool=pool) as memory, pg.open() as other:
         kept = note(memory, "kept")
         memory.storage.notes.update(kept.note_id, content="changed")
@@ -97,8 +98,11 @@ def test_dead_connections_are_replaced(pg: PostgresBackend, pool: Any) -> None:
         assert memory.admin.verify() == []
 
 
-def test_writers_share_fewer_connections_than_they_are(pg: PostgresBackend, pool: Any) -> None:
-    settings = pg.config(storage__pool_timeout_ms=30_000)
+def test_writers_share_fewer_connections_than_they_are(
+    pg: PostgresBackend, pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caliber.backends.postgres.store.POOL_TIMEOUT_MS", 30_000)
+    settings = pg.config()
     with caliber.open(settings, connection_pool=pool) as memory, caliber.open(settings, connection_pool=pool) as other:
         task = memory.start_trajectory("goal", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
@@ -127,10 +131,13 @@ def test_writers_share_fewer_connections_than_they_are(pg: PostgresBackend, pool
             assert [turn.sequence for turn in turns] == list(range(36))
 
 
-def test_empty_pool_and_closed_pool_are_said(pg: PostgresBackend, postgres: str) -> None:
+def test_empty_pool_and_closed_pool_are_said(
+    pg: PostgresBackend, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # issue, Bad input: out of connections
     pool = psycopg_pool.ConnectionPool(postgres, min_size=2, max_size=2, open=True)
-    with caliber.open(pg.config(storage__pool_timeout_ms=50), connection_pool=pool) as memory:
+    monkeypatch.setattr("caliber.backends.postgres.store.POOL_TIMEOUT_MS", 50)
+    with caliber.open(pg.config(), connection_pool=pool) as memory:
         note(memory, "before")
         memory.flush()
         held = [pool.getconn() for _ in range(2)]

@@ -110,8 +110,8 @@ def test_dsn_is_a_reference_and_is_never_shown(monkeypatch: pytest.MonkeyPatch) 
 
 def test_knobs_of_one_adapter_are_refused_by_the_other() -> None:
     with pytest.raises(MultipleErrors) as caught:
-        caliber.profiles.reference(f"env:{DSN}", **{"storage.adapter": "postgres", "storage.cache_kib": 64})
-    assert [error.context["field"] for error in caught.value.errors] == ["storage.cache_kib"]
+        caliber.profiles.reference(f"env:{DSN}", **{"storage.adapter": "postgres", "storage.readers": 64})
+    assert [error.context["field"] for error in caught.value.errors] == ["storage.readers"]
     with pytest.raises(MultipleErrors) as caught:
         caliber.profiles.reference("a.db", **{"storage.pool_max": 3})
     assert [error.context["field"] for error in caught.value.errors] == ["storage.pool_max"]
@@ -283,9 +283,10 @@ def test_missing_right_is_said(lone: PostgresBackend, own_server: LocalServer) -
         admin("DROP ROLE outsider")
 
 
-def test_out_of_connections_is_said(pg: PostgresBackend) -> None:
+def test_out_of_connections_is_said(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     # issue, Bad input: out of connections
-    store = pg.store(storage__pool_max=2, storage__pool_timeout_ms=50)
+    monkeypatch.setattr("caliber.backends.postgres.store.POOL_TIMEOUT_MS", 50)
+    store = pg.store(storage__pool_max=2)
     with store.read() as one, store.read() as two:
         for session in (one, two):
             session.run(store.plans["note"].count, ())

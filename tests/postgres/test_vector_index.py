@@ -259,11 +259,13 @@ def test_ivfflat_is_built_when_there_is_enough_to_cluster(world: World, monkeypa
     space = world.spaces["inner_product"]
     monkeypatch.setattr(module, "IVFFLAT_PROBES", 16)
     settings = {"vector__index_type": "ivf_flat"}
-    many = world.backend.store(**settings, vector__ivfflat_lists=500)
+    monkeypatch.setattr(module, "IVFFLAT_LISTS", 500)
+    many = world.backend.store(**settings)
     assert not many.vector_index.build(space)  # and what was there of another kind is gone
     assert many.vector_index.of(space.space_id) is None
     assert not many.vector_index.open(space)
-    store = world.backend.store(**settings, vector__ivfflat_lists=20)
+    monkeypatch.setattr(module, "IVFFLAT_LISTS", 20)
+    store = world.backend.store(**settings)
     assert store.vector_index.build(space)
     assert store.vector_index.of(space.space_id) == ("ivfflat", True, "")
     hit = 0

@@ -109,10 +109,11 @@ def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: 
 
 
 @needs("sharing")
-def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
+def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     here = backend.open()
     clock = FixedClock()
-    there = backend.open(clock=clock, retention__changes_ms=1, retention__changes_keep_rows=0)
+    monkeypatch.setattr("caliber.admin.maintenance.CHANGES_KEEP_ROWS", 0)
+    there = backend.open(clock=clock, retention__changes_ms=1)
     agent = start(there)
     kept = [agent.note(f"fact {number}") for number in range(4)]
     clock.advance(ms=10)

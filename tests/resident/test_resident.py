@@ -134,8 +134,9 @@ def test_statements_are_counted_where_they_are_run(backend: Any, start: Any) -> 
 # --- snapshots -----------------------------------------------------------------------------------
 
 
-def test_snapshot_stays_as_it_was(backend: Any, start: Any) -> None:
-    agent = filled(backend, start, resident__segment_rows=64)
+def test_snapshot_stays_as_it_was(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.resident.memory.SEGMENT_ROWS", 64)
+    agent = filled(backend, start)
     memory = memory_of(agent.memory)
     snapshot = memory.snapshot
     before = _content(snapshot)
@@ -508,9 +509,10 @@ def test_reopened_store_has_the_same_memory(backend: Any, start: Any) -> None:
         assert again.admin.verify() == []
 
 
-def test_small_segments_change_nothing(backend: Any, start: Any) -> None:
+def test_small_segments_change_nothing(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that lie across the borders of segments are rows like others."""
-    agent = filled(backend, start, count=90, resident__segment_rows=64)
+    monkeypatch.setattr("caliber.resident.memory.SEGMENT_ROWS", 64)
+    agent = filled(backend, start, count=90)
     assert memory_of(agent.memory).snapshot["note"].length > 64
     found = agent.memory.search("memory agent", kinds=["note"], limit=90).hits
     assert len(found) >= 60

@@ -155,10 +155,13 @@ def test_what_stays_for_a_session_goes_when_it_ends(opened: Any, start: Any, how
 
 
 @EVERYWHERE
-def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any, backend: Any) -> None:
+def test_what_is_too_old_goes_in_batches_when_it_is_time(
+    opened: Any, start: Any, backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # C-136: by created_at, inclusive as in K-063; once for all processes, and known after reopening
     declared = [kept(name, "duration", duration_ms="1d") for name in ("turn_buffer", "artifact", "note", "scratch")]
-    memory, clock = opened(*declared, retention__sweep_every_ms="1h", retention__sweep_rows=2)
+    monkeypatch.setattr("caliber.retention.retaining.SWEEP_ROWS", 2)
+    memory, clock = opened(*declared, retention__sweep_every_ms="1h")
     agent = start(memory)
     memory.jobs.run_due()
     for at in range(6):
@@ -206,10 +209,11 @@ def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) 
 
 
 @EVERYWHERE
-def test_only_the_newest_stay(opened: Any, start: Any) -> None:
+def test_only_the_newest_stay(opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-137: of each trajectory; of notes and of own knowledge, of the tenant
     names = ("turn_buffer", "artifact", "note", "scratch", "rule")
-    memory, clock = opened(*(kept(name, "max", count=2) for name in names), retention__sweep_rows=1)
+    monkeypatch.setattr("caliber.retention.retaining.SWEEP_ROWS", 1)
+    memory, clock = opened(*(kept(name, "max", count=2) for name in names))
     agents = [start(memory), start(memory)]
     for at in range(3):
         clock.at = MONDAY + at * MINUTE
@@ -453,13 +457,16 @@ def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(opened: Any,
 
 
 @EVERYWHERE
-def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opened: Any, start: Any) -> None:
+def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(
+    opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # C-138, C-148: by task, notes by what they are of; each group whole, tried again after an outage
     summarizer = ScriptedSummarizer()
     nightly = [
         compressed(name, "schedule", cron="0 3 * * *") for name in ("turn_buffer", "artifact", "note", "scratch")
     ]
-    memory, clock = opened(*nightly, summarization_provider=summarizer, retention__sweep_rows=2, jobs__lease_ms="30s")
+    monkeypatch.setattr("caliber.retention.compressing._PAGE", 2)
+    memory, clock = opened(*nightly, summarization_provider=summarizer, jobs__lease_ms="30s")
     memory.jobs.run_due()
     agents = [start(memory), start(memory)]
     for number, agent in enumerate(agents):

@@ -119,7 +119,6 @@ def test_the_floor_is_that_of_memory(backend: Any, start: Any) -> None:
     floor = {
         "search__floor__words": 0.35,
         "search__floor__similarity": {"hash-1:test@32": 0.3},
-        "search__floor__rest": 0.3,
         "search__keyword__similar_words": "none",
         "vector__dimensions": 32,
         "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 32, "options": {}},

@@ -17,12 +17,13 @@ DAY = timedelta(1)
 
 
 @pytest.fixture(params=["resident", "backend"])
-def days(backend: Any, start: Any, request: Any) -> Any:
+def days(backend: Any, start: Any, request: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An agent whose store is searched by words alone, from memory and from its database."""
+    monkeypatch.setattr("caliber.search.ranking.floor.WORDS_ALONE", 0.35)
     weights = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
     config = backend.config(
         embedding_provider=None, search__weights=weights, search__mode=request.param,
-        search__floor__words_alone=0.35, search__keyword__similar_words="none",
+        search__keyword__similar_words="none",
     )  # fmt: skip
     return start(backend.open(config))
 

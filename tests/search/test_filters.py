@@ -83,7 +83,7 @@ class World(Filled):
 
     def __init__(self, backend: Any, mode: str) -> None:
         self.memory = backend.open(
-            backend.config(search__mode=mode, embedding_provider=None, search__limit_max=999),
+            backend.config(search__mode=mode, embedding_provider=None),
             principal=ROOT,
             clock=FixedClock(to_us(MOMENTS[2])),
         )

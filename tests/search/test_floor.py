@@ -17,6 +17,7 @@ from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
+from caliber.model.search import DEFAULT_LIMIT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 
@@ -123,10 +124,11 @@ def test_what_was_missing_is_told(vectors: Any) -> None:
     assert memory.search("").below_floor is None
 
 
-def test_one_note_is_enough_of_a_store(backend: Any, start: Any) -> None:
+def test_one_note_is_enough_of_a_store(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Words of a small store must count as rare: half of this one's texts hold any of them.
     settings = {"embedding_provider": None, "search__weights": WORDS, "search__keyword__similar_words": "none"}
-    agent = start(backend.open(backend.config(search__floor__words_alone=0.35, **settings)))
+    monkeypatch.setattr("caliber.search.ranking.floor.WORDS_ALONE", 0.35)
+    agent = start(backend.open(backend.config(**settings)))
     agent.note("the greyhound is called Biscuit")
     assert contents(agent.memory, "what is the name of the greyhound?") == ["the greyhound is called Biscuit"]
     assert contents(agent.memory, "which volcano erupted in Iceland?") == []
@@ -213,7 +215,7 @@ def test_the_floor_can_be_switched_off(backend: Any, start: Any) -> None:
     agent = start(backend.open(backend.config(**HASHED, **off), embedding_provider=CountingEmbeddings(32)))
     talk(agent)
     result = agent.memory.search("the weather of zzzzqqq")
-    assert len(result.hits) == agent.memory.config.search.default_limit
+    assert len(result.hits) == DEFAULT_LIMIT
     assert result.below_floor is None
 
 

@@ -108,10 +108,12 @@ def test_the_command_line_says_what_was_missing(tmp_path: Path) -> None:
     assert "below the floor" not in run("-c", file, "search", "what is my dog called?", "--explain").stdout
 
 
-def test_a_miss_below_the_floor_says_so(tmp_path: Path) -> None:
+def test_a_miss_below_the_floor_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("search.ranking.floor", "cli.evaluating.reasons"):
+        monkeypatch.setattr(f"caliber.{module}.REST", 0.5)
     filled(tmp_path / "a.db", "static").close()
     file, questions = tmp_path / "caliber.json", tmp_path / "questions.jsonl"
-    file.write_text(settings(tmp_path / "a.db", "static", **{"search.floor.rest": 0.5}).canonical_json())
+    file.write_text(settings(tmp_path / "a.db", "static").canonical_json())
     asked = [
         {"query": "which volcano is in the third country of Peru and Chile?", "expected": [FACTS[2]]},
         {"query": "what is my dog called?", "expected": [FACTS[1]]},
@@ -122,7 +124,7 @@ def test_a_miss_below_the_floor_says_so(tmp_path: Path) -> None:
     nothing, weak = document["misses"]
     assert (nothing["code"], weak["code"]) == ("below_floor", "below_floor")
     assert nothing["why"].startswith("the question finds nothing: the best record holds")
-    assert "below search.floor.rest = 0.5" in weak["why"]
+    assert "below 0.5" in weak["why"]
     assert weak["score"] < 0.5
     assert weak["breakdown"]
     assert "below_floor" in run("-c", file, "eval", questions, "--json").stdout

@@ -19,7 +19,7 @@ from caliber.config.search import FloorConfig
 from caliber.search.opening import SearchEngine
 from caliber.search.searcher import Searcher
 
-OFF = {"words": 0.0, "words_alone": 0.0}
+OFF = {"words": 0.0}
 SHARES = st.sampled_from([0.01, 0.1, 0.35, 0.6, 1.0])
 LEAST = 1e-6
 LIMIT = 200
@@ -72,7 +72,7 @@ def test_the_floor_only_leaves_out(steps: Any, knobs: Any, query: str, kinds: An
     steps=STORES,
     knobs=KNOBS,
     query=QUERIES,
-    name=st.sampled_from(["words", "words_alone", "rest", "similarity"]),
+    name=st.sampled_from(["words", "similarity"]),
     bounds=st.tuples(SHARES, SHARES).map(sorted),
 )
 def test_a_higher_floor_never_finds_more(steps: Any, knobs: Any, query: str, name: str, bounds: list[float]) -> None:
@@ -89,7 +89,7 @@ def test_a_higher_floor_never_finds_more(steps: Any, knobs: Any, query: str, nam
 @settings(max_examples=examples(25, 500), suppress_health_check=list(HealthCheck))
 @given(steps=STORES, knobs=KNOBS, query=st.sampled_from(["the", "please tell me", "hello", "and so?", "thanks", "who"]))
 def test_words_that_ask_for_nothing_find_nothing(steps: Any, knobs: Any, query: str) -> None:
-    floor = {"words": 0.1, "words_alone": 0.1}
+    floor = {"words": 0.1}
     knobs = merged(knobs, {"keyword": {"language": "english"}})
     (result,) = answers(steps, knobs, [floor], query, None)
     assert result.hits == ()

@@ -111,11 +111,13 @@ def check_sample(memory: Any, answers: list[tuple[str, Any]], count: int) -> set
 
 
 @pytest.mark.parametrize("embedded", ["off", "behind"])
-def test_each_answer_is_the_twin_s_at_the_position_it_names(tmp_path: Path, embedded: str) -> None:
+def test_each_answer_is_the_twin_s_at_the_position_it_names(
+    tmp_path: Path, embedded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # issue, Done when: each result equals the twin evaluated at the position it reports
-    notes, profile = {**_OFF, "embedding.embed.note": embedded}, {"resident.segment_rows": 256}
+    monkeypatch.setattr("caliber.resident.memory.SEGMENT_ROWS", 256)
     texts = Texts(seed())
-    with open_store(tmp_path / "store.db", **notes, **profile) as memory:
+    with open_store(tmp_path / "store.db", **_OFF, **{"embedding.embed.note": embedded}) as memory:
         add_notes(memory, texts, 300)
         questions = texts.questions(60)
         with Writer(memory, texts, notes_a_second=1_000):

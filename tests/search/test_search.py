@@ -18,6 +18,7 @@ from support.providers import CountingEmbeddings, outage
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.model.errors import CaliberError, InputError, InvalidValue
+from caliber.search.ranking.graph import DECAY
 from caliber.search.searcher import QUERY_WORDS_MAX
 
 pytestmark = pytest.mark.databases("one")
@@ -395,7 +396,7 @@ def test_edges_bring_hits_and_count_as_used(words: Any) -> None:
         ("some rope", ("graph",)),
     ]
     assert [set(hit.breakdown) for hit in hits[1:]] == [{"graph"}, {"graph"}]
-    assert math.isclose(hits[2].score, hits[1].score * memory.config.search.graph.decay, rel_tol=1e-5)
+    assert math.isclose(hits[2].score, hits[1].score * DECAY, rel_tol=1e-5)
     memory.flush()
     used = {usage.owner_id for usage in memory.storage.usages.all()}
     assert {edge.edge_id for edge in edges} <= used
@@ -434,10 +435,13 @@ def test_turns_that_change_or_go_leave_their_neighbours_side_by_side(backend: An
     assert lent() == before
 
 
-def test_what_the_filters_leave_out_lifts_no_score_above_one(backend: Any, start: Any) -> None:
+def test_what_the_filters_leave_out_lifts_no_score_above_one(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # docs/search.md: a score lies between 0 and 1, also beside turns that say far more than any hit
     weights = {"vector": 0.0, "keyword": 0.4, "graph": 0.6, "importance": 0.0}
-    linked = {"search__graph__conversation": True, "search__graph__decay": 1.0}
+    monkeypatch.setattr("caliber.search.ranking.graph.DECAY", 1.0)
+    linked = {"search__graph__conversation": True}
     agent = start(backend.open(backend.config(embedding_provider=None, search__weights=weights, **linked)))
     for _ in range(3):
         agent.say("zebra quagga okapi crossing", role="user")

@@ -111,15 +111,17 @@ def test_larger_limit_only_adds_to_a_smaller(steps: Any, knobs: Any, query: str,
 def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked: Any) -> None:
     """The word vectors are given, and the stores are English: what is like what, and how far, the twin works out."""
     pytest.importorskip("tokenizers", reason="the extra embed is not installed")
-    words = {"language": "english", "similar_words": "wordllama-l2-supercat", "similar_min": 0.1}
-    memory, clock = open_store(merged(knobs, {"keyword": words}), CountingEmbeddings(DIMENSIONS))
-    with memory:
-        Builder(memory, clock).build(steps)
-        memory.flush()
-        held = world(memory)
-        for query, options, as_of, as_reader in asked:
-            handle = memory.acting_as(READER) if as_reader else memory
-            compare(handle, held, query, {**options, "as_of": as_of})
+    words = {"language": "english", "similar_words": "wordllama-l2-supercat"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("caliber.search.searcher.SIMILAR_MIN", 0.1)
+        memory, clock = open_store(merged(knobs, {"keyword": words}), CountingEmbeddings(DIMENSIONS))
+        with memory:
+            Builder(memory, clock).build(steps)
+            memory.flush()
+            held = world(memory)
+            for query, options, as_of, as_reader in asked:
+                handle = memory.acting_as(READER) if as_reader else memory
+                compare(handle, held, query, {**options, "as_of": as_of})
 
 
 def test_what_was_compared_is_recorded() -> None:

@@ -479,7 +479,7 @@ def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: p
 
 
 def test_an_interrupt_in_one_thread_is_no_interrupt_in_another(backend: Any, start: Any) -> None:
-    memory = backend.open(storage__durability="group", storage__group_wait_us=50_000)
+    memory = backend.open(storage__durability="group")
     agent = start(memory)
     memory.flush()  # or what writes behind may be the one who leads
     ends: dict[str, BaseException | None] = {}

@@ -22,7 +22,7 @@ SIZE, BLOCKS = 4, 3
 KNOBS: dict[str, Any] = {
     "embedding_provider": None,
     "search__keyword__similar_words": "none",
-    "summaries__block_turns": SIZE,
+    "assembly__evict_block_turns": SIZE,
     "policies": [],
     "pcp.recovery_points.frequency": "manual",
     "llm_retry_config.max_retries": 0,

@@ -41,7 +41,7 @@ SIZE = 4
 LIGHT: dict[str, Any] = {
     "embedding_provider": None,
     "search__keyword__similar_words": "none",
-    "summaries__block_turns": SIZE,
+    "assembly__evict_block_turns": SIZE,
     "policies": [],
     "pcp.recovery_points.frequency": "manual",
     "jobs__poll_ms": "20ms",
@@ -247,7 +247,7 @@ def test_a_process_that_is_killed_before_the_summary_leaves_a_missing_row(backen
 
 
 def test_thousands_of_turns_without_a_change_of_scope(backend: Any, start: Any) -> None:
-    talk = Talk(backend, start, summaries__block_turns=16)
+    talk = Talk(backend, start, assembly__evict_block_turns=16)
     count = scale(1_500, 5_000, daily=300)
     blocks = count // 16
     for begin in range(0, count, 500):
@@ -629,7 +629,7 @@ def test_blocks_of_another_size_overlap_no_summary(backend: Any, start: Any) -> 
     talk.memory.flush()
     before = talk.summaries
     talk.memory.close()
-    talk.memory = talk.agent.memory = talk.open(summaries__block_turns=6)
+    talk.memory = talk.agent.memory = talk.open(assembly__evict_block_turns=6)
     talk.count(5)
     talk.memory.flush()
     assert talk.ranges == [(0, 3), (4, 7), (8, 11)], "what has a summary keeps it"

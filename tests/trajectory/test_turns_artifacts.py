@@ -342,7 +342,7 @@ def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
     """An embedding behind the commit is pending until it is done; an outage only delays it."""
     provider = CountingEmbeddings()
     memory = backend.open(
-        embedding_provider=provider, embedding__embed__turn="behind", embedding__worker_idle_ms=5,
+        embedding_provider=provider, embedding__embed__turn="behind",
         embedding__embed__note="behind",
     )  # fmt: skip
     agent = start(memory)

@@ -31,10 +31,9 @@ class AgentConflictListener(CorrectionListener):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._knobs = engine.config.agents.conflicts
 
     def added(self, uow: UnitOfWork, relation: Relation, record: Any, by: str) -> None:
-        if self._knobs.decisions and is_agent(by):
+        if is_agent(by):
             self._compare(uow, relation, record, by)
 
     def corrected(
@@ -43,7 +42,7 @@ class AgentConflictListener(CorrectionListener):
         grounded = relation.grounded
         if action is not CorrectionAction.UPDATE or grounded is None or not grounded.is_decision(after):
             return
-        if self._knobs.decisions and is_agent(by) and holds(relation, after, uow.now_us):
+        if is_agent(by) and holds(relation, after, uow.now_us):
             changed = (*grounded.subject, *(relation.text.searched if relation.text else ()))
             if not grounded.is_decision(before) or any(getattr(before, n) != getattr(after, n) for n in changed):
                 self._compare(uow, relation, after, by)
@@ -96,7 +95,7 @@ class AgentConflictListener(CorrectionListener):
         return "\n".join(getattr(made, name) for name in relation.text.searched)
 
     def refused(self, relation: Relation, key: uuid.UUID, by: str, other: str) -> None:
-        if not self._knobs.concurrent_writes or not is_agent(by) or not is_agent(other) or same_agent(by, other):
+        if not is_agent(by) or not is_agent(other) or same_agent(by, other):
             return
         item = EntityRef(kind_named(relation.name), key)
 

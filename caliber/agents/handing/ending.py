@@ -14,6 +14,7 @@ from typing import Final
 from caliber.access.owners import user_of
 from caliber.agents.handing.parties import log_step
 from caliber.agents.handing.sharing import unshare
+from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
@@ -139,7 +140,7 @@ class Endings:
         The parent task and the delegation are locked before the task itself, as a cancellation does. A summary that is
         longer than a result may be stays with the task.
         """
-        if len(summary.encode()) > self._engine.config.agents.messages.payload_max_bytes:
+        if len(summary.encode()) > PAYLOAD_MAX_BYTES:
             summary = _OF_TASK
         for found in uow.select_path(DELEGATION, "list_by_child", task_id.bytes):
             if not found.is_open:

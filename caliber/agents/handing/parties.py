@@ -16,6 +16,7 @@ from caliber.access.identities import require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
 from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent
+from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.model import arguments
@@ -85,11 +86,10 @@ class Parties:
     def _check_length(self, field: str, *texts: str | None) -> None:
         """Raise InvalidValue for words that are longer together than a message may be: an agent reads them whole."""
         size = sum(len(text.encode()) for text in texts if text is not None)
-        most = self._engine.config.agents.messages.payload_max_bytes
-        if size > most:
+        if size > PAYLOAD_MAX_BYTES:
             reason = (
-                f"has, with the other words, {size} bytes, more than agents.messages.payload_max_bytes = {most}; store"
-                " an artifact or a note, and name it"
+                f"has, with the other words, {size} bytes, more than {PAYLOAD_MAX_BYTES}; store an artifact or a note,"
+                " and name it"
             )
             raise InvalidValue(field=field, reason=reason)
 

@@ -19,6 +19,8 @@ from caliber.search.service import Searching
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.json_values import plain_json
 
+PAYLOAD_MAX_BYTES: Final = 262_144
+"""Longest payload of a message, as JSON; and longest words of a delegation or handoff together."""
 _TYPES: Final[dict[str, MessageType | str]] = {each.value: each for each in MessageType}
 
 
@@ -49,7 +51,7 @@ def checked(
         message_type=message_type_of(message_type),
         topic=arguments.as_name(topic, "topic"),
         priority=arguments.as_enum(priority, MessagePriority, "priority"),
-        payload=checked_payload(engine, payload),
+        payload=checked_payload(payload),
         expires_in_ms=None if expires_in_ms is None else arguments.as_duration_ms(expires_in_ms, "expires_in_ms"),
         delay_ms=delay_of(delay_ms),
         trajectory_id=None if task is None else TrajectoryId(task),
@@ -82,12 +84,12 @@ def delay_of(value: Any) -> int:
     return arguments.as_duration_ms(value, "delay_ms") if arguments.as_whole(value, "delay_ms") else 0
 
 
-def checked_payload(engine: Engine, payload: Any) -> Any:
+def checked_payload(payload: Any) -> Any:
     """Return a JSON value as it will be read. Raises: as ``plain_json``; InvalidValue for one too long."""
     plain = plain_json(payload, "payload")
-    size, most = len(dump_json(plain).encode()), engine.config.agents.messages.payload_max_bytes
-    if size > most:
-        reason = f"{size} bytes of JSON are more than the limit of {most}: store an artifact, and send its id"
+    size = len(dump_json(plain).encode())
+    if size > PAYLOAD_MAX_BYTES:
+        reason = f"{size} bytes of JSON are more than {PAYLOAD_MAX_BYTES}: store an artifact, and send its id"
         raise InvalidValue(field="payload", reason=reason)
     return plain
 

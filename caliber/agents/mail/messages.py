@@ -108,7 +108,7 @@ class Messages(Receiving):
         """
         given = arguments.as_items(payloads, "payloads", "a sequence of payloads")
         rest = (message_type, topic, priority, expires_in_ms, delay_ms, trajectory_id, scope_id, (), None)
-        bodies = [checked_payload(self._engine, each) for each in given]
+        bodies = [checked_payload(each) for each in given]
         first = checked(self._engine, self._principal, None, (to, to_type, False), rest, None)
         outs = [dataclasses.replace(first, payload=body) for body in bodies]
         acting = self._acting(agent)
@@ -267,7 +267,7 @@ class Messages(Receiving):
         Raises: as ``ack`` and ``send``; MessageDeliveryFailed once the deadline of the request has passed.
         """
         held, kind = as_message(message), message_type_of(message_type)
-        body = checked_payload(self._engine, payload)
+        body = checked_payload(payload)
         acting = self._acting(agent)
 
         def work(uow: UnitOfWork) -> AgentMessage:

@@ -20,6 +20,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 PENDING: Final = "message_pending"
 """The type of the event that wakes receivers; its subject is a mailbox. It is never logged."""
+POLL_MS: Final = 15
+"""Interval of looks for messages of other processes, where the database does not notify of them."""
 _making: Final = threading.Lock()
 
 
@@ -32,9 +34,9 @@ class Wakeups:
         self._lock = threading.Lock()
         self._waiting = 0
         self._unsubscribe: Callable[[], None] | None = None
-        self._every_ms = engine.config.agents.messages.poll_ms
-        if self._every_ms and not engine.store.sees_every_commit:
-            self._every_ms = max(self._every_ms, engine.config.resident.feed_poll_ms)
+        self._every_ms = POLL_MS
+        if not engine.store.sees_every_commit:
+            self._every_ms = max(POLL_MS, engine.config.resident.feed_poll_ms)
         self.sweep_at_s = 0.0
         """When, on the monotonic clock, a send enqueues the next sweep."""
 

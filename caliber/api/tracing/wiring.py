@@ -11,7 +11,7 @@ from typing import Any, Final
 from caliber.api.tracing.handles import traced
 from caliber.api.tracing.operation_log import OperationLog
 from caliber.api.tracing.spans import Tracing
-from caliber.config.providers import ProviderConfig
+from caliber.config.providers import ServiceConfig
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
@@ -132,7 +132,7 @@ def _trace_providers(engine: Engine, tracing: Tracing) -> None:
         _trace_methods(model, CALLS, tracing, SpanKind.MODEL, facts)
 
 
-def _provider_type(settings: ProviderConfig | None) -> str:
+def _provider_type(settings: ServiceConfig | None) -> str:
     return "custom" if settings is None else settings.provider_type
 
 

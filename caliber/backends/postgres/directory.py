@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT_MS: Final = 5_000
 STATEMENT_TIMEOUT_MS: Final = 30_000
 LOCK_TIMEOUT_MS: Final = 5_000
 
@@ -49,7 +48,6 @@ class PostgresRecords:
         self._shared = Shared(
             store=f"the directory of tenants in PostgreSQL schema {self._schema}",
             dsn=settings.dsn.resolve(),
-            connect_timeout_ms=CONNECT_TIMEOUT_MS,
             prefix=f"caliber_{os.getpid()}_{time.monotonic_ns()}_".encode(),
             prepares=False,  # asked rarely, and perhaps through a pool that cannot
             qualifier=f"{quote(self._schema)}.",

@@ -13,7 +13,7 @@ import psycopg
 from caliber.backends.postgres import memories
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk.store import PostgresBulk
-from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, PgConnection, Shared
+from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, CONNECT_TIMEOUT_MS, PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import takes_no_writes
 from caliber.backends.postgres.connecting.external_pool import ExternalPool
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+POOL_TIMEOUT_MS: Final = 5_000
+"""Longest wait for a free connection."""
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _opened = itertools.count()
 
@@ -79,7 +81,6 @@ def shared_for(settings: PostgresConfig, *, lent: bool = False) -> Shared:
     return Shared(
         store=f"PostgreSQL schema {settings.schema_name}",
         dsn="" if lent else dsn_of(settings),
-        connect_timeout_ms=settings.connect_timeout_ms,
         # A pool between us and the server may lend one connection to several stores, one after the other.
         prefix=f"caliber_{os.getpid()}_{next(_opened)}_".encode(),
         prepares=settings.prepared_max > 0,
@@ -144,9 +145,9 @@ class PostgresStore:
         self._server: str | None = None
         self._pool: Pool | ExternalPool
         if connection_pool is None:
-            self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
+            self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=POOL_TIMEOUT_MS)
         else:
-            self._pool = ExternalPool(connection_pool, self._arrived, timeout_ms=settings.pool_timeout_ms)
+            self._pool = ExternalPool(connection_pool, self._arrived, timeout_ms=POOL_TIMEOUT_MS)
         try:
             self._dialect = dialect = self._open(settings, declared_in(config))
             self.feed = SnapshotFeed(self._own, identity)
@@ -187,7 +188,6 @@ class PostgresStore:
             limits=self._limits,
             retries=settings.serialization_retries,
             durability=settings.durability,
-            group_wait_us=settings.group_wait_us,
             keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
             catch_up=self.catch_up,
             clock_us=clock_us,
@@ -242,7 +242,7 @@ class PostgresStore:
         """Notice that a new connection leads to another server, or to one that was restarted."""
         if self._server is None:
             return
-        connection.silence_ms = self._shared.connect_timeout_ms
+        connection.silence_ms = CONNECT_TIMEOUT_MS
         server = connection.run(self._own["session.server"], ())[0][0]
         connection.silence_ms = None
         if server != self._server:

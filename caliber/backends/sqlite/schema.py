@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
+CACHE_KIB: Final = 16_384
+"""Page cache of each connection."""
 STATEMENT_CACHE: Final = 256
 """Prepared statements that a connection keeps."""
 FORK_WAIT_MS: Final = 10_000
@@ -78,7 +80,7 @@ def options_for(storage: StorageConfig) -> OpenOptions:
         # Absolute: connections are made later too, when the program may have changed its directory.
         path=path if storage.in_memory else os.path.abspath(path),  # noqa: PTH100  (links stay as they are)
         busy_timeout_ms=storage.busy_timeout_ms,
-        cache_kib=storage.cache_kib,
+        cache_kib=CACHE_KIB,
         wal_autocheckpoint_pages=storage.wal_autocheckpoint_pages,
         statement_cache=STATEMENT_CACHE,
         fork_wait_ms=FORK_WAIT_MS,

@@ -104,7 +104,6 @@ class SqliteStore:
             store=self._options.shown,
             durability=storage.durability,
             keep_content=config.context_window_persistence.kind is not ContextPersistence.EPHEMERAL,
-            group_wait_us=storage.group_wait_us,
             busy_timeout_ms=storage.busy_timeout_ms,
             clock_us=clock_us,
         )

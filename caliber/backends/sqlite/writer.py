@@ -50,7 +50,6 @@ class SqliteWriter(GroupWriter):
         store: str,
         durability: Durability,
         keep_content: bool,
-        group_wait_us: int,
         busy_timeout_ms: int,
         clock_us: Callable[[], int],
     ) -> None:
@@ -59,7 +58,7 @@ class SqliteWriter(GroupWriter):
         self._plans = plans
         self._statements = statements
         self._catalog = catalog
-        super().__init__(grouped=durability is Durability.GROUP, wait_us=group_wait_us)
+        super().__init__(grouped=durability is Durability.GROUP)
         self._keep_content = keep_content
         self._busy_timeout_ms = busy_timeout_ms
         self._clock_us = clock_us

@@ -13,6 +13,7 @@ from caliber.cli import show
 from caliber.cli.evaluating.questions import Expected, LabelledQuestion, ask
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
+from caliber.model.search import LIMIT_MAX
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import SearchHit
 from caliber.resident.mirror import RelationSnapshot
@@ -20,6 +21,7 @@ from caliber.resident.predicates import held_texts, mask
 from caliber.schema.validity import asked_us, why_not
 from caliber.search.filtering import filters
 from caliber.search.opening import SearchEngine
+from caliber.search.ranking.floor import REST
 from caliber.storage.compile.filters import filterable
 
 if TYPE_CHECKING:
@@ -46,13 +48,12 @@ class Reasons:
     def __init__(self, memory: Caliber, kinds: Sequence[str] | None) -> None:
         self._memory = memory
         self._kinds = kinds
-        self._widest = memory.config.search.limit_max
         self._searched = memory._engine.part(SearchEngine).kinds
         self._names = {relation: kind for kind, relation in self._searched.items()}
 
     def explain(self, question: LabelledQuestion, expected: Expected) -> dict[str, Any]:
         """Return why ``expected`` was not among the first hits, as a JSON document; ``code`` is stable."""
-        found = ask(self._memory, question, self._kinds, self._widest)
+        found = ask(self._memory, question, self._kinds, LIMIT_MAX)
         rank = expected.rank_in(found.hits)
         above = found.hits[:_BEFORE] if rank is None else found.hits[: rank - 1][:_BEFORE]
         missed = {
@@ -66,12 +67,12 @@ class Reasons:
             missed |= self._hit(found.hits[rank - 1], rank)
             return {**missed, "code": "ranked", "why": f"it came as number {rank:,} of {len(found.hits):,}"}
         every = self._memory._searching.search_many(
-            (question.query,), kinds=question.kinds or self._kinds, limit=self._widest,
+            (question.query,), kinds=question.kinds or self._kinds, limit=LIMIT_MAX,
             conditions=question.filter or None, as_of=question.as_of, consistency=None, floor=False,
         )[0].hits  # fmt: skip
         rank = expected.rank_in(every)
         if rank is not None:
-            why = f"its score is below search.floor.rest = {self._memory.config.search.floor.rest:g}"
+            why = f"its score is below {REST:g}"
             if found.below_floor is not None:
                 why = f"the question finds nothing: {show.evidence_line(found.below_floor)}"
             return {**missed, **self._hit(every[rank - 1], None), "code": "below_floor", "why": why}
@@ -161,9 +162,9 @@ class Reasons:
     def _unreached(self, question: LabelledQuestion, row: _Row) -> tuple[str, str]:
         """Return code and sentence for an active record that did not come among as many hits as there can be."""
         memory, relation = self._memory, row.relation.relation
-        alone = ask(memory, replace(question, kinds=(row.kind,)), None, self._widest)
-        if len(alone.hits) >= self._widest or any(hit.id == row.id for hit in alone.hits):
-            return "beyond_limit", f"more than {self._widest:,} records came before it (search.limit_max)"
+        alone = ask(memory, replace(question, kinds=(row.kind,)), None, LIMIT_MAX)
+        if len(alone.hits) >= LIMIT_MAX or any(hit.id == row.id for hit in alone.hits):
+            return "beyond_limit", f"more than {LIMIT_MAX:,} records came before it"
         embedder = memory._engine.part(Embeddings).embedder
         lacks = "it has no vector: it is empty, was refused, or vectors of another model are being made"
         if embedder is None:

@@ -11,6 +11,7 @@ from caliber.cli.evaluating.questions import LabelledQuestion, ask
 from caliber.cli.evaluating.reasons import Reasons
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, printable
+from caliber.model.search import LIMIT_MAX
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -23,8 +24,8 @@ class Recall:
         self._memory = memory
         self._kinds = kinds
         self._cutoffs = sorted(set(cutoffs or (5, 10)))
-        if self._cutoffs[-1] > (most := memory.config.search.limit_max):
-            raise UsageError(f"--k {self._cutoffs[-1]} is more than search.limit_max = {most}")
+        if self._cutoffs[-1] > LIMIT_MAX:
+            raise UsageError(f"--k must be at most {LIMIT_MAX}")
 
     def of(
         self, questions: Sequence[LabelledQuestion], limit_misses: int, advance: Callable[[int], None]

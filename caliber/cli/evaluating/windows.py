@@ -17,6 +17,7 @@ from caliber.cli.evaluating.recall import one_line, print_table
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output
 from caliber.importing.source import initiator_of
+from caliber.model.search import LIMIT_MAX
 from caliber.model.trajectory import TrajectoryStatus
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class WindowEvidence:
 
     def _wanted(self, question: LabelledQuestion) -> list[Wanted]:
         """Return the records that are expected, with their texts and where search finds them."""
-        hits = ask(self._memory, question, self._kinds, self._memory.config.search.limit_max).hits
+        hits = ask(self._memory, question, self._kinds, LIMIT_MAX).hits
         wanted = []
         for expected in question.expected:
             rank = expected.rank_in(hits)

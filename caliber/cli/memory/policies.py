@@ -29,7 +29,7 @@ def policies(settings: Settings, run: bool) -> None:
         scheduled = memory.jobs.schedules()
         config = memory.config
     found = {
-        "time_zone": config.policy_engine.time_zone,
+        "time_zone": config.time_zone or "UTC",
         "rules": _rules(config, scheduled),
         **({} if done is None else {"actions_done": done}),
     }

@@ -185,7 +185,7 @@ with_kinds: Final = click.option(
 @click.command()
 @click.argument("query")
 @with_kinds
-@click.option("--limit", type=click.IntRange(min=1), help="Most hits.  [default: search.default_limit]")
+@click.option("--limit", type=click.IntRange(min=1), help="Most hits.  [default: 10]")
 @click.option(
     "--filter", "filters", multiple=True, metavar="NAME=VALUE", help="Keep records with this value; repeatable."
 )

@@ -37,43 +37,6 @@ class MessagesConfig(Section):
         unit="messages",
         ge=1,
     )
-    payload_max_bytes: Int = knob(
-        "Longest payload of a message, as JSON; and longest words of a delegation or handoff together.",
-        "ours",
-        unit="bytes",
-        ge=1,
-        le=16_777_216,
-    )
-    poll_ms: Duration = knob(
-        "Interval at which a process whose receivers wait looks for messages of other processes, where the database"
-        " does not notify it: SQLite, and PostgreSQL without storage.feed_dsn; 0 never looks. For SQLite on Linux the"
-        " system reports each write, and the interval is the scale of the looks that follow it.",
-        "ours",
-        unit="ms",
-        ge=0,
-    )
-
-
-class ConflictsConfig(Section):
-    """Conflicts between agents that are recorded as they come up."""
-
-    concurrent_writes: bool = knob(
-        "Record a write of an agent that was refused because another agent changed the value since it was read.",
-        "C-432",
-    )
-    decisions: bool = knob(
-        "Compare a note of type decision that an agent writes with those of other agents about the same subject, and"
-        " record a contradiction.",
-        "C-432",
-    )
-    contention_ms: Duration | None = knob(
-        "Time that an agent waits for a lock of another before the contention is recorded; a refusal is recorded at"
-        " once. Without it no contention is.",
-        "C-434",
-        unit="ms",
-        ge=0,
-        optional=True,
-    )
 
 
 class AgentsConfig(Section):
@@ -91,23 +54,15 @@ class AgentsConfig(Section):
         unit="ms",
         gt=0,
     )
-    lock_place_ms: Duration = knob(
-        "Time after which a request that waits for a lock loses its place, as its process died. A process that runs"
-        " renews it.",
-        "C-365",
+    contention_ms: Duration | None = knob(
+        "Time that an agent waits for a lock of another before a conflict about it is recorded; a refusal is recorded"
+        " at once. Without it no such conflict is.",
+        "C-434",
         unit="ms",
-        ge=100,
-    )
-    lock_poll_ms: Duration = knob(
-        "Interval at which a process that waits for a lock looks for other processes' commits, where the database"
-        " does not notify of them: on SQLite, and without storage.feed_dsn. For SQLite on Linux the system reports each"
-        " write, and the interval is the scale of the looks that follow it.",
-        "ours",
-        unit="ms",
-        gt=0,
+        ge=0,
+        optional=True,
     )
     messages: MessagesConfig = knob("Messages between agents.", "ours")
-    conflicts: ConflictsConfig = knob("Conflicts between agents that are recorded as they come up.", "C-432")
 
     @property
     def sign_every_ms(self) -> int:

@@ -30,11 +30,12 @@ from caliber.model.time import format_duration
 
 NAMED: Final = "NAME"
 REPEATED: Final[Mapping[str, str]] = {
+    "tenancy.directory": "storage",
     "tenancy.sources": "storage",
     "previous_embedding_provider": "embedding_provider",
-    "summarization_provider.http": "embedding_provider.http",
+    "summarization_provider": "embedding_provider",
 }
-"""Sections that have the knobs of another one, by path: each counts as one knob."""
+"""Sections that have the knobs of another one, by path: they count as one knob, and those that they add."""
 _NEAR: Final = 3
 _WORDS: Final[Mapping[Any, str]] = {
     bool: "true or false",
@@ -80,19 +81,22 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def declared(*, repeated: bool = False) -> dict[str, list[Declared]]:
     """Return every knob by its path, in the order of the file; a list of definitions is one knob.
 
-    A section that repeats another one is one knob too, unless ``repeated`` asks for its knobs.
+    What a section repeats of another one is one knob too, unless ``repeated`` asks for its knobs.
     """
     out: dict[str, list[Declared]] = {}
 
-    def walk(section: type[BaseModel], above: str) -> None:
+    def walk(section: type[BaseModel], above: str, same: str | None = None) -> None:
         for name, field in section.model_fields.items():
-            whole = name in DECLARED_IN_LISTS or (f"{above}{name}" in REPEATED and not repeated)
-            inner = [] if whole else list(sections_in(field.annotation))
+            path = f"{above}{name}"
+            if same is not None and any(f"{known}.".startswith(f"{same}.{name}.") for known in out):
+                continue
+            repeats = None if repeated else REPEATED.get(path)
+            inner = [] if name in DECLARED_IN_LISTS else list(sections_in(field.annotation))
+            if repeats is not None or not inner:
+                out.setdefault(path, []).append(Declared(path, section, field))
             named = f"{NAMED}." if "FrozenMap" in str(field.annotation) else ""
             for kind in inner:
-                walk(kind, f"{above}{name}.{named}")
-            if not inner:
-                out.setdefault(f"{above}{name}", []).append(Declared(f"{above}{name}", section, field))
+                walk(kind, f"{path}.{named}", repeats or (f"{same}.{name}" if same else None))
 
     walk(CaliberConfig, "")
     return out

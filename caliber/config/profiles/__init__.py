@@ -49,7 +49,7 @@ def reference(path: str | os.PathLike[str], /, **overrides: Any) -> CaliberConfi
 
     Knobs are changed by name or dotted path: ``reference("a.db", token_budget=4000, **{"aio.workers": 2})``. A section
     given as a mapping changes the knobs it names: ``aio={"workers": 2}``. Knobs that must agree with a changed one
-    (K-006, vector dimensions, blocks of turns) follow it unless changed too. Without the extra ``embed`` there is no
+    (K-006, vector dimensions) follow it unless changed too. Without the extra ``embed`` there is no
     provider of embeddings, and all but relevance by vector works.
 
     Raises: MultipleErrors; DTypeError, InvalidValue for a path that is none.

@@ -67,7 +67,6 @@ CODING_AGENT: Final = AgentProfile(
         "assembly.evict_block_turns": Change(
             64, "Turns are many and short (tool calls): larger blocks keep the provider's cache longer."
         ),
-        "summaries.block_turns": Change(64, "As many turns as leave a window together."),
         "summaries.max_tokens": Change(300, "A block has four times the turns of the reference."),
         "assembly.overflow_policy": Change("exclude", "Half a patch misleads: a record goes in whole or not at all."),
         "search.boosts.exact": Change(1.0, "An identifier or a quoted message asks for exactly that."),
@@ -110,7 +109,6 @@ CHAT_COMPANION: Final = AgentProfile(
         "embedding.embed.default": Change("behind", "As of notes.", vectors=True),
         "context_window_persistence.ttl_ms": Change(7 * DAY, "Windows hold private talk: as long as debugging needs."),
         "retention.windows_ms": Change(7 * DAY, "As long as context_window_persistence.ttl_ms."),
-        "retention.ended_ms": Change(7 * DAY, "As long as retention.windows_ms: a handoff holds a window."),
         "retention.events_ms": Change(30 * DAY, "Traces name what was talked about: a month."),
         "policies": Change(
             [
@@ -136,7 +134,6 @@ OPS_AGENT: Final = AgentProfile(
         ),
         "retention.windows_ms": Change(365 * DAY, "Post-mortems ask what it saw, a year later too."),
         "context_window_persistence.ttl_ms": Change(365 * DAY, "As long as retention.windows_ms."),
-        "retention.ended_ms": Change(365 * DAY, "As long as retention.windows_ms: a handoff holds a window."),
         "retention.events_ms": Change("forever", "The event log is the audit."),
         SHARES: Change(
             {

@@ -14,9 +14,8 @@ from caliber.config.profiles.values import reference_values
 NAMES: Final = ("reference", *AGENT_PROFILES)
 EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 _ABSENT: Final = object()
-_PAIRS: Final = (("summaries.block_turns", "assembly.evict_block_turns"),)
 DIMENSIONS: Final = ("vector.dimensions", "embedding_provider.dimensions")
-FOLLOWED: Final = ("token_budget", *(path for pair in (*_PAIRS, DIMENSIONS) for path in pair))
+FOLLOWED: Final = ("token_budget", *DIMENSIONS)
 """Knobs that others of a profile follow when they are changed."""
 
 
@@ -92,16 +91,12 @@ def _base(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _following(overrides: Mapping[str, Any], base: dict[str, Any]) -> dict[str, Any]:
     """Return the knobs that follow the changed ones."""
-    pairs = list(_PAIRS)
     provider = base.get("embedding_provider")
-    changed = {path: value for path in FOLLOWED if (value := value_at(overrides, path)) is not None} | dict(overrides)
-    if isinstance(provider, Mapping):
-        pairs.append(DIMENSIONS)
-        if "embedding_provider" in overrides and "dimensions" in provider:
-            changed.setdefault("embedding_provider.dimensions", provider["dimensions"])
-    out: dict[str, Any] = {}
-    for pair in pairs:
-        for one, other in (pair, pair[::-1]):
-            if one in changed and other not in changed:
-                out[other] = changed[one]
-    return out
+    if not isinstance(provider, Mapping):
+        return {}
+    changed = {path: value for path in DIMENSIONS if (value := value_at(overrides, path)) is not None} | dict(overrides)
+    if "embedding_provider" in overrides and "dimensions" in provider:
+        changed.setdefault("embedding_provider.dimensions", provider["dimensions"])
+    return {
+        other: changed[one] for one, other in (DIMENSIONS, DIMENSIONS[::-1]) if one in changed and other not in changed
+    }

@@ -23,8 +23,6 @@ MEASURED_SPACES: Final = {
 
 _SIMPLE: Final[dict[str, Any]] = {
     "mode": "resident",
-    "limit_max": 999,
-    "default_limit": 10,
     "candidate_factor": 2,
     "vector_candidates": 20,
     "min_similarity": 0.1,
@@ -33,9 +31,7 @@ _SIMPLE: Final[dict[str, Any]] = {
     "diversity": 0.0,
     "floor": {
         "words": 0.35,
-        "words_alone": 0.05,
         "similarity": MEASURED_SPACES,
-        "rest": 0.2,
     },
     "weights": {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1},
     "keyword": {
@@ -47,7 +43,6 @@ _SIMPLE: Final[dict[str, Any]] = {
         "far_neighbour_boost": 0.0,
         "answer_boost": 0.0,
         "similar_words": "none",
-        "similar_min": 0.25,
     },
     "boosts": {
         "mentioned": 0.0,
@@ -59,7 +54,7 @@ _SIMPLE: Final[dict[str, Any]] = {
         "recency": 0.0,
         "recency_half_life_ms": 30 * _DAY_MS,
     },
-    "graph": {"depth": 2, "seeds": 5, "decay": 0.5, "conversation": True},
+    "graph": {"depth": 2, "conversation": True},
 }
 _MEASURED: Final[dict[str, Any]] = {
     **_SIMPLE,

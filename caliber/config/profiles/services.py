@@ -36,7 +36,6 @@ def chat(**changes: Any) -> dict[str, Any]:
     return {
         "max_input_tokens": 16_000,
         "max_output_tokens": 4_000,
-        "retry_invalid": True,
         "prompts": "builtin",
         "temperature": 0.0,
         **changes,

@@ -39,12 +39,9 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "read_consistency": "local",
             "feed_poll_ms": 200,
             "warm_after_ms": 200,
-            "segment_rows": 4_096,
             "evaluator": "numpy",
-            "verify_on_open": False,
         },
         "write_behind": {
-            "queue_max": 4_096,
             "flush_interval_ms": 200,
             "shutdown_ms": 5 * SECOND,
             "window_durability": "behind",
@@ -55,12 +52,9 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "retention": {
             "windows_ms": 30 * DAY,
             "events_ms": 90 * DAY,
-            "ended_ms": 30 * DAY,
             "changes_ms": 7 * DAY,
-            "changes_keep_rows": 100_000,
             "apply_every_ms": HOUR,
             "sweep_every_ms": 10 * MINUTE,
-            "sweep_rows": 500,
         },
         "summarization_provider": {"provider_type": "extractive", "model": "extractive", "options": {}},
         "llm_retry_config": {
@@ -69,7 +63,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "max_backoff": 10 * SECOND,
             "backoff_multiplier": 2.0,
             "jitter": 0.2,
-            "max_retry_after": MINUTE,
         },
         "embedding": {
             "embed": {
@@ -81,9 +74,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "default": "commit" if embed else "off",
             },
             "batch_size": 64,
-            "worker_idle_ms": 500,
             "reembed": "behind",
-            "reembed_pause_ms": 20,
             "long_text": "chunk_mean",
             "long_text_tokens": 512,
         },
@@ -143,8 +134,8 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         },
         "context_window_persistence": {"kind": "ttl", "ttl_ms": 30 * DAY},
         "trajectory": {"children_on_complete": "reject", "store_goal_text": True},
-        "close": {"on_llm_failure": "close_without_summary", "summary_max_tokens": 200},
-        "summaries": {"turns": "behind", "block_turns": BLOCK_TURNS, "max_tokens": 120},
+        "close": {"on_llm_failure": "close_without_summary"},
+        "summaries": {"turns": "behind", "max_tokens": 120},
         "learning": {"method": "model"},
         "pcp": {
             "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},
@@ -169,7 +160,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "require_source_for_facts": False,
                 "confidence_threshold": 0.5,
                 "stale_data_max_age_ms": 365 * DAY,
-                "verifier_timeout_ms": 5_000,
                 "conflict_resolution": "manual",
             },
         },
@@ -178,17 +168,12 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "agents": {
             "registration": "open",
             "heartbeat_timeout_ms": 5 * MINUTE,
-            "lock_place_ms": 5 * SECOND,
-            "lock_poll_ms": 50,
             "messages": {
                 "lease_ms": 30 * SECOND,
                 "attempts_max": 5,
                 "pending_max": 10_000,
-                "payload_max_bytes": 262_144,
-                "poll_ms": 15,
             },
-            # Who only tries a lock is refused often, which is no conflict: contention is recorded on request.
-            "conflicts": {"concurrent_writes": True, "decisions": True},
+            # Who only tries a lock is refused often, which is no conflict: contention_ms is left out.
         },
         "access": {
             "default_visibility": {
@@ -212,7 +197,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         },
         # Content that a caller does not vouch for counts as the output of a program.
         "trust": {
-            "system_turns": "system",
             "user_turns": "user",
             "assistant_turns": "tool",
             "tool_turns": "tool",
@@ -229,7 +213,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "backoff_max_ms": 10 * MINUTE,
             "workers": 4,
         },
-        "policy_engine": {"on_error": "continue", "time_zone": "UTC"},
+        "policy_engine": {"on_error": "continue"},
         "policies": _policies(),
         "memories": [],
         "injection_rules": [],
@@ -247,8 +231,6 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             "distance_metric": "cosine",
             "hnsw_m": 16,
             "hnsw_ef_construction": 64,
-            "hnsw_ef_search": 100,
-            "ivfflat_lists": 100,
         }
     return data
 
@@ -262,8 +244,6 @@ def sqlite_values(path: str) -> dict[str, Any]:
         "busy_timeout_ms": 5 * SECOND,
         "readers": 4,
         "wal_autocheckpoint_pages": 1_000,
-        "cache_kib": 16_384,
-        "group_wait_us": 0,
         "serialization_retries": 5,
     }
 
@@ -276,12 +256,9 @@ def postgres_values(dsn: str) -> dict[str, Any]:
         "schema_name": "caliber",
         "durability": "commit",
         "pool_max": 8,
-        "pool_timeout_ms": 5 * SECOND,
-        "connect_timeout_ms": 5 * SECOND,
         "statement_timeout_ms": 30 * SECOND,
         "lock_timeout_ms": 5 * SECOND,
         "prepared_max": 1_024,
-        "group_wait_us": 0,
         "serialization_retries": 5,
     }
 

@@ -161,12 +161,6 @@ def _embed(embedding: Any, provider: object, vector: object) -> Iterator[ConfigE
             yield _clash(f"embedding.embed.{readable(name)}", "embedding_provider", reason)
 
 
-@check("search.default_limit", "search.limit_max")
-def _limits(default: int, most: int) -> Iterator[ConfigError]:
-    if default > most:
-        yield _clash("search.default_limit", "search.limit_max", f"{default} must not exceed {most}")
-
-
 @check("search.weights.vector", "search.weights.keyword", "search.weights.graph", "search.weights.importance")
 def _weights(vector: float, keyword: float, graph: float, importance: float) -> Iterator[ConfigError]:
     total = vector + keyword + graph + importance

@@ -41,8 +41,6 @@ class ChatSettings(Protocol):
     @property
     def max_output_tokens(self) -> int: ...
     @property
-    def retry_invalid(self) -> bool: ...
-    @property
     def prompts(self) -> str: ...
     @property
     def temperature(self) -> float | str: ...
@@ -105,7 +103,7 @@ class ChatModel(ABC):
 
     def _parsed(self, text: Answer) -> Answer:
         most = self._settings.max_output_tokens * _REPLY_CHARS
-        return parse_json(text.text(most), self.name, retryable=self._settings.retry_invalid)
+        return parse_json(text.text(most), self.name, retryable=True)
 
     def _cut_off(self) -> InvalidResponse:
         most = self._settings.max_output_tokens
@@ -187,10 +185,8 @@ class AnthropicChat(ChatModel):
             kind = part.field("type")
             if kind.value == "tool_use" and part.field("name").value == call:
                 arguments = part.field("input").value
-                return Answer(arguments, self.name, retryable=self._settings.retry_invalid)
-        raise InvalidResponse(
-            provider=self.name, reason="the model did not answer as asked", retryable=self._settings.retry_invalid
-        )
+                return Answer(arguments, self.name, retryable=True)
+        raise InvalidResponse(provider=self.name, reason="the model did not answer as asked", retryable=True)
 
     def _used(self, answer: Answer) -> object:
         usage = answer.optional("usage")

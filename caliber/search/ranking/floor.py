@@ -33,6 +33,10 @@ _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """Each word counts once, whatever the length of the text."""
 
 _OF_OTHER_DAYS = 0.6
+WORDS_ALONE: Final = 0.05
+"""Least share of the words of a question without a vector, as ``search.floor.words`` for one with a vector."""
+REST: Final = 0.2
+"""Least score of the other hits of a question that finds anything; linked records need none."""
 QUESTION_WORDS: Final = 3.0
 """Most rare words of a long question that need to be covered."""
 SAYING_WORDS: Final = 4
@@ -76,9 +80,9 @@ class Thresholds:
 
         ``similarities`` are those of the settings.
         """
-        rest = np.float32(settings.rest)
+        rest = np.float32(REST)
         if not nearest.compared:
-            return cls(None, settings.words_alone, rest)
+            return cls(None, min(settings.words, WORDS_ALONE), rest)
         space = None if space_id is None else snapshot.spaces.get(space_id)
         least = None if space is None else _measured(similarities, space.name)
         return cls(None if least is None else np.float32(least), settings.words, rest)

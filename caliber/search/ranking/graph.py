@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from caliber.search.ranking.legs import Bools, Floats, Ints, KindSearch
 from caliber.search.ranking.links import Linked, Links, Places
 from caliber.search.request import Request
 
+SEEDS: Final = 5
+"""Hits of the other legs that links are followed from. Source: M-035."""
+DECAY: Final = 0.5
+"""Factor of a score for each hop."""
 _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0)
 
 
@@ -58,7 +63,7 @@ _Brought = list[tuple[Ints, Floats]]
 
 
 class GraphLeg:
-    """Follows links from seeds, the best of the other legs; each hop keeps ``decay`` of a score."""
+    """Follows links from seeds, the best of the other legs; each hop keeps ``DECAY`` of a score."""
 
     def __init__(self, settings: GraphConfig, visibilities: VisibleCache, kinds: Sequence[str]) -> None:
         self._settings = settings
@@ -115,7 +120,7 @@ class GraphLeg:
         """
         if not weight:
             return Reached([(_NO_ROWS, _NO_SCORES) for _ in searched])
-        seeds = best_hits(searched, base, self._settings.seeds)
+        seeds = best_hits(searched, base, SEEDS)
         brought: list[_Brought] = [[] for _ in searched]
         out = Reached([], links)
         if self._settings.conversation:
@@ -137,7 +142,7 @@ class GraphLeg:
                 rows = np.array([seed.row for seed in seeds_of_kind], np.int64)
                 scores = np.array([seed.score for seed in seeds_of_kind], np.float64)
                 for _ in range(self._settings.depth):
-                    rows, scores = step(rows), scores * self._settings.decay
+                    rows, scores = step(rows), scores * DECAY
                     there = rows >= 0
                     there[there] = item.visible[rows[there]]
                     rows, scores = rows[there], scores[there]
@@ -165,7 +170,7 @@ class GraphLeg:
             linked.graph,
             np.array(list(starts), np.int64),
             np.array(list(starts.values()), np.float32),
-            decay=settings.decay,
+            decay=DECAY,
             max_hops=settings.depth,
             mask=links.visible,
             evaluator=request.snapshot["edge"].evaluator,

@@ -124,10 +124,9 @@ class GroupWriter:
     _may_fall_silent = False
     """True when the runner of a transaction may never answer: a disk does, a network may not."""
 
-    def __init__(self, *, grouped: bool, wait_us: int) -> None:
+    def __init__(self, *, grouped: bool) -> None:
         self._grouped = grouped
         self._group_max_batch = GROUP_MAX_BATCH
-        self._group_wait_s = wait_us / 1e6
         self._mutex = threading.Lock()
         self._leader: Request | None = None
         self._waiting: deque[Request] = deque()
@@ -259,8 +258,6 @@ class GroupWriter:
 
     def _share(self, batch: Batch, request: Request, deadline: float | None) -> None:
         """Take the waiting requests into a batch, or let another thread take this one into its batch."""
-        if self._group_wait_s and len(self._waiting) < self._group_max_batch - 1:
-            time.sleep(self._group_wait_s)
         self._wait_for_batch()
         if not may_be_interrupted():
             with self._mutex:

@@ -12,7 +12,6 @@ GROUNDING = {
     "require_source_for_facts": False,
     "confidence_threshold": 0.0,
     "stale_data_max_age_ms": 10**12,
-    "verifier_timeout_ms": 300,
 }
 
 

@@ -117,7 +117,6 @@ class World:
         resident = self.config.resident
         self.memory = ResidentMemory(
             self.store,
-            segment_rows=resident.segment_rows,
             resident_bytes=resident.resident_bytes,
             evaluator=evaluator,
         )

@@ -40,7 +40,7 @@ KNOBS: dict[str, Any] = {
         )
     ],
     "memories": [FACT, STEP],
-    "summaries__block_turns": 4,
+    "assembly__evict_block_turns": 4,
     "jobs__attempts_max": 1,
 }
 

@@ -19,6 +19,7 @@ import caliber
 from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock, Principal
 from caliber.model.knowledge import NOBODY
+from caliber.model.search import DEFAULT_LIMIT
 from caliber.model.time import to_us
 from caliber.text.lexicon import lexicon_of
 
@@ -99,7 +100,7 @@ def twin_answer(memory: Any, held: World, query: str, given: Given, options: Map
         query,
         memory.config.search,
         options.get("kinds") or KINDS,
-        memory.config.search.default_limit if limit is None else limit,
+        DEFAULT_LIMIT if limit is None else limit,
         options.get("filter") or {},
         now if as_of is None else to_us(as_of),
         now,

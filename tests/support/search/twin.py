@@ -22,6 +22,9 @@ from typing import Any
 from support.search.twin_text import NAME_PARTS, Language, Question, days_meant, parts_of, understand, words_of
 
 from caliber.model.knowledge import NOBODY
+from caliber.search import searcher
+from caliber.search.ranking import floor as thresholds
+from caliber.search.ranking import graph as graph_leg
 
 KINDS = ("note", "artifact", "turn", "scope")
 LEGS = ("vector", "keyword", "graph", "importance")
@@ -330,9 +333,7 @@ class Twin:
             for kind in dict.fromkeys(hit.record.kind for hit in hits):
                 self._newer_first([hit for hit in hits if hit.record.kind == kind], question, own)
         least = self._least_similarity() if weights["vector"] else None
-        bound = (
-            question.of_days and self.floor_is_on(weights["vector"] > 0) and any(hit.record in of_days for hit in hits)
-        )
+        bound = question.of_days and self.settings.floor.words and any(hit.record in of_days for hit in hits)
         if bound:
             others = self._of_other_days(hits, of_days, question, dict(near), least, compared=weights["vector"] > 0)
             hits = [hit for hit in hits if hit.record in of_days or hit.record in others]
@@ -340,9 +341,9 @@ class Twin:
             hits = self._above_the_floor(hits, question, dict(near), graph, least, compared=weights["vector"] > 0)
         hits.sort(key=lambda hit: (-hit.score, hit.record.id))
         hits = self._diverse(hits)
-        if hits or not self.floor_is_on(weights["vector"] > 0):
+        if hits or not self.settings.floor.words:
             beyond = [] if bound else self._beyond(nearest, {hit.record for hit in hits})
-            if self.floor_is_on(weights["vector"] > 0):
+            if self.settings.floor.words:
                 alike = dict(nearest)
                 beyond = [hit for hit in beyond if not question.idle and alike[hit.record] >= least]
             hits += beyond
@@ -431,10 +432,6 @@ class Twin:
 
     # --- the floor --------------------------------------------------------------------------------
 
-    def floor_is_on(self, compared: bool) -> bool:
-        floor = self.settings.floor
-        return bool(floor.words if compared else floor.words_alone)
-
     def _least_similarity(self) -> float:
         """Return the similarity from which on a record counts as found; minus infinity where none was measured."""
         model, _, size = self.given.space.partition("@")
@@ -455,8 +452,7 @@ class Twin:
         compared: bool,
     ) -> list[Hit]:
         """Return the hits that count as found; keep what evidence there was where none does."""
-        floor = self.settings.floor
-        if not self.floor_is_on(compared) or not hits:
+        if not self.settings.floor.words or not hits:
             return hits
         shares = self._covered(question)
         strong = self._strong(hits, question, near, shares, least, compared=compared)
@@ -470,11 +466,11 @@ class Twin:
                 self._least_words(compared),
             )
             return []
-        rest = f32(floor.rest)
+        rest = f32(thresholds.REST)
         return [hit for hit in hits if hit.record in strong or hit.score >= rest or graph[hit.record] > 0]
 
     def _least_words(self, compared: bool) -> float:
-        return float(self.settings.floor.words if compared else self.settings.floor.words_alone)
+        return self.settings.floor.words if compared else min(self.settings.floor.words, thresholds.WORDS_ALONE)
 
     def _strong(
         self,
@@ -610,7 +606,7 @@ class Twin:
         return out
 
     def _similar(self, term: str, holding: Mapping[str, int]) -> list[tuple[str, float]]:
-        least = self.settings.keyword.similar_min
+        least = searcher.SIMILAR_MIN
         if self.given.word_vector is None or not self._speaks(term):
             return []
         vector = self.given.word_vector(term)
@@ -710,7 +706,7 @@ class Twin:
             for record in self.visible
         }
         seeds = sorted((record for record in base if base[record] > 0), key=lambda record: (-base[record], record.id))
-        seeds = seeds[: settings.seeds]
+        seeds = seeds[: graph_leg.SEEDS]
         if settings.conversation:
             for seed in seeds:
                 for step in ("before", "after"):
@@ -718,7 +714,7 @@ class Twin:
                     for _ in range(settings.depth):
                         if beside is None or seed.kind != "turn":
                             break
-                        score *= settings.decay
+                        score *= graph_leg.DECAY
                         out[beside] = max(out[beside], score)
                         beside = getattr(beside, step)
         links = self._links()
@@ -729,7 +725,7 @@ class Twin:
             fresh: dict[Record, float] = {}
             for one, score in step_scores.items():
                 for other, weight in links.get(one, ()):
-                    got = f32(score * weight * f32(settings.decay))
+                    got = f32(score * weight * f32(graph_leg.DECAY))
                     if got > best.get(other, 0.0):
                         best[other] = brought[other] = fresh[other] = got
             step_scores = fresh

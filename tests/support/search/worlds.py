@@ -175,9 +175,7 @@ KNOBS = st.fixed_dictionaries(
         "floor": st.fixed_dictionaries(
             {
                 "words": st.sampled_from([0.0, 0.1, 0.35, 0.6, 1.0]),
-                "words_alone": st.sampled_from([0.0, 0.05, 0.5]),
                 "similarity": st.sampled_from([{}, *(dict.fromkeys(SPACES, least) for least in (-1, 0.1, 0.6))]),
-                "rest": st.sampled_from([0.0, 0.05, 0.2, 0.5]),
             }
         ),
         "weights": _weights(),
@@ -189,8 +187,6 @@ KNOBS = st.fixed_dictionaries(
                 "neighbour_boost": st.sampled_from([0.0, 0.4]),
                 "far_neighbour_boost": st.sampled_from([0.0, 0.25]),
                 "answer_boost": st.sampled_from([0.0, 0.4]),
-                # At 0 nearly every word stands in for every other.
-                "similar_min": st.sampled_from([0.25, 0.1, 0.0]),
                 "language": st.sampled_from(["english", "english", "english", "german", "none", "porter"]),
             }
         ),
@@ -209,8 +205,6 @@ KNOBS = st.fixed_dictionaries(
         "graph": st.fixed_dictionaries(
             {
                 "depth": st.integers(1, 4),
-                "seeds": st.integers(1, 6),
-                "decay": _SHARE,
                 "conversation": st.booleans(),
             }
         ),

@@ -65,7 +65,7 @@ def tenancy_config(folder: Path, *, directory: str = "sqlite", **overrides: Any)
         },
     }
     tenancy |= {name.removeprefix("tenancy__"): overrides.pop(name) for name in list(overrides) if "tenancy__" in name}
-    overrides.setdefault("summaries__block_turns", BLOCK_TURNS)
+    overrides.setdefault("assembly__evict_block_turns", BLOCK_TURNS)
     return config(str(folder / "unused.db"), tenancy=tenancy, **overrides)
 
 

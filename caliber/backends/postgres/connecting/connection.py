@@ -48,6 +48,8 @@ _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
 
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""Longest time to connect, and longest silence of a server that was asked for something that takes none."""
 known_bindings: dict[tuple[int, str], Binding] = {}
 """How statements' values travel, for all stores of this process."""
 
@@ -59,7 +61,6 @@ class Shared:
     store: str
     """The store's name in messages; never a DSN."""
     dsn: str
-    connect_timeout_ms: int
     prefix: bytes
     """Prefix of this store's prepared names: a pool in front of the server may share connections."""
     prepares: bool
@@ -309,7 +310,7 @@ class PgConnection:
         self.opened = ()
         try:
             if not self.broken and self.in_transaction:
-                self.silence_ms = self.shared.connect_timeout_ms  # it takes no time, so a silent server is gone
+                self.silence_ms = CONNECT_TIMEOUT_MS  # it takes no time, so a silent server is gone
                 self.exchange(simple("ROLLBACK"))
         finally:
             self.deadline = self.silence_ms = None
@@ -341,7 +342,7 @@ class PgConnection:
 
     def answers(self) -> bool:
         """Return whether the server answers on it soon: a round trip."""
-        self.silence_ms = self.shared.connect_timeout_ms
+        self.silence_ms = CONNECT_TIMEOUT_MS
         try:
             self.exchange()
         except Unavailable:
@@ -405,7 +406,7 @@ class PgConnection:
 
     def _abandon(self, *, cancel: bool = True) -> None:
         if cancel and self.pg.status == ConnStatus.OK and self.pg.transaction_status == TransactionStatus.ACTIVE:
-            cancel_soon(self.pg, self.shared.connect_timeout_ms / 1_000)
+            cancel_soon(self.pg, CONNECT_TIMEOUT_MS / 1_000)
         self.close()
 
     def _results(self, count: int) -> list[PGresult]:

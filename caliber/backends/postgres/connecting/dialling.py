@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psycopg
 
-from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.connection import CONNECT_TIMEOUT_MS, PgConnection, Shared
 from caliber.backends.postgres.connecting.errors import (
     refused,
 )
@@ -41,7 +41,7 @@ def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
         raise InternalError("a store that was handed a pool makes no connection of its own")
     ours: dict[str, Any] = {
         **_PARAMETERS,
-        "connect_timeout": -(-shared.connect_timeout_ms // 1_000),  # libpq takes seconds, and at least 2
+        "connect_timeout": CONNECT_TIMEOUT_MS // 1_000,  # libpq takes seconds, and at least 2
     }
 
     def dial() -> psycopg.Connection[Any]:

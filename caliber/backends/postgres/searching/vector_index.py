@@ -57,8 +57,12 @@ FEW: Final = 4_096
 """Records that meet a filter up to which their vectors are all compared."""
 MOST: Final = 16_384
 """Vectors asked of an index at once, where records have many."""
+IVFFLAT_LISTS: Final = 100
+"""Lists of an IVFFlat index, which is built once there are ten vectors for each."""
 IVFFLAT_PROBES: Final = 10
 """Lists that a search examines first."""
+HNSW_EF_SEARCH: Final = 100
+"""Candidates that a search of an HNSW index keeps; never fewer than its limit."""
 HNSW_MAX_SCAN_TUPLES: Final = 20_000
 """Vectors that a filtered search examines before it compares all that meet the filter."""
 _EF_MAX: Final = 1_000
@@ -143,7 +147,7 @@ class PostgresVectorIndex:
             with self._connection() as raw:
                 if existing is not None:
                     raw.execute(drop_index(name, self.dialect))
-                if method == _IVFFLAT and rows[kind] < _ROWS_A_LIST * self._vector.ivfflat_lists:
+                if method == _IVFFLAT and rows[kind] < _ROWS_A_LIST * IVFFLAT_LISTS:
                     continue
                 self._watched(raw, self._create(space, relation, method, "CONCURRENTLY"), name, progress)
         self._known_until = 0.0
@@ -184,7 +188,7 @@ class PostgresVectorIndex:
     def _options(self, method: str) -> str:
         settings = self._vector
         if method == _IVFFLAT:
-            return f"lists={settings.ivfflat_lists}"
+            return f"lists={IVFFLAT_LISTS}"
         return f"m={settings.hnsw_m}, ef_construction={settings.hnsw_ef_construction}"
 
     def _create(self, space: EmbeddingSpace, relation: Relation, method: str, how: str = "") -> str:
@@ -260,11 +264,10 @@ class PostgresVectorIndex:
 
     def _ask(self, session: StatementSession, space: EmbeddingSpace, near: Near, method: str, asked: int) -> list[Row]:
         assert isinstance(session, PgConnection)
-        settings = self._vector
         if method == _IVFFLAT:
             first, most = IVFFLAT_PROBES, _PROBES_MAX
         else:
-            first = max(settings.hnsw_ef_search, min(_EF_MAX, 2 * asked))
+            first = max(HNSW_EF_SEARCH, min(_EF_MAX, 2 * asked))
             most = HNSW_MAX_SCAN_TUPLES
         session.later(self.plans.begin[method], (str(first), str(most)))
         plan = nearest_plan(self._kinds[near.kind], Space.of(space), self.dialect)

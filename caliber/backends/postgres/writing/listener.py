@@ -19,7 +19,7 @@ from typing import Final
 import psycopg
 from psycopg.pq import ConnStatus
 
-from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.connection import CONNECT_TIMEOUT_MS, PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import lost
 from caliber.backends.postgres.writing.notify import head_of, read
@@ -171,7 +171,7 @@ class Listener:
 
     def _open(self) -> None:
         connection = self._connection = connect(self._shared)
-        connection.silence_ms = self._shared.connect_timeout_ms  # of a server that just let us in
+        connection.silence_ms = CONNECT_TIMEOUT_MS  # of a server that just let us in
         place, pid = connection.command(_PLACE)[0]
         if int(pid) != connection.pg.backend_pid:
             raise _wrong("it leads to a connection pool: LISTEN needs a direct connection to the server")

@@ -145,14 +145,13 @@ class PostgresWriter(GroupWriter):
         limits: Limits,
         retries: int,
         durability: Durability,
-        group_wait_us: int,
         keep_content: bool,
         catch_up: Callable[[], None],
         clock_us: Callable[[], int],
         full_text: FullTextWriter,
         notifier: CommitNotifier | None,
     ) -> None:
-        super().__init__(grouped=durability is Durability.GROUP, wait_us=group_wait_us)
+        super().__init__(grouped=durability is Durability.GROUP)
         self._pool = pool
         self._plans = plans
         self._catalog = catalog

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 from contract.world import count
-from support.config.knobs.case import FILE, Agent, Case, Place
-from support.config.knobs.memories import comes, left_after_two_days
+from support.config.knobs.case import Agent, Case, Place
+from support.config.knobs.memories import left_after_two_days
 from support.configs import DIMENSIONS, HASH_PROVIDER, policy
 from support.inspection import inspect
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
-from support.waits import until
 
 import caliber
 from caliber.config import CaliberConfig
@@ -67,31 +66,6 @@ def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
         return outcome, count(inspect(agent.memory).store, EMBEDDING)
 
     return see
-
-
-def tried_again(config: CaliberConfig, place: Place) -> bool:
-    """Return whether the worker asks again soon after a provider failed."""
-    provider = Batches()
-    provider.failure = outage
-    agent = Agent(place.open(config, embedding_provider=provider))
-    agent.note("a note")
-    until(lambda: len(provider.batches) > 0)
-    found = comes(lambda: len(provider.batches) > 1, expected=config.embedding.worker_idle_ms == 1)
-    provider.failure = None
-    return found
-
-
-def filled(config: CaliberConfig, place: Place) -> bool:
-    """Return whether records get vectors of the present model after they were written under another."""
-    before = config.with_overrides(**{"embedding_provider.model": "before"})
-    agent = Agent(place.open(before))
-    for number in range(3):
-        agent.note(f"note {number}")
-    agent.memory.close()
-    memory = place.open(config)
-    settings = config.embedding
-    expected = settings.reembed == "behind" and settings.reembed_pause_ms < 1_000
-    return comes(lambda: vectors(memory) == 6, expected=expected)
 
 
 LONG = "one two three four. five six seven eight. nine ten eleven twelve."
@@ -161,7 +135,7 @@ def kind_case(kind: str, written: str, **also: Any) -> Case:
 
 NOTES = {"embedding.embed.note": "commit"}
 WHEN = (("off", ("written", 0)), ("commit", ("refused", 0)), ("behind", ("written", 1)))
-QUICK = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 1}
+QUICK = {"llm_retry_config.max_retries": 0}
 CASES: tuple[Case, ...] = (
     vector_case("embedding_cache_retention", left_after_two_days("embedding_cache"), ("1d", 1), ("3d", 0), **NOTES),
     # --- who gets vectors
@@ -176,23 +150,6 @@ CASES: tuple[Case, ...] = (
         "summaries",
         close__on_llm_failure="fail",
         policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
-    ),
-    vector_case(
-        "embedding.worker_idle_ms",
-        tried_again,
-        (1, True),
-        ("1h", False),
-        embedding__embed__note="behind",
-        llm_retry_config__max_retries=0,
-    ),
-    vector_case(
-        "embedding.reembed_pause_ms",
-        filled,
-        (0, True),
-        ("1h", False),
-        storage__path=FILE,
-        embedding__batch_size=1,
-        **NOTES,
     ),
     # --- the space
     Case(

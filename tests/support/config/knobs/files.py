@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -15,7 +14,6 @@ from support.configs import policy
 from support.inspection import inspect
 from support.providers import ScriptedSummarizer
 from support.storage.crowds import Crowd, Gate
-from support.waits import until
 
 import caliber
 from caliber.api.tenants import tenant_config
@@ -74,30 +72,6 @@ def commits(writers: int) -> Seen:
         return int(inspect(store).writer.commits - before - 1)
 
     return see
-
-
-def commits_of_two(config: CaliberConfig, place: Place) -> int:
-    """Return the number of commits of two writers, the second a moment later."""
-    store = store_of(config, place)
-    before = inspect(store).writer.commits
-    inside, go = threading.Event(), threading.Event()
-
-    def first(uow: Any) -> None:
-        insert(uow)
-        inside.set()
-        go.wait(30)
-
-    threads = [threading.Thread(target=store.write, args=(work,)) for work in (first, insert)]
-    threads[0].start()
-    until(lambda: inspect(store).leader is not None)
-    # Whoever waits for nobody is at work before the second comes; else the second comes while it waits.
-    inside.wait(0.05 if config.storage.group_wait_us else 20)
-    threads[1].start()
-    until(lambda: bool(inspect(store).waiting) or inside.is_set())
-    go.set()
-    for thread in threads:
-        thread.join(30)
-    return int(inspect(store).writer.commits - before)
 
 
 def locked_out(
@@ -189,7 +163,6 @@ def file_named(prefix: str, name: str) -> Callable[[Place], str]:
 def file_cases(prefix: str) -> Sequence[Case]:
     case = functools.partial(at, prefix)
     two = (["tenants.db"], "-one") if prefix == SOURCE else ([], "")
-    grouped: dict[str, Any] = {"store__durability": "group"}
     return (
         case(
             "path",
@@ -198,7 +171,6 @@ def file_cases(prefix: str) -> Sequence[Case]:
             (file_named(prefix, "b"), [f"b{two[1]}.db", *two[0]]),
         ),
         case("durability", commits(3), ("commit", 3), ("group", 1)),
-        case("group_wait_us", commits_of_two, (0, 2), (300_000, 1), **grouped),
         case(
             "busy_timeout_ms",
             locked_out(
@@ -211,7 +183,6 @@ def file_cases(prefix: str) -> Sequence[Case]:
         ),
         case("readers", readers_left, (1, False), (2, True)),
         case("wal_autocheckpoint_pages", pragma("wal_autocheckpoint"), (10, 10), (20, 20)),
-        case("cache_kib", pragma("cache_size"), (64, -64), (128, -128)),
         case(
             "serialization_retries",
             closings,

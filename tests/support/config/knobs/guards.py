@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from support.config.knobs.case import Agent, Case, Place, works
-from support.providers import ScriptedSummarizer
 
 from caliber.config import CaliberConfig
 from caliber.model.access import Principal
@@ -19,7 +17,6 @@ GROUNDING = {
     "require_source_for_facts": False,
     "confidence_threshold": 0.0,
     "stale_data_max_age_ms": 30 * DAY_MS,
-    "verifier_timeout_ms": 1_000,
     "conflict_resolution": "manual",
 }
 PORTS = ("The staging Redis instance listens on port 6379.", "The staging Redis instance listens on port 6380.")
@@ -35,16 +32,6 @@ def issues(config: CaliberConfig, place: Place, **options: Any) -> list[str]:
     clock.advance(ms=10 * DAY_MS)
     found = agent.memory.pcp.validate(agent.trajectory_id)
     return sorted({f"{each.severity} {each.issue_type}" for each in found.issues})
-
-
-def asked(config: CaliberConfig, place: Place) -> list[str]:
-    """Return the issues where a model takes a second to deny that two facts contradict each other."""
-    provider, done = ScriptedSummarizer(), threading.Event()
-    provider.before = lambda _: done.wait(1) and None
-    try:
-        return issues(config, place, summarization_provider=provider)
-    finally:
-        done.set()
 
 
 def case(
@@ -123,23 +110,12 @@ def lint_case(name: str, one: tuple[Any, Any], other: tuple[Any, Any], **given: 
 CONTRADICTION = "warning contradiction"
 
 CASES = (
-    *(
-        Case(f"agents.conflicts.{name}", at_odds, one, other, {"policies": [], "embedding_provider": None, **fixed})
-        for name, one, other, fixed in (
-            ("decisions", (True, ["incompatible_decision", "concurrent_write"]), (False, ["concurrent_write"]), {}),
-            (
-                "concurrent_writes",
-                (True, ["incompatible_decision", "concurrent_write"]),
-                (False, ["incompatible_decision"]),
-                {},
-            ),
-            (
-                "contention_ms",
-                (None, ["incompatible_decision", "concurrent_write"]),
-                (0, ["incompatible_decision", "concurrent_write", "resource_contention"]),
-                {},
-            ),
-        )
+    Case(
+        "agents.contention_ms",
+        at_odds,
+        (None, ["incompatible_decision", "concurrent_write"]),
+        (0, ["incompatible_decision", "concurrent_write", "resource_contention"]),
+        {"policies": [], "embedding_provider": None},
     ),
     case("contradiction_threshold", (0.5, [CONTRADICTION]), (1.0, [])),
     case("pcp.grounding.confidence_threshold", (0.5, [CONTRADICTION]), (0.7, ["info low_confidence", CONTRADICTION])),
@@ -153,7 +129,6 @@ CASES = (
         (11 * DAY_MS, [CONTRADICTION]),
         (9 * DAY_MS, [CONTRADICTION, "warning stale_data"]),
     ),
-    case("pcp.grounding.verifier_timeout_ms", (20, [CONTRADICTION]), (60_000, ["info contradiction"]), see=asked),
     dataclasses.replace(
         case("pcp.grounding.conflict_resolution", ("newest", "newer"), ("highest_confidence", "surer"), see=kept),
         more=(("manual", "escalated"),),

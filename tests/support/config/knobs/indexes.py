@@ -11,15 +11,12 @@ from support.config.knobs.case import Case, Knobs, Place
 from support.config.knobs.files import store_of
 from support.config.knobs.servers import DSN, NEEDS, known
 
-from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.config import CaliberConfig
 from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
-from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, NOTE
-from caliber.storage.compile.filters import unfiltered
-from caliber.storage.sql.vector_index import Near
+from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 
 DIMENSIONS = 4
 
@@ -69,39 +66,12 @@ def method(config: CaliberConfig, place: Place) -> str | None:
     return None if found is None else str(found.method)
 
 
-def in_force(setting: str) -> Callable[[CaliberConfig, Place], list[str]]:
-    """Return the observation of a setting of the server's at the moment in which an index is asked."""
-
-    def see(config: CaliberConfig, place: Place) -> list[str]:
-        store, space = filled_space(config, place, 40)
-        seen: list[str] = []
-        run = PgConnection.run
-
-        def watched(connection: PgConnection, plan: Any, parameters: Any) -> Any:
-            rows = run(connection, plan, parameters)
-            if plan.name == f"nearest.{space.space_id.hex}_note":
-                seen.append(connection.command(f"SELECT current_setting('{setting}')")[0][0])
-            return rows
-
-        place.fixture("monkeypatch").setattr(PgConnection, "run", watched)
-        try:
-            with store.read() as session:
-                query = np.ones(DIMENSIONS, "<f4").tobytes()
-                store.vector_index.nearest(session, space, Near("note", query, "[]", 0, unfiltered(NOTE), 1))
-        finally:
-            place.fixture("monkeypatch").setattr(PgConnection, "run", run)
-        return seen
-
-    return see
-
-
 def case(knob: str, see: Any, one: Any, other: Any, *more: Any, **also: Any) -> Case:
     return Case(f"vector.{knob}", see, one, other, configured(**also), NEEDS, more=more)
 
 
-IVFFLAT = {"index_type": "ivf_flat", "ivfflat_lists": 2}
 CASES: tuple[Case, ...] = (
-    case("index_type", method, ("hnsw", "hnsw"), ("exact", None), ("ivf_flat", "ivfflat"), ivfflat_lists=2),
+    case("index_type", method, ("hnsw", "hnsw"), ("exact", None)),
     case(
         "hnsw_m",
         options,
@@ -114,6 +84,4 @@ CASES: tuple[Case, ...] = (
         (32, ["ef_construction=32", "m=16"]),
         (64, ["ef_construction=64", "m=16"]),
     ),
-    case("hnsw_ef_search", in_force("hnsw.ef_search"), (50, ["50"]), (100, ["100"])),
-    case("ivfflat_lists", options, (2, ["lists=2"]), (4, ["lists=4"]), index_type="ivf_flat"),
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from support.config.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
+from support.config.knobs.case import NO_VECTORS, Agent, Case, Place, works
 from support.configs import policy
 from support.inspection import inspect
 from support.memories import FACT
@@ -20,13 +19,12 @@ from support.weeks import MONDAY
 
 import caliber
 from caliber.agents.acting import registered
-from caliber.agents.mail.wakeups import wakeups_of
 from caliber.config import CaliberConfig
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.facts import ExtractedFact
-from caliber.model import AgentRole, EntityRef, EventType, LockToken, Principal, PrincipalKind
+from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import Conflict, LockAcquisitionFailed
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
@@ -86,34 +84,6 @@ def heard(config: CaliberConfig, place: Place) -> int:
     return (memory.agents.get("planner").last_heartbeat - made.last_heartbeat).seconds
 
 
-def queued(config: CaliberConfig, place: Place) -> float:
-    """Return the seconds for which a request that waits for a lock has its place without being renewed."""
-    locks = place.open(config).agents.locks
-    held = locks.acquire("r", holder="one")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: locks.acquire("r", holder="other", wait_ms=60_000))
-        (request,) = until(locks.waiting)
-        locks.release(LockToken("r", held.token), holder="one")
-        waiting.result(60)
-    return (request.expires_at - request.renewed_at).total_seconds()
-
-
-def woken(config: CaliberConfig, place: Place) -> str:
-    """Return whether a request waits on, a second after another handle released the lock."""
-    first = place.open(config).agents.locks
-    later = place.keep(caliber.open(config))
-    other, before = later.agents.locks, inspect(later).store.facts()["commits"]
-    held = first.acquire("r", holder="one", lease_ms=HOUR_MS)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lambda: other.acquire("r", holder="other", wait_ms=3_000))
-        until(lambda: inspect(later).store.facts()["commits"] >= before + 2)  # it sleeps after its second attempt
-        first.release(LockToken("r", held.token), holder="one")
-        try:
-            return waiting.result(1).holder
-        except TimeoutError:
-            return "waits"
-
-
 def unanswered(config: CaliberConfig, place: Place) -> str:
     """Return the status of a delegation two hours after it was given."""
     clock = FixedClock()
@@ -145,27 +115,7 @@ def delivered(config: CaliberConfig, place: Place) -> list[int]:
     return counts
 
 
-def mailed_elsewhere(config: CaliberConfig, place: Place) -> bool:
-    """Return whether a receiver that waits hears at once of a message that another handle's process sends."""
-    memory, other = place.open(config), place.open(config)
-    memory.agents.register("bob")
-    wakeups = wakeups_of(inspect(memory).engine)
-    woken = threading.Event()
-    with wakeups.waiting(frozenset({EntityRef.agent("bob").id}), woken.set):
-        woken.clear()
-        other.agents.messages.send("x", to="bob", agent="ann")
-        return woken.wait(3 if config.agents.messages.poll_ms else 0.3)
-
-
 # --- scopes and trajectories -------------------------------------------------------------------------
-
-
-def closed(config: CaliberConfig, place: Place) -> int:
-    """Close a scope; return the length of its summary."""
-    agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
-    agent.say("KEEP what was said")
-    agent.memory.close_scope(agent.scope_id)
-    return len(agent.memory.get(agent.scope_id).summary or "")
 
 
 def summaries_of_turns(config: CaliberConfig, place: Place) -> list[str]:
@@ -230,15 +180,6 @@ def tables_of_memories(config: CaliberConfig, place: Place) -> list[str]:
 
 def clock_at(hour: int) -> FixedClock:
     return FixedClock(int(MONDAY.timestamp() + 3_600 * hour) * 1_000_000)
-
-
-def due(config: CaliberConfig, place: Place) -> int:
-    """Return the number of actions that run between 1 and 4 o'clock in the morning, UTC."""
-    clock = clock_at(1)
-    memory = place.open(config, clock=clock)
-    memory.jobs.run_due()
-    clock.advance(ms=3 * HOUR_MS)
-    return memory.jobs.run_due()
 
 
 def by_itself(config: CaliberConfig, place: Place) -> str:
@@ -386,37 +327,15 @@ ROLES = AgentRole
 CASES: tuple[Case, ...] = (
     # --- agents
     Case("agents.messages.lease_ms", delivered, (1_000, [1, 1, 1, 1]), (4_000, [1, 0, 0, 1]), NO_VECTORS),
-    Case("agents.messages.poll_ms", mailed_elsewhere, (0, False), (10, True), {**NO_VECTORS, "storage.path": FILE}),
-    Case("agents.lock_place_ms", queued, ("2s", 2.0), ("7s", 7.0), NO_VECTORS),
-    Case(
-        "agents.lock_poll_ms",
-        woken,
-        (1, "other"),
-        (50_000, "waits"),
-        {
-            **NO_VECTORS,
-            "storage.path": FILE,
-            "agents.lock_place_ms": "60s",
-            "resident.feed_poll_ms": 0,
-            "jobs.poll_ms": 0,
-        },
-    ),
     case("delegation_timeout", unanswered, ("1h", "rejected"), ("3h", "pending")),
     # --- tasks
     case("learning.method", learnt, ("model", ["lives in town"]), ("rules", ["lives in Berlin", "lives in Rome"])),
-    case(
-        "close.summary_max_tokens",
-        closed,
-        (3, 14),
-        (5, 16),
-        policies=[policy("scope_close", SUMMARIZE)],
-    ),
     case(
         "summaries.max_tokens",
         summaries_of_turns,
         (4, ["summary of user"]),
         (9, ["summary of user: tur"]),
-        summaries__block_turns=4,
+        assembly__evict_block_turns=4,
     ),
     # --- checkpoints
     case("checkpoint_retention", checkpoints, (1, 1), (2, 2), **EVERY_CHECKPOINT),
@@ -436,7 +355,6 @@ CASES: tuple[Case, ...] = (
         ([], []),
         ([{**FACT, "fields": [field for field in FACT["fields"] if field["type"] != "embedding"]}], ["memory_fact"]),
     ),
-    case("policy_engine.time_zone", due, ("UTC", 1), ("Asia/Tokyo", 0), policies=scheduled(NOTIFY)),
     case("jobs.poll_ms", by_itself, (0, "silent"), (1, "told"), policies=scheduled(NOTIFY)),
     case(
         "jobs.backoff_ms",

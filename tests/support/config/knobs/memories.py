@@ -13,11 +13,10 @@ from support.storage.crowds import Gate
 from support.waits import holds_within
 
 import caliber
-from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig
 from caliber.kernels import evaluator as evaluators
 from caliber.kernels import uuid7
-from caliber.model.errors import NotFound, StorageError, Unavailable
+from caliber.model.errors import NotFound, Unavailable
 from caliber.model.events import Event, EventFamily
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
@@ -42,14 +41,6 @@ def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
 
 
 # --- memory ------------------------------------------------------------------------------------------
-
-
-def segments(config: CaliberConfig, place: Place) -> int:
-    """In how many pieces a column of 70 turns lies."""
-    agent = Agent(place.open(config))
-    agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 70)
-    agent.memory.search("t")
-    return len(inspect(agent.memory).mirror("turn").ordinals.segments)
 
 
 def beside_another(config: CaliberConfig, place: Place) -> tuple[caliber.Caliber, Any]:
@@ -99,25 +90,6 @@ def code_in(config: CaliberConfig, place: Place) -> list[str]:
     return [name for name in ("one", "other") if (place.folder / name / "numba").is_dir()]
 
 
-def opened_wrong(config: CaliberConfig, place: Place) -> str:
-    """Return the error of opening with memory that differs from the store."""
-    Agent(place.open(config)).note("a thing", confidence=0.9)
-
-    def follow(store: SqliteStore, memory: Any) -> None:
-        loaded(store, memory)
-        inspect(memory).mirror("note").arrays["confidence"].put(0, 0.123)
-
-    loaded = SqliteStore.follow
-    place.fixture("monkeypatch").setattr(SqliteStore, "follow", follow)
-    try:
-        place.open(config)
-    except StorageError:
-        return "refused"
-    finally:
-        place.fixture("monkeypatch").setattr(SqliteStore, "follow", loaded)
-    return "opened"
-
-
 # --- what is written behind --------------------------------------------------------------------------
 
 
@@ -162,19 +134,6 @@ def left_after_two_days(what: str) -> Callable[[CaliberConfig, Place], int]:
     return see
 
 
-def ended_records(config: CaliberConfig, place: Place) -> int:
-    """Return the number of delegations that upkeep removes, of which one ended two days ago."""
-    clock = FixedClock()
-    memory = place.open(config, clock=clock)
-    memory.agents.register("planner", can_delegate_to=["coder"])
-    memory.agents.register("ada", type="coder")
-    task = memory.start_trajectory("ship it", user="ana")
-    given = memory.agents.delegations.delegate("test it", parent=task.trajectory_id, to="ada", agent="planner")
-    memory.agents.delegations.reject(given.delegation_id, reason="no time", agent="ada")
-    clock.advance(ms=2 * DAY_MS)
-    return memory.admin.maintain().get("delegations", 0)
-
-
 def windows_of_before(config: CaliberConfig, place: Place) -> int:
     """Return the number of two-day-old windows that upkeep removes, with windows kept for a month."""
     clock = FixedClock()
@@ -200,9 +159,7 @@ CASES: tuple[Case, ...] = (
     case("resident.read_consistency", seen_at_once, ("local", False), ("latest", True), storage__path=FILE),
     case("resident.feed_poll_ms", seen_later, (0, False), (1, True), storage__path=FILE),
     case("resident.warm_after_ms", words_known, (0, False), (1, True), storage__path=FILE),
-    case("resident.segment_rows", segments, (64, 2), (128, 1)),
     case("resident.evaluator", evaluator, ("numpy", "numpy"), ("numba", "numba"), ("numba",)),
-    case("resident.verify_on_open", opened_wrong, (False, "opened"), (True, "refused"), storage__path=FILE),
     case(
         "cache_dir",
         code_in,
@@ -222,6 +179,5 @@ CASES: tuple[Case, ...] = (
         storage__path=FILE,
         context_window_persistence__ttl_ms="12h",
     ),
-    case("retention.ended_ms", ended_records, ("1d", 1), ("3d", 0)),
     case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
 )

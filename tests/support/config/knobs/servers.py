@@ -25,7 +25,6 @@ from support.config.knobs.files import (
     SOURCE,
     STORE,
     closings,
-    commits_of_two,
     insert,
     store_of,
 )
@@ -109,6 +108,7 @@ def opens(config: CaliberConfig, place: Place) -> str:
 
 def reads_at_once(config: CaliberConfig, place: Place) -> int:
     """Return the number of simultaneous readers."""
+    place.fixture("monkeypatch").setattr("caliber.backends.postgres.store.POOL_TIMEOUT_MS", 1)
     store = store_of(config, place)
     with ExitStack() as stack:
         for number in range(10):
@@ -117,27 +117,6 @@ def reads_at_once(config: CaliberConfig, place: Place) -> int:
             except Unavailable:
                 return number
     return 10
-
-
-def read_when_all_is_taken(config: CaliberConfig, place: Place) -> str:
-    """Return the outcome of a read while every connection is used for a while."""
-    store = store_of(config, place)
-    taken = ExitStack()
-    while inspect(store).pool.made < config.storage.pool_max:  # type: ignore[union-attr]
-        taken.enter_context(store.read())
-
-    def read() -> None:
-        with store.read():
-            return
-
-    with taken, released(taken.close, gives_up=config.storage.pool_timeout_ms < SHORT_MS):  # type: ignore[union-attr]
-        return works(read)
-
-
-def patience(config: CaliberConfig, place: Place) -> str:
-    """Return the seconds that PostgreSQL's library allows for connecting, as it reports them."""
-    with store_of(config, place).read() as session:
-        return str(session.raw.info.get_parameters()["connect_timeout"])
 
 
 def cancelled(run: Callable[[CaliberConfig, Place], Callable[[str], Any]]) -> Seen:
@@ -234,9 +213,7 @@ def server_cases(prefix: str) -> Sequence[Case]:
     return (
         case("dsn", application, (called("one"), "one"), (called("other"), "other")),
         case("feed_dsn", hears, (None, "MissingRequired"), (f"env:{DSN}", "done")),
-        case("pool_max", reads_at_once, (2, 2), (4, 4), pool_timeout_ms=1),
-        case("pool_timeout_ms", read_when_all_is_taken, (1, "Unavailable"), ("20s", "done"), pool_max=2),
-        case("connect_timeout_ms", patience, ("2s", "2"), ("3500ms", "4")),
+        case("pool_max", reads_at_once, (2, 2), (4, 4)),
         case("statement_timeout_ms", cancelled(statement_of_store), (10, "Unavailable"), ("20s", "done")),
         case("lock_timeout_ms", locked, (10, "Unavailable"), ("20s", "done")),
         case("prepared_max", prepared, (0, "f"), (4_096, "t")),
@@ -438,7 +415,6 @@ def shared_cases() -> Sequence[Case]:
     summarize = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
     cases = (
         at(STORE, "durability", lines_up, ("commit", "writes"), ("group", "waits")),
-        at(STORE, "group_wait_us", commits_of_two, (0, 2), (300_000, 1), durability="group"),
         at(STORE, "serialization_retries", closings, (0, 1), (2, 3)),
     )
     also = {"policies": [summarize]}

@@ -31,7 +31,6 @@ def case(knob: str, write: Callable[[Agent], Any]) -> Case:
 
 
 CASES = (
-    case("system_turns", lambda agent: agent.say("x", "system")),
     case("user_turns", lambda agent: agent.say("x")),
     case("assistant_turns", lambda agent: agent.say("x", "assistant")),
     case("tool_turns", lambda agent: agent.say("x", "tool")),
