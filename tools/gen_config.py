@@ -37,7 +37,7 @@ LANGUAGE = ROOT / "docs" / "dsl.md"
 GRAMMAR = ROOT / "caliber" / "dsl" / "grammar.lark"
 
 WHAT_IT_IS = {
-    "config": "the knobs of [the configuration](configuration.md), nested or dotted (`assembly.recent_exchanges: 4`)",
+    "config": "the knobs of [the configuration](configuration.md), nested or dotted (`assembly.fill_ratio: 0.9`)",
     "provider": "a provider of embeddings or summaries: its knobs, under a name that `config` uses",
     "adapter": "the database: `type`, `connection`, and `options`, which are knobs of `storage`",
     "policy": "automatic actions: rules `on trigger: [actions]`",

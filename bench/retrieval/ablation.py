@@ -15,8 +15,6 @@ _WITHOUT_VECTORS: Overrides = {"search.weights.vector": 0.0, "search.weights.gra
 OFF: Overrides = {
     "search.keyword.saturate": 0.0,
     "search.keyword.neighbour_boost": 0.0,
-    "search.keyword.far_neighbour_boost": 0.0,
-    "search.keyword.answer_boost": 0.0,
     "search.keyword.similar_words": "none",
     **_WITHOUT_VECTORS,
     "search.boosts.mentioned": 0.0,
@@ -29,11 +27,7 @@ OFF: Overrides = {
 
 STEPS: Sequence[tuple[str, Sequence[str]]] = (
     ("BM25, stemmed, words that say nothing left out", ()),
-    (
-        "+ neighbouring turns lend, word by word",
-        ("search.keyword.neighbour_boost", "search.keyword.far_neighbour_boost", "search.keyword.saturate"),
-    ),
-    ("+ an answer borrows more from its question", ("search.keyword.answer_boost",)),
+    ("+ neighbouring turns lend, word by word", ("search.keyword.neighbour_boost", "search.keyword.saturate")),
     ("+ similar words", ("search.keyword.similar_words",)),
     ("+ who is named", ("search.boosts.mentioned",)),
     ("+ which days are named", ("search.boosts.date",)),

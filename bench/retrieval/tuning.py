@@ -21,8 +21,6 @@ GRID: Mapping[str, Sequence[Any]] = {
     "search.keyword.b": (0.25, 0.4, 0.6),
     "search.keyword.saturate": (0.5, 1.0, 2.0),
     "search.keyword.neighbour_boost": (0.3, 0.4, 0.5, 0.6),
-    "search.keyword.far_neighbour_boost": (0.15, 0.25, 0.35),
-    "search.keyword.answer_boost": (0.0, 0.2, 0.4, 0.6),
     "search.weights.vector": (0.14, 0.21, 0.28, 0.35, 0.42),
     "search.boosts.mentioned": (0.1, 0.175, 0.28),
     "search.boosts.date": (0.14, 0.28, 0.42),

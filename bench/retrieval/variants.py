@@ -19,8 +19,6 @@ RECALL_OFF: Overrides = {"recall.limit": 0}
 
 OFF: Overrides = {
     **RECALL_OFF,
-    "recall.carried_share": 2.0,
-    "recall.duplicate_similarity": 1.0,
     "recall.length_weight": 0.0,
     "assembly.section_shares": {},
 }
@@ -29,8 +27,6 @@ OFF: Overrides = {
 STEPS: Sequence[tuple[str, Sequence[str]]] = (
     ("recall off", ()),
     ("+ recall: what a search finds", tuple(RECALL_OFF)),
-    ("+ the turns that carry a hit", ("recall.carried_share",)),
-    ("+ what is almost alike weighed", ("recall.duplicate_similarity",)),
     ("+ length counts", ("recall.length_weight",)),
     ("+ shares: the profile", ("assembly.section_shares",)),
 )

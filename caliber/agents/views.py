@@ -14,11 +14,10 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import AgentRole
 from caliber.model.knowledge import Note, NoteType
-from caliber.model.search import DEFAULT_LIMIT
 from caliber.model.windows import SearchResult
 from caliber.schema.relations import NOTE
 from caliber.search.ranking.roles import RoleScoring
-from caliber.search.service import Searching
+from caliber.search.service import DEFAULT_LIMIT, Searching
 
 _TYPE: Final = "note_type"
 

@@ -105,43 +105,12 @@ class AssemblyConfig(Section):
         "others, and a cap gives way when nothing else fits; with order = priority caps hold and floors mean nothing.",
         "C-219",
     )
-    recent_exchanges: Int = knob(
-        "Newest exchanges of the conversation that enter before anything is recalled, if they fit.",
-        "ours",
-        unit="exchanges",
-        ge=0,
-        le=1_024,
-    )
-    recent_from_tokens: Int = knob(
-        "Budget below which history_turns does not apply; only the last user message is certain to enter.",
-        "ours",
-        unit="tokens",
-        ge=0,
-    )
-    pause_ms: Duration = knob(
-        "A pause after which earlier turns count as past: they keep the conversation's floor, and can be recalled.",
-        "ours",
-        unit="ms",
-        gt=0,
-    )
     evict_block_turns: Int = knob(
         "Turns that leave in one block.",
         "design",
         unit="turns",
         ge=1,
         le=65_536,
-    )
-    evict_share: Real = knob(
-        "Largest part of the conversation's share that one block may take; a larger block is halved.",
-        "ours",
-        gt=0,
-        le=1,
-    )
-    spare_share: Real = knob(
-        "Share of the budget that records which follow the query leave to turns once the conversation fills its share.",
-        "ours",
-        ge=0,
-        le=1,
     )
     fill_ratio: Real = knob(
         "Share of the budget at which filling stops, with order = priority.", "C-121", source_value=0.95, gt=0, le=1
@@ -151,29 +120,6 @@ class AssemblyConfig(Section):
         " find; vector is the similarity of the record's vector to the query's.",
         "ours",
     )
-    relevant_limit: Int = knob(
-        "Most records that a rule of injection with mode relevant takes: the most relevant.",
-        "C-121",
-        source_value=20,
-        ge=0,
-    )
-    recency_fallback_limit: Int = knob(
-        "Newest records that such a rule takes when there is no query.", "C-121", source_value=10, ge=0
-    )
-    rule_limit: Int = knob(
-        "Most records that a rule of injection with mode full or summary takes: the newest.", "ours", ge=0
-    )
-    summary_mode_tokens: Int = knob(
-        "Longest summary of a record, by a rule with mode summary.", "ours", unit="tokens", ge=1
-    )
-    note_search_limit: Int = knob("Most notes picked for a query: the most relevant.", "C-121", source_value=20, ge=0)
-    note_min_similarity: Real = knob(
-        "Least similarity of a note to the query, with relevance = vector; a search has search.min_similarity.",
-        "C-121",
-        source_value=0.5,
-        ge=-1,
-        le=1,
-    )
     notes_without_query: Int = knob("Newest notes taken when there is no query; 0 for none.", "C-453", ge=0)
     overflow_policy: Literal["truncate", "compress", "exclude"] = knob(
         "A record too long for the rest of the budget is cut, compressed to its key sentences, or left out.", "C-121"
@@ -182,11 +128,6 @@ class AssemblyConfig(Section):
     message_overhead_tokens: Int = knob(
         "Tokens that each message costs beyond its text.", "O-14", unit="tokens", ge=0, le=1_024
     )
-    max_turns: Int = knob("Most turns considered.", "ours", unit="turns", ge=0)
-    artifact_limit: Int = knob(
-        "Most artifacts considered: the most relevant that a search finds, else the newest.", "ours", ge=0
-    )
-    summary_limit: Int = knob("Most summaries of closed scopes considered, as of artifacts.", "ours", ge=0)
     separator: Text = knob("Text between the items of a section.", "C-461", source_value="\n\n", max_length=64)
     section_headers: Flag = knob("Begin each section with its name.", "ours")
 

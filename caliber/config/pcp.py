@@ -39,21 +39,6 @@ class DosageConfig(Section):
     max_scopes_in_window: Int = knob("Most scopes whose summaries enter.", "C-254, C-257", source_value=5, ge=0)
     max_artifacts_in_window: Int = knob("Most artifacts.", "C-254, C-257", source_value=20, ge=0)
     max_notes_in_window: Int = knob("Most notes.", "C-254, C-257", source_value=10, ge=0)
-    critical_priority: Int | None = knob(
-        "From this priority on a section is never compressed; for assembly.overflow_policy = compress.",
-        "C-121",
-        source_value=90,
-        ge=0,
-        optional=True,
-    )
-    compress_ratio: Real | None = knob(
-        "Share of its length to which a record is compressed; for assembly.overflow_policy = compress.",
-        "C-121",
-        source_value=0.5,
-        gt=0,
-        le=1,
-        optional=True,
-    )
 
     def most(self, knob: str) -> int:
         """Return how many records the knob that a relation names lets into a window."""

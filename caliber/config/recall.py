@@ -33,29 +33,8 @@ class RecallConfig(_From):
         ge=0,
         le=10_000,
     )
-    carried_share: Real = knob(
-        "Least relevance of a turn beside a hit, as a share of the score that the hit borrowed from its"
-        " neighbours; above 1 the turn has its own relevance only.",
-        "ours",
-        ge=0,
-        le=2,
-    )
     length_weight: Real = knob(
         "Weight of a record's length: 0 fills by relevance alone, 1 by relevance per token.",
-        "ours",
-        ge=0,
-        le=1,
-    )
-    duplicate_similarity: Real = knob(
-        "Similarity of vectors from which two records are near duplicates. With the same words, only the more"
-        " relevant one enters; else the newest one is as relevant as the most relevant. 1: only turns of"
-        " equal text are duplicates.",
-        "ours",
-        ge=0,
-        le=1,
-    )
-    alike_share: Real = knob(
-        "Share of relevance that a near duplicate of a more relevant and of a newer record keeps; 1: all.",
         "ours",
         ge=0,
         le=1,

@@ -72,10 +72,12 @@ class KeywordConfig(Section):
         "Saturation of the sum of a word's matches, in units of the word's rarity; 0 for none.", "ours", ge=0, le=10
     )
     neighbour_boost: Real = knob(
-        "Share of a word's score that a turn borrows from either neighbour.", "ours", ge=0, le=1
+        "Share of a word's score that a turn borrows from either neighbour, twice from a question; from those beyond"
+        " them 5/8 of it.",
+        "ours",
+        ge=0,
+        le=1,
     )
-    far_neighbour_boost: Real = knob("The same share, from the neighbours' neighbours.", "ours", ge=0, le=1)
-    answer_boost: Real = knob("Additional share from the turn before, if it asks.", "ours", ge=0, le=1)
     similar_words: Literal["wordllama-l2-supercat", "none"] = knob(
         "Model whose word vectors decide which words are similar (extra embed); none: exact stems only.", "ours"
     )
@@ -102,7 +104,6 @@ class BoostConfig(Section):
 class GraphConfig(Section):
     """The graph leg: how far links are followed."""
 
-    depth: Int = knob("Hops from the hits of the other legs.", "M-035", source_value=2, ge=1, le=8)
     conversation: bool = knob("Link each turn with the turns before and after it.", "ours")
 
 

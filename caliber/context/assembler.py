@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context import limits
 from caliber.context.assembled import Assembled
 from caliber.context.columns import (
     ALONE,
@@ -261,10 +262,9 @@ def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> d
     if brief:
         from caliber.text.abridge import abridge  # few windows shorten any
 
-        limit = plan.config.assembly.summary_mode_tokens
         section_of = ranked[SECTION]
         for place in [place for place in texts if int(section_of[place]) in brief]:
-            cut = abridge(texts[place], limit, plan.estimator)
+            cut = abridge(texts[place], limits.SUMMARY_MODE_TOKENS, plan.estimator)
             if cut is not None:
                 out[place] = Cut(*cut)
                 texts[place] = out[place].of(texts[place])

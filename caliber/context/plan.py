@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION
+from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY, TURNS
 from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
@@ -276,15 +277,12 @@ class AssemblyPlan:
 
     def may_compress(self, section: SectionPlan) -> bool:
         """Return whether records of a section may enter compressed (C-274)."""
-        critical = self.config.pcp.dosage.critical_priority
-        assert critical is not None  # the configuration requires it of those that compress
-        return section.compressible and section.source not in (SYSTEM, SPOKEN) and section.priority < critical
+        critical = section.priority >= limits.CRITICAL_PRIORITY
+        return section.compressible and section.source not in (SYSTEM, SPOKEN) and not critical
 
     def compressed(self, length: int) -> int:
         """Return the length to which a text of this length is compressed."""
-        ratio = self.config.pcp.dosage.compress_ratio
-        assert ratio is not None
-        return int(length * ratio)
+        return int(length * limits.COMPRESS_RATIO)
 
     def excerpt_length(self, max_tokens: int) -> int:
         """Return the length from which on a recalled turn enters as an excerpt, which is no longer than that."""

@@ -113,8 +113,8 @@ class Decided:
         if code is DecisionCode.INCLUDED_TRUNCATED:
             return f"cut from {plan.tokens(int(self.sizes[place]))} to {tokens} tokens, which were left"
         if code is DecisionCode.INCLUDED_COMPRESSED:
-            ratio, whole = plan.config.pcp.dosage.compress_ratio, plan.tokens(int(self.sizes[place]))
-            return f"did not fit whole: compressed from {whole} to {tokens} tokens (pcp.dosage.compress_ratio {ratio})"
+            whole = plan.tokens(int(self.sizes[place]))
+            return f"did not fit whole: compressed from {whole} to {tokens} tokens"
         if code is DecisionCode.EXCLUDED_RELEVANCE:
             least = plan.config.min_relevance_threshold
             if relevance >= least:

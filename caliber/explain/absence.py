@@ -11,6 +11,7 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any, Final
 
+from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SCOPES, TURNS
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import AssemblyPlan, source_type_of
@@ -134,7 +135,7 @@ def _unrecalled(
     if absence is not None:
         return absence
     if enters is Enters.KNOWLEDGE:
-        return _known_cut(entity, relation, plan, cuts, score)
+        return _known_cut(entity, relation, cuts, score)
     if enters is Enters.FOUND and relation.text is None:
         why = "its memory has neither an embedding nor a text that is indexed by words: no search finds its records"
         return _filtered("not_searched", why)
@@ -313,9 +314,7 @@ def _filtered(name: str, reason: str) -> Absence:
     return Absence("filtered", reason, name)
 
 
-def _known_cut(
-    entity: Any, relation: Relation, plan: AssemblyPlan, cuts: list[CutOff], now: CurrentScore | None
-) -> Absence | None:
+def _known_cut(entity: Any, relation: Relation, cuts: list[CutOff], now: CurrentScore | None) -> Absence | None:
     """Return the limit that kept out a record that belongs to no task."""
     if not cuts:
         return None
@@ -326,13 +325,13 @@ def _known_cut(
         return _search_cut(cuts, now)
     score = None if now is None else now.score
     numbers: dict[str, Any] = {"score": score, "cutoff_score": cut.cutoff_score, "limit": cut.limit}
-    least = plan.config.assembly.note_min_similarity
+    least = limits.NOTE_MIN_SIMILARITY
     if score is None:
         unknown = "its similarity to the query is not known any more, or it has no vector in the query's space"
         bar = "" if cut.cutoff_score is None else f"; the search stopped at {cut.cutoff_score:.4f}"
         return Absence("cut_off", f"{unknown}{bar}", cut.filter, numbers)
     if score < least:
-        reason = f"its similarity to the query, {score:.4f}, is below note_min_similarity ({least:.4f})"
+        reason = f"its similarity to the query, {score:.4f}, is below {least:.4f}"
         return Absence("cut_off", reason, "min_similarity", numbers)
     reason = (
         f"the {cut.limit} most similar of {cut.considered} {relation.plural} were taken, down to "

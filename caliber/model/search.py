@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
-
-LIMIT_MAX: Final = 999
-"""Most hits that a caller may ask for. Source: K-204."""
-DEFAULT_LIMIT: Final = 10
-"""Hits of a search that names no limit."""
 
 
 class ResultStatus(StrEnum):

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from caliber.config import CaliberConfig
+from caliber.context import limits
 from caliber.context.assembler import decide
 from caliber.context.columns import (
     ALONE,
@@ -89,7 +90,7 @@ class _Piece:
 
 
 class Dosage:
-    """Applies limits to one window. ``cut_critical``: the sections from ``critical_priority`` on exceed the limit."""
+    """Applies limits to one window. ``cut_critical``: the sections from ``CRITICAL_PRIORITY`` on exceed the limit."""
 
     def __init__(self, window: ContextWindow, config: CaliberConfig, max_tokens: int | None, now_us: int) -> None:
         dosage = config.pcp.dosage
@@ -169,7 +170,7 @@ class Dosage:
             if turn is None:
                 raise not_a_window("has a message that reads otherwise in its text")
             piece.turn, piece.number = turn, number
-        _mark(spoken, self._config.assembly.recent_exchanges)
+        _mark(spoken, limits.RECENT_EXCHANGES)
         ranks = {key: known.rank for key, known in self._known.items()}
         pieces.sort(key=lambda piece: ranks.get(_key(piece), _UNRANKED))
         return pieces, following
@@ -238,7 +239,6 @@ class Dosage:
                 )
             )
         by_name = {section.name: section for section in sections}
-        dosage = config.pcp.dosage
         overheads = [section.header_length + separator + base.slack for section in sections]
         return replace(
             base,
@@ -258,7 +258,7 @@ class Dosage:
             user=sections[len(early)],
             current=sections[-1],
             rule_sections=(),
-            compresses=dosage.compress_ratio is not None and dosage.critical_priority is not None,
+            compresses=True,
         )
 
     # --- the new window --------------------------------------------------------------------------
@@ -302,9 +302,8 @@ class Dosage:
         )
 
     def _critical_tokens(self) -> int:
-        """Return the tokens of the old sections from ``critical_priority`` on, with their messages."""
-        critical = self._config.pcp.dosage.critical_priority
-        kept = [] if critical is None else [each for each in self._window.sections if each.priority >= critical]
+        """Return the tokens of the old sections from ``CRITICAL_PRIORITY`` on, with their messages."""
+        kept = [each for each in self._window.sections if each.priority >= limits.CRITICAL_PRIORITY]
         spoken = sum(len(each.sources) for each in kept if each.section_type in SPOKEN_TYPES)
         messages = spoken + any(each.section_type not in SPOKEN_TYPES for each in kept)
         overhead = self._config.assembly.message_overhead_tokens

@@ -97,7 +97,7 @@ class Pcp:
         ``window`` is a window or the id of a persisted one, which is replayed. Its sources fill the smaller limit as
         those of an assembly with shared sections do: instructions and the last user message first, then the newest
         turns and records by rank, compressed where they do not fit whole. Where the sections from
-        ``critical_priority`` on exceed the limit by themselves, the log of the task gets an event ``error``. The new
+        priority 90 on exceed the limit by themselves, the log of the task gets an event ``error``. The new
         window has the old trace, and one decision about each source that it lost or holds shorter. It is not persisted.
         ``user`` is whom the call is for, as in ``explain``.
 

@@ -37,7 +37,7 @@ from caliber.model.errors import (
 )
 from caliber.model.ids import SpaceId, uuid_from_bytes
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import DEFAULT_LIMIT, LIMIT_MAX, ReadConsistency, ResultStatus
+from caliber.model.search import ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
 from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResult
@@ -68,6 +68,10 @@ OTHER_SPACE = "space_of_another_model"
 
 Embedded = tuple[NDArray[np.float32] | None, str | None]
 """The vector of a query, or None and why; without a reason where none is wanted."""
+LIMIT_MAX: Final = 999
+"""Most hits that a caller may ask for. Source: K-204."""
+DEFAULT_LIMIT: Final = 10
+"""Hits of a search that names no limit."""
 _SHARED: Final = "nothing that everybody may see was found; pass user= to search what is of a user too"
 
 

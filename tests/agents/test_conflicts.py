@@ -33,7 +33,7 @@ EVERYBODY = ["planner", "ada", "bob", "rev"]
 
 @pytest.fixture
 def team(backend: Backend) -> Team:
-    return Team(backend, agents__conflicts__contention_ms=0)
+    return Team(backend, agents__contention_ms=0)
 
 
 def reporting(team: Team) -> Team:
@@ -94,7 +94,7 @@ def test_a_refused_lock_is_contention(team: Team) -> None:
 
 
 def test_a_lock_that_is_waited_for_long_enough_is_contention(backend: Backend) -> None:
-    team = Team(backend, agents__conflicts__contention_ms=1)
+    team = Team(backend, agents__contention_ms=1)
     team.ada.agents.locks.acquire("r", lease_ms=100)
     done = threading.Event()
     with pytest.raises(LockAcquisitionFailed):
@@ -306,7 +306,7 @@ def test_decisions_are_escalated_at_once_where_a_person_decides(team: Team) -> N
 
 
 def test_a_full_mailbox_does_not_keep_a_conflict_from_being_escalated(backend: Backend) -> None:
-    team = reporting(Team(backend, agents__conflicts__contention_ms=0, agents__messages__pending_max=1))
+    team = reporting(Team(backend, agents__contention_ms=0, agents__messages__pending_max=1))
     team.bob.agents.messages.send(1, to="planner")
     up = team.ada.conflicts.escalate(contended(team).conflict_id)
     assert up.escalated_to == id_of(team, "planner")

@@ -55,13 +55,7 @@ def with_extra(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
 SOURCE_NUMBERS: dict[str, Any] = {
     "agents.registration": "required",  # C-420
     "assembly.fill_ratio": 0.95,
-    "assembly.relevant_limit": 20,
-    "assembly.recency_fallback_limit": 10,
-    "assembly.note_search_limit": 20,
-    "assembly.note_min_similarity": 0.5,
     "assembly.separator": "\n\n",
-    "pcp.dosage.critical_priority": 90,
-    "pcp.dosage.compress_ratio": 0.5,
     "pcp.anti_sprawl.duplicate_similarity": 0.95,
     "tokens.bytes_per_token": 3.5,
     "vector.hnsw_m": 16,
@@ -77,7 +71,6 @@ SOURCE_NUMBERS: dict[str, Any] = {
     "search.weights.keyword": 0.3,
     "search.weights.graph": 0.2,
     "search.weights.importance": 0.1,
-    "search.graph.depth": 2,
     "section_priorities.custom": [],
     "pcp.context_dag.enabled": True,
     "pcp.context_dag.max_depth": 10,
@@ -294,24 +287,15 @@ def test_every_knob_in_the_file_has_its_comment_above_it() -> None:
             "fill_ratio = 0.95",
         ),
         (
-            (
-                "# Newest exchanges of the conversation that enter before anything is recalled, if they fit. "
-                "0 to 1024 exchanges."
-            ),
-            "recent_exchanges = 2",
-        ),
-        (
-            (
-                "# Least similarity of a note to the query, with relevance = vector; a search has "
-                "search.min_similarity. -1 to 1."
-            ),
-            "note_min_similarity = 0.15",
+            "# Newest notes taken when there is no query; 0 for none. 0 or more.",
+            "notes_without_query = 10",
         ),
         ("# Most tokens of a context window. 1 to 2000000 tokens.", "token_budget = 8000"),
         ("# Time after which a lock that nobody extends lapses. A duration.", 'lock_timeout = "30s"'),
         (
             (
-                "# Persisted windows, also those that an earlier configuration kept for longer; "
+                "# Persisted windows, also those that an earlier configuration kept for longer; and delegations and "
+                "handoffs, from the time at which they ended, as a handoff holds a window. "
                 '"forever" keeps them. A duration.'
             ),
             'windows_ms = "30d"',
@@ -344,7 +328,7 @@ def test_a_comment_says_meaning_range_and_unit(comment: str, line: str) -> None:
         {"system_instructions": 'three\nlines """ with \\ quotes\r\nand \x00\x7f\u2028 controls ', "persona": "\n\n"},
         {"embedding_provider": {**HASH_PROVIDER, "options": {"a b": [1, 2.5, {"c": True}], "": "x\ny", "e": {}}}},
         {"embedding_provider": {**HASH_PROVIDER, "api_key": "env:KEY", "endpoint": "https://host/v1"}},
-        {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "recall.alike_share": 1e-7},
+        {"lock_timeout": 1, "llm_retry_config.initial_backoff": 1_001, "recall.length_weight": 1e-7},
         {"storage.path": "env:STORE", "principal": {"kind": "agent", "id": "ä", "role": "executor", "admin": False}},
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.context import world as kit
+from support.context.limits import set_limits
 from support.context.world import content, decisions, section
 
 from caliber.context.assembler import extra_texts
@@ -165,7 +166,9 @@ def test_artifacts_of_ancestors_are_visible_up_to_the_depth(world: Any) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "kept"), [("lru", {"b", "c"}), ("relevance", {"a", "b"}), ("hybrid", {"a", "b"})])
-def test_ancestors_are_pruned_by_strategy(world: Any, strategy: str, kept: set[str]) -> None:
+def test_ancestors_are_pruned_by_strategy(
+    world: Any, strategy: str, kept: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # C-251
     world.open_space()
     child = world.trajectory(parent=world.trajectory_id)
@@ -175,9 +178,8 @@ def test_ancestors_are_pruned_by_strategy(world: Any, strategy: str, kept: set[s
     world.used(EntityType.ARTIFACT, keys["b"])
     world.trajectory_id = child
     world.artifact("own")
-    config = kit.config_of(
-        min_relevance_threshold=0.0, **{"pcp.context_dag.prune_strategy": strategy, "assembly.artifact_limit": 3}
-    )
+    set_limits(monkeypatch, artifact_limit=3)
+    config = kit.config_of(min_relevance_threshold=0.0, **{"pcp.context_dag.prune_strategy": strategy})
     window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
     assert "own" in window.text
     assert {name for name in keys if f"artifact {name}" in window.text} == kept
@@ -233,35 +235,38 @@ def test_without_a_query_the_newest_notes_are_taken(world: Any) -> None:
     assert section(none, "notes") is None
 
 
-def test_closed_scopes_with_a_summary_are_history(world: Any) -> None:
+def test_closed_scopes_with_a_summary_are_history(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-454
     world.scope(closed=True)
     world.scope(summary="first")
     world.scope(summary="second")
     window = world.window()
     assert content(window, "history") == "# History\n- second\n\n- first"
-    limited = world.window(config=kit.config_of(**{"assembly.summary_limit": 1}))
+    set_limits(monkeypatch, summary_limit=1)
+    limited = world.window()
     assert "first" not in limited.text
     (cut,) = limited.cut_offs
     assert (cut.filter, cut.limit, cut.cutoff_score, cut.considered) == ("newest", 1, 3.0, 2)
 
 
-def test_only_the_newest_turns_are_considered(world: Any) -> None:
+def test_only_the_newest_turns_are_considered(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # O-15
     for at in range(5):
         world.turn(f"turn {at}")
-    window = world.window(config=kit.config_of(**{"assembly.max_turns": 2}))
+    set_limits(monkeypatch, max_turns=2)
+    window = world.window()
     assert [message.content for message in window.messages] == ["turn 3", "turn 4"]
     assert len(window.assembly_trace) == 2
     (cut,) = window.cut_offs
     assert (cut.source_type, cut.limit, cut.cutoff_score, cut.considered) == (SourceType.TURN, 2, 3.0, 5)
 
 
-def test_a_limit_does_not_part_a_result_from_its_call(world: Any) -> None:
+def test_a_limit_does_not_part_a_result_from_its_call(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # O-8
     world.tool_turns("one", "two")
     world.turn("and now?")
-    window = world.window(config=kit.config_of(**{"assembly.max_turns": 3}))
+    set_limits(monkeypatch, max_turns=3)
+    window = world.window()
     assert [message.content for message in window.messages] == ["and now?"]
 
 
@@ -311,7 +316,7 @@ def test_relevance_is_the_clipped_cosine_or_neutral(world: Any) -> None:
     assert window.status is ResultStatus.OK
 
 
-def test_a_query_picks_the_most_similar_notes(world: Any) -> None:
+def test_a_query_picks_the_most_similar_notes(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-453, O-15
     world.open_space()
     best = world.note("best", [1, 0, 0, 0])
@@ -319,15 +324,14 @@ def test_a_query_picks_the_most_similar_notes(world: Any) -> None:
     fair = world.note("fair", [1, 1, 0, 0])
     world.note("far", [0, 0, 1, 0])
     world.note("without a vector")
-    config = kit.config_of(**{"assembly.note_search_limit": 2, "assembly.note_min_similarity": 0.5})
-    window = world.window(config=config, query="q", query_embedding=[1, 0, 0, 0])
+    set_limits(monkeypatch, note_search_limit=2, note_min_similarity=0.5)
+    window = world.window(query="q", query_embedding=[1, 0, 0, 0])
     assert [source.id for source in section(window, "notes").sources] == [best, good]
     (cut,) = window.cut_offs
     assert (cut.filter, cut.limit, cut.considered) == ("similarity_limit", 2, 5)
     assert cut.cutoff_score == pytest.approx(3 / 10**0.5)
-    wider = world.window(
-        config=config.with_overrides(**{"assembly.note_search_limit": 10}), query="q", query_embedding=[1, 0, 0, 0]
-    )
+    set_limits(monkeypatch, note_search_limit=10)
+    wider = world.window(query="q", query_embedding=[1, 0, 0, 0])
     assert [source.id for source in section(wider, "notes").sources] == [best, good, fair]
     assert wider.cut_offs[0].filter == "min_similarity"
     assert wider.cut_offs[0].cutoff_score == 0.5

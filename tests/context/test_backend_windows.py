@@ -201,7 +201,7 @@ WAYS: tuple[tuple[dict[str, Any], bool], ...] = (
     ({"recall__trust": "user", "recall__limit": 12}, True),
     ({"recall__limit": 0}, False),
     ({"assembly__relevance": "vector"}, False),
-    ({"assembly__order": "priority", "assembly__note_search_limit": 2}, False),
+    ({"assembly__order": "priority"}, False),
     ({"search__weights": {"vector": 0.4, "keyword": 0.3, "graph": 0.2, "importance": 0.1}}, True),
     ({"search__graph__conversation": True, "search__diversity": 0.3}, True),
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.context import world as kit
+from support.context.limits import set_limits
 from support.evidence import share
 
 from caliber.context.filling.blocks import Run, block_start
@@ -24,12 +25,16 @@ PLAIN: dict[str, Any] = {
     "assembly.separator": "|",
     "assembly.section_shares": {},
     "assembly.fill_ratio": 1.0,
-    "assembly.recent_from_tokens": 0,
-    "assembly.spare_share": 0.0,
     "assembly.overflow_policy": "exclude",
     "assembly.truncate_min_tokens": 4,
 }
 """One byte a token, nothing but the texts: arithmetic that can be done in the head."""
+
+
+@pytest.fixture(autouse=True)
+def _all_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no budget be small, and leave no room to turns beyond their share."""
+    set_limits(monkeypatch, recent_from_tokens=0, spare_share=0.0)
 
 
 def strict(**overrides: Any) -> Any:
@@ -224,14 +229,15 @@ def test_a_shared_cap_gives_way_where_nothing_else_fits(world: Any) -> None:
     assert set(rules(window, SourceType.NOTE)) == {"standard_inclusion"}
 
 
-def test_a_floor_is_kept_for_its_section(world: Any) -> None:
+def test_a_floor_is_kept_for_its_section(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # issue item 2: floors first, the rest by relevance
     world.open_space()
     for at in range(20):
         world.note(f"note {at:03}", [1, 0, 0, 0])
         world.artifact(f"artifact {at:04}", [1, 1, 0, 0])
     query = {"query": "q", "query_embedding": [1, 0, 0, 0], "max_tokens": 500}
-    wide = {"assembly.note_search_limit": 40, "pcp.dosage.max_notes_in_window": 40}
+    set_limits(monkeypatch, note_search_limit=40)
+    wide = {"pcp.dosage.max_notes_in_window": 40}
     without = world.window(config=shared(**wide), **query)
     assert counts(without) == {"notes": 20}
     config = shared(**wide, **{"assembly.section_shares": {"artifacts": [0.2, 1], "notes": [0.1, 1]}})
@@ -358,7 +364,7 @@ def chat(world: Any, exchanges: int, length: int = 20) -> None:
         world.turn(f"answer {at:02} ".ljust(length, "a"), TurnRole.ASSISTANT)
 
 
-def test_the_newest_exchanges_enter_before_anything_is_recalled(world: Any) -> None:
+def test_the_newest_exchanges_enter_before_anything_is_recalled(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # issue item 2: the newest exchanges have a floor
     chat(world, 10, 50)
     world.turn("and now?")
@@ -367,8 +373,8 @@ def test_the_newest_exchanges_enter_before_anything_is_recalled(world: Any) -> N
     # Floors of others as large as this leave the conversation no share of its own.
     shares = {"assembly.section_shares": {"user": [0, 0.1], "notes": [0.9, 1]}}
     for exchanges in (0, 1, 2, 3):
-        config = shared(**MANY, **shares, **{"assembly.recent_exchanges": exchanges})
-        window = world.window(config=config, max_tokens=500)
+        set_limits(monkeypatch, recent_exchanges=exchanges)
+        window = world.window(config=shared(**MANY, **shares), max_tokens=500)
         shown = [text[:11] for text in contents(window) if text.startswith(("question", "answer"))]
         assert shown == [
             name for at in range(10 - exchanges, 10) for name in (f"question {at:02}", f"answer {at:02} a")
@@ -376,33 +382,35 @@ def test_the_newest_exchanges_enter_before_anything_is_recalled(world: Any) -> N
         assert "notes" in counts(window)
 
 
-def test_below_a_budget_only_the_question_is_certain(world: Any) -> None:
+def test_below_a_budget_only_the_question_is_certain(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # design section 5: below about 500 tokens relevance wins over recency
     chat(world, 4, 50)
     world.turn("and now?")
     for at in range(20):
         world.note(f"note {at:03}")
     shares = {"assembly.section_shares": {"user": [0, 0.1], "notes": [0.9, 1]}}
-    small = world.window(config=shared(**MANY, **shares, **{"assembly.recent_from_tokens": 301}), max_tokens=300)
+    set_limits(monkeypatch, recent_from_tokens=301)
+    small = world.window(config=shared(**MANY, **shares), max_tokens=300)
     assert contents(small)[-1] == "and now?"
     assert not any(text.startswith(("question", "answer")) for text in contents(small))
-    large = world.window(config=shared(**MANY, **shares, **{"assembly.recent_from_tokens": 300}), max_tokens=300)
+    set_limits(monkeypatch, recent_from_tokens=300)
+    large = world.window(config=shared(**MANY, **shares), max_tokens=300)
     assert sum(text.startswith(("question", "answer")) for text in contents(large)) == 4
 
 
-def test_what_was_said_before_a_pause_keeps_only_the_floor(world: Any) -> None:
-    # knob assembly.pause_ms
+def test_what_was_said_before_a_pause_keeps_only_the_floor(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chat(world, 10, 50)
     world.clock.advance(us=3_600_000_000)
     world.turn("hello again")
     for at in range(20):
         world.note(f"note {at:03}")
-    shares = {"assembly.section_shares": {"user": [0.2, 0.9]}, "assembly.recent_exchanges": 0}
-    blocks = {"assembly.evict_block_turns": 1}
-    past = world.window(config=shared(**MANY, **shares, **blocks, **{"assembly.pause_ms": "30m"}), max_tokens=500)
+    shares = {"assembly.section_shares": {"user": [0.2, 0.9]}, "assembly.evict_block_turns": 1}
+    set_limits(monkeypatch, recent_exchanges=0, pause_ms=30 * 60_000)
+    past = world.window(config=shared(**MANY, **shares), max_tokens=500)
     assert counts(past)["user"] == 1
     assert counts(past)["notes"] > 10
-    same = world.window(config=shared(**MANY, **shares, **blocks, **{"assembly.pause_ms": "2h"}), max_tokens=500)
+    set_limits(monkeypatch, pause_ms=120 * 60_000)
+    same = world.window(config=shared(**MANY, **shares), max_tokens=500)
     assert counts(same)["user"] > 5
 
 
@@ -476,14 +484,17 @@ def test_a_group_begins_where_its_first_turn_does() -> None:
     assert late.earliest(4) == 2
 
 
-def test_turns_of_a_group_that_began_before_the_window_are_left_out(world: Any) -> None:
+def test_turns_of_a_group_that_began_before_the_window_are_left_out(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # O-8: an answer that came late goes with its call
     world.turn("look")
     world.turn("", TurnRole.ASSISTANT, calls=[ToolCall("c1", "read", "{}")])
     world.turn("meanwhile " * 4)
     world.turn("found", TurnRole.TOOL, call_id="c1", name="read")
     world.turn("thanks")
-    config = shared(**{"assembly.recent_exchanges": 0})
+    set_limits(monkeypatch, recent_exchanges=0)
+    config = shared()
     need = len("user: " + "meanwhile " * 4 + "|user: thanks|")
     window = world.window(config=config, max_tokens=need)
     assert contents(window) == ["meanwhile " * 4, "thanks"]

@@ -10,6 +10,7 @@ import pytest
 
 import caliber
 from caliber import Caliber, ContextWindow, EntityRef, EntityType, ToolCall
+from caliber.context.limits import MAX_TURNS
 
 ME = EntityRef(EntityType.USER, uuid.UUID(int=7))
 LONG = "a line of a log, one of many. " * 300
@@ -98,9 +99,8 @@ def test_a_waiting_call_that_does_not_fit_enters_with_its_result_cut(talk: Talk)
 
 @pytest.mark.parametrize("max_tokens", [400, 4_000])
 def test_the_last_user_message_enters_however_many_calls_have_followed(talk: Talk, max_tokens: int) -> None:
-    limit = talk.memory.config.assembly.max_turns
     talk.say(user("Do all of it."))
-    for number in range(limit // 2 + 10):
+    for number in range(MAX_TURNS // 2 + 10):
         talk.say(calling(f"c{number}"), result(f"c{number}", "Done."))
     window = talk.window(max_tokens)
     assert window.messages[0].content == "Do all of it."

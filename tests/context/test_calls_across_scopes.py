@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.context.limits import set_limits
 from support.drawn import needs
 
 from caliber import ToolCall
@@ -49,8 +50,9 @@ def test_a_result_whose_call_was_never_stored_is_shown(backend: Any) -> None:
     assert "snow" in memory.assemble_context(task).text
 
 
-def test_ids_that_are_used_again_bring_the_newest_call_alone(backend: Any) -> None:
-    memory = backend.open(policies=[], assembly__max_turns=2)
+def test_ids_that_are_used_again_bring_the_newest_call_alone(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, max_turns=2)
+    memory = backend.open(policies=[])
     task = memory.start_trajectory("look things up", initiator=USER).trajectory_id
     scope = memory.current_scope(task)
     for at in range(6):
@@ -71,9 +73,12 @@ def test_ids_that_are_used_again_bring_the_newest_call_alone(backend: Any) -> No
 
 @pytest.mark.parametrize("profile", ["reference", "coding-agent"])
 @needs("reopen")
-def test_a_result_whose_call_the_limit_cut_off_stays_out(backend: Any, profile: str) -> None:
+def test_a_result_whose_call_the_limit_cut_off_stays_out(
+    backend: Any, profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     knobs = {"resident.feed_poll_ms": 0, "policies": [], **{k.replace("__", "."): v for k, v in backend.knobs.items()}}
-    memory = backend.open(profiles.PROFILES[profile](backend.path, **knobs, **{"assembly.max_turns": 3}))
+    set_limits(monkeypatch, max_turns=3)
+    memory = backend.open(profiles.PROFILES[profile](backend.path, **knobs))
     task = memory.start_trajectory("look things up", initiator=USER).trajectory_id
     scope = memory.current_scope(task)
     memory.append_turn(scope.scope_id, role="user", content="go")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.context.limits import set_limits
 from support.drawn import needs
 from support.inspection import replaced
 
@@ -27,10 +28,13 @@ TOPICS = ("rivers", "bridges", "night trains", "the red door", "winter tyres")
 
 @pytest.fixture
 @needs("sharing")
-def handles(backend: Any, start: Any, compiled_code: Path, numba: Any) -> dict[str, Any]:
+def handles(
+    backend: Any, start: Any, compiled_code: Path, numba: Any, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
     """Handles of both evaluators on one store, the one filled through the other's eyes."""
     clock = FixedClock()
-    options: dict[str, Any] = {"cache_dir": str(compiled_code), "assembly__note_search_limit": 7, "token_budget": 900}
+    options: dict[str, Any] = {"cache_dir": str(compiled_code), "token_budget": 900}
+    set_limits(monkeypatch, note_search_limit=7)
     agent = start(backend.open(clock=clock, **options))
     other = backend.open(clock=clock, resident__evaluator="numba", resident__read_consistency="latest", **options)
     _fill(agent, clock)

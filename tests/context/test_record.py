@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from contract.entities import plain
 from support.context import world as kit
+from support.context.limits import set_limits
 
 from caliber.context.record.record import FORMAT, MAGIC, principal_of, unpack_record
 from caliber.explain.explainer import explain
@@ -31,14 +32,14 @@ QUERY = {"query": "what now?", "query_embedding": [1, 0, 0, 0]}
 
 
 @pytest.fixture
-def full(world: Any) -> Any:
+def full(world: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A world with everything in it, and a configuration under which some of it stays out."""
+    set_limits(monkeypatch, note_search_limit=3)
     world.config = kit.config_of(
         system_instructions="Be brief.",
         token_budget=500,
         **{
             "section_priorities.custom": [["facts", 65]],
-            "assembly.note_search_limit": 3,
             "assembly.evict_block_turns": 4,
             "pcp.dosage.max_artifacts_in_window": 2,
         },
@@ -275,7 +276,7 @@ def test_explain_answers_for_what_a_limit_cut_off(full: Any) -> None:
     assert near["score"] == pytest.approx(0.4472, abs=1e-4)
     assert near["reason"] == "the 3 most similar of 5 notes were taken, down to 0.7071; its similarity is 0.4472"
     far = ask(full, record, full.keys["far note"], score_now=full.score_now)
-    assert far["reason"] == "its similarity to the query, 0.0000, is below note_min_similarity (0.1500)"
+    assert far["reason"] == "its similarity to the query, 0.0000, is below 0.1500"
     blind = ask(full, record, full.keys["far note"])
     assert (blind["verdict"], blind["score"]) == ("cut_off", None)
     assert "not known any more" in blind["reason"]
@@ -284,11 +285,11 @@ def test_explain_answers_for_what_a_limit_cut_off(full: Any) -> None:
     assert ask(full, recent, full.keys["note"])["reason"].startswith("only the newest 1 of 5 were considered")
 
 
-def test_explain_answers_for_limits_on_turns_and_summaries(world: Any) -> None:
+def test_explain_answers_for_limits_on_turns_and_summaries(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [world.turn(f"turn {at}") for at in range(4)]
     scopes = [world.scope(summary=f"summary {at}") for at in range(3)]
     artifacts = [world.artifact(f"artifact {at}") for at in range(3)]
-    world.config = kit.config_of(**{"assembly.max_turns": 2, "assembly.summary_limit": 1, "assembly.artifact_limit": 2})
+    set_limits(monkeypatch, max_turns=2, summary_limit=1, artifact_limit=2)
     record = world.assemble().record
     turn = ask(world, record, keys[0])
     assert (turn["verdict"], turn["limit"], turn["oldest"]) == ("cut_off", 2, 2)

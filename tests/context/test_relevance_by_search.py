@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.context import world as kit
+from support.context.limits import set_limits
 from support.context.world import decisions, section
 
 from caliber.explain.explainer import explain
@@ -188,15 +189,14 @@ def test_summaries_of_other_tasks_are_recalled(shared: Any) -> None:
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_strict_limits_keep_the_most_relevant(strict: Any) -> None:
+def test_strict_limits_keep_the_most_relevant(strict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # O-15
     notes = [strict.note("backups " * (1 + at) + "of many other things" * (5 - at)) for at in range(5)]
     strict.note("lunch")
     artifacts = [strict.artifact(text) for text in ("backups", "lunch", "dinner", "night")]
     scopes = [strict.scope(summary=text) for text in ("backups", "lunch", "dinner")]
-    limits = {"assembly.note_search_limit": 2, "assembly.artifact_limit": 2, "assembly.summary_limit": 1}
-    config = strict.config.with_overrides(**limits)
-    window = strict.window(query="backups", config=config)
+    set_limits(monkeypatch, note_search_limit=2, artifact_limit=2, summary_limit=1)
+    window = strict.window(query="backups")
     assert shown(window, "notes") == [notes[4], notes[3]]
     assert shown(window, "artifacts") == [artifacts[0], artifacts[3]]  # the rest by age
     assert shown(window, "history") == [scopes[2]]
@@ -206,10 +206,12 @@ def test_strict_limits_keep_the_most_relevant(strict: Any) -> None:
     assert note.cutoff_score == relevance(window)[notes[3]]
     assert (cuts[SourceType.ARTIFACT].filter, cuts[SourceType.ARTIFACT].cutoff_score) == ("relevance_limit", 0.0)
     assert (cuts[SourceType.SCOPE_SUMMARY].filter, cuts[SourceType.SCOPE_SUMMARY].considered) == ("newest", 3)
-    few = strict.window(query="backups", config=strict.config.with_overrides(**{"assembly.note_search_limit": 10}))
+    set_limits(monkeypatch, note_search_limit=10, artifact_limit=1_000, summary_limit=1_000)
+    few = strict.window(query="backups")
     assert few.cut_offs[0].filter == "not_found"
     assert few.cut_offs[0].cutoff_score is None
-    none = strict.window(query="backups", config=strict.config.with_overrides(**{"assembly.note_search_limit": 0}))
+    set_limits(monkeypatch, note_search_limit=0)
+    none = strict.window(query="backups")
     assert shown(none, "notes") == []
     assert none.cut_offs[0].limit == 0
 
@@ -331,13 +333,13 @@ def test_the_trace_shows_which_legs_gave_what(world: Any) -> None:
     assert set(told[str(artifact)]["breakdown"]) == {"keyword"}
 
 
-def test_why_not_this_note(strict: Any) -> None:
+def test_why_not_this_note(strict: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # design section 5; of a shared budget tests/context/test_record.py asks the same
     world = strict
     keys = [world.note("backups " * (at + 1) + "and more of the same " * (4 - at)) for at in range(4)]
     lunch = world.note("lunch")
     artifacts = [world.artifact(text) for text in ("backups", "lunch")]
-    world.config = world.config.with_overrides(**{"assembly.note_search_limit": 2, "assembly.artifact_limit": 1})
+    set_limits(monkeypatch, note_search_limit=2, artifact_limit=1)
     record = world.assemble(query="backups").record
 
     def ask(key: Any, **options: Any) -> Any:
@@ -355,8 +357,8 @@ def test_why_not_this_note(strict: Any) -> None:
     assert ask(artifacts[1], score_now=world.score_now)["filter"] == "relevance_limit"
     inside = ask(keys[3])
     assert (inside["verdict"], list(inside["breakdown"])) == ("included", ["keyword"])
-    few = world.config = world.config.with_overrides(**{"assembly.note_search_limit": 9})
-    record = world.assemble(query="backups", config=few).record
+    set_limits(monkeypatch, note_search_limit=9)
+    record = world.assemble(query="backups").record
     assert ask(lunch, score_now=world.score_now)["filter"] == "not_found"
 
 

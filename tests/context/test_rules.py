@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import policy
+from support.context.limits import set_limits
 from support.drawn import needs
 from support.inspection import inspect
 
@@ -351,7 +352,9 @@ def test_windows_forget_what_a_declared_memory_said(file_backend: Any, start: An
 
 @pytest.mark.databases("all")
 @needs("reopen", "full text")
-def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
+def test_rules_bring_the_same_where_records_are_not_in_memory(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # design section 5: what a filter lets through is asked of the database
     options: dict[str, Any] = {
         "memories": [DECISION],
@@ -361,7 +364,6 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
             rule("note", name="asked", priority=60, mode={"kind": "top_k", "count": 1}, filter="confidence < 0.75"),
             rule("artifact"),
         ],
-        "assembly__rule_limit": 3,
         "assembly__notes_without_query": 1,
         "embedding_provider": None,
         "search__keyword__similar_words": "none",
@@ -369,6 +371,7 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
         "principal__id": "reader",
         "principal__admin": False,
     }
+    set_limits(monkeypatch, rule_limit=3)
     memory = backend.open(**options, search__mode="backend")
     other = backend.open(memory.config, principal=Principal(PrincipalKind.AGENT, "writer"))
     task = start(memory).trajectory_id

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.context import world as kit
+from support.context.limits import set_limits
 from support.context.world import Contents, content, section
 
 from caliber.config.injection import InjectionKind
@@ -153,10 +154,11 @@ def test_a_filter_sees_the_window_it_is_asked_for(world: Any) -> None:
     assert taken(world.window(config=own), "artifacts") == [its]
 
 
-def test_full_takes_the_newest_under_its_limit(world: Any) -> None:
+def test_full_takes_the_newest_under_its_limit(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-220, O-15
     notes = [world.note(f"number {at}") for at in range(5)]
-    config = ruled(rule("note"), **{"assembly.rule_limit": 3})
+    set_limits(monkeypatch, rule_limit=3)
+    config = ruled(rule("note"))
     window = world.window(config=config, query="number 0")
     assert taken(window, "notes") == [*reversed(notes[2:])]
     (cut,) = window.cut_offs
@@ -174,7 +176,7 @@ def test_top_k_takes_the_most_relevant_or_the_newest(world: Any) -> None:
     assert taken(world.window(config=config), "notes") == [others[3], others[2]]
 
 
-def test_relevant_takes_what_is_near_enough(world: Any) -> None:
+def test_relevant_takes_what_is_near_enough(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-156, C-196, C-220
     world.open_space(4)
     near = world.note("near", [1, 0, 0, 0])
@@ -191,11 +193,11 @@ def test_relevant_takes_what_is_near_enough(world: Any) -> None:
     window = world.window(config=strict, **call)
     assert taken(window, "notes") == [near]
     assert [(cut.filter, cut.cutoff_score, cut.kept) for cut in window.cut_offs] == [("min_similarity", 0.9, 1)]
-    few = ruled(rule("note", ("relevant", 0.7)), **options, **{"assembly.relevant_limit": 1})
-    assert taken(world.window(config=few, **call), "notes") == [near]
     assert len(taken(world.window(config=strict), "notes")) == 4  # nothing is asked: the newest
-    fewer = ruled(rule("note", ("relevant", 0.9)), **options, **{"assembly.recency_fallback_limit": 2})
-    assert len(taken(world.window(config=fewer), "notes")) == 2
+    set_limits(monkeypatch, relevant_limit=1, recency_fallback_limit=2)
+    few = ruled(rule("note", ("relevant", 0.7)), **options)
+    assert taken(world.window(config=few, **call), "notes") == [near]
+    assert len(taken(world.window(config=strict), "notes")) == 2
 
 
 def test_relevant_goes_by_the_search_score_where_a_search_judges(world: Any) -> None:
@@ -212,14 +214,15 @@ def test_relevant_goes_by_the_search_score_where_a_search_judges(world: Any) -> 
     assert [cut.filter for cut in window.cut_offs] == ["min_relevance"]
 
 
-def test_summary_brings_the_first_sentences(world: Any) -> None:
+def test_summary_brings_the_first_sentences(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # C-220
     world.note("The tests use make. " + "More about it follows here. " * 30)
     world.note("Short.")
     world.artifact("word " * 400)
     world.scope(summary="We began. " + "And went on. " * 30, closed=True)
     rules = [rule("note", "summary"), rule("artifact", "summary"), rule("scope", "summary")]
-    config = ruled(*rules, **{"assembly.summary_mode_tokens": 12})
+    set_limits(monkeypatch, summary_mode_tokens=12)
+    config = ruled(*rules)
     assembled = world.assemble(config=config)
     window = assembled.window
     assert content(window, "notes") == "# Notes\n- build (fact): Short.\n\n- build (fact): The tests use make."
@@ -392,13 +395,16 @@ def test_strictly_by_priority_ranked_turns_are_passages_too(world: Any) -> None:
 
 
 @pytest.mark.parametrize("rules", [(), (rule("turn_buffer"),)], ids=["as it is", "by a rule"])
-def test_explain_says_that_the_call_of_a_result_was_cut_off(world: Any, rules: Any) -> None:
+def test_explain_says_that_the_call_of_a_result_was_cut_off(
+    world: Any, rules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # K-075, O-15: a result that comes late is newer than the limit, and its call is not
     world.turn("look it up", TurnRole.ASSISTANT, calls=[kit.ToolCall("late", "search", "{}")])
     world.turn("still there?")
     late = world.turn("42", TurnRole.TOOL, call_id="late", name="search")
     world.turn("thanks")
-    config = world.config = kit.config_of(injection_rules=list(rules), **{"assembly.max_turns": 3})
+    set_limits(monkeypatch, max_turns=3)
+    config = world.config = kit.config_of(injection_rules=list(rules))
     assembled = world.assemble(config=config)
     assert assembled.window.text == "# Conversation\nuser: still there?\n\n# Now\nuser: thanks"
     told = why(world, config, assembled, late)

@@ -6,8 +6,10 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.context.limits import set_limits
 from support.context.world import Contents, World, numbered, searching
 from support.evidence import examples
 
@@ -98,18 +100,22 @@ knobs = st.fixed_dictionaries(
         "assembly.order": st.sampled_from(["priority", "stable_first"]),
         "assembly.fill_ratio": st.sampled_from([0.5, 1.0]),
         "assembly.overflow_policy": st.sampled_from(["truncate", "compress", "exclude"]),
-        "pcp.dosage.critical_priority": st.sampled_from([0, 2, 60, 101]),
-        "pcp.dosage.compress_ratio": st.sampled_from([0.1, 0.5, 1.0]),
         "assembly.truncate_min_tokens": st.integers(1, 20),
         "assembly.relevance": st.sampled_from(["search", "vector"]),
-        "assembly.rule_limit": st.integers(0, 6),
-        "assembly.relevant_limit": st.integers(0, 4),
-        "assembly.recency_fallback_limit": st.integers(0, 4),
-        "assembly.summary_mode_tokens": st.integers(1, 12),
         "assembly.section_shares": st.sampled_from([{}, {"user": [0.0, 0.4]}]),
         "tokens.estimator": st.sampled_from(["bytes", "calibrated"]),
         "min_relevance_threshold": st.sampled_from([0.0, 0.5]),
         "recall.from": st.sampled_from(["owner", "trajectory"]),
+    }
+)
+numbers = st.fixed_dictionaries(
+    {
+        "critical_priority": st.sampled_from([0, 2, 60, 101]),
+        "compress_ratio": st.sampled_from([0.1, 0.5, 1.0]),
+        "rule_limit": st.integers(0, 6),
+        "relevant_limit": st.integers(0, 4),
+        "recency_fallback_limit": st.integers(0, 4),
+        "summary_mode_tokens": st.integers(1, 12),
     }
 )
 calls = st.fixed_dictionaries(
@@ -157,8 +163,7 @@ _EMPTY: dict[str, Any] = {name: [] for name in ("notes", "artifacts", "summaries
 _EMPTY |= {"strange": [], "calls": 0}
 _KNOBS: dict[str, Any] = {
     "assembly.order": "stable_first", "assembly.fill_ratio": 0.5, "assembly.overflow_policy": "truncate",
-    "assembly.relevance": "search", "assembly.rule_limit": 0, "assembly.relevant_limit": 0,
-    "assembly.recency_fallback_limit": 0, "assembly.summary_mode_tokens": 1, "assembly.section_shares": {},
+    "assembly.relevance": "search", "assembly.section_shares": {},
     "tokens.estimator": "bytes", "min_relevance_threshold": 0.0, "recall.from": "owner",
 }  # fmt: skip
 
@@ -173,14 +178,17 @@ _KNOBS: dict[str, Any] = {
     ],
     once=[],
     options={**_KNOBS, "assembly.truncate_min_tokens": 1},
+    some={"rule_limit": 0, "relevant_limit": 0, "recency_fallback_limit": 0, "summary_mode_tokens": 1},
     call={"max_tokens": 31, "query": None, "query_embedding": None},
 )
-@given(records, programs(), shots, knobs, calls)
+@given(records, programs(), shots, knobs, numbers, calls)
 def test_every_window_under_rules_keeps_its_promises(
-    memory: dict[str, Any], rules: list[dict[str, Any]], once: list[OneShot], options: dict[str, Any], call: Any
+    memory: dict[str, Any], rules: list[dict[str, Any]], once: list[OneShot], options: Any, some: Any, call: Any
 ) -> None:
     # C-050, C-160, C-161, C-219, C-221, C-222, C-465, issue item 5
     world = build(memory)
+    patch = pytest.MonkeyPatch()
+    set_limits(patch, **some)
     try:
         config = world.config = searching(injection_rules=rules, **options)
         try:
@@ -189,6 +197,7 @@ def test_every_window_under_rules_keeps_its_promises(
             return
         _check(world, config, assembled, tuple(once))
     finally:
+        patch.undo()
         world.close()
 
 

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.context.limits import set_limits
 from support.context.world import ME, Contents, World, numbered, searching
 
+from caliber.context import limits
 from caliber.context.assembler import plan_of
 from caliber.context.record.record import FORMAT, MAGIC, unpack_body, unpack_record
 from caliber.explain.explainer import explain
@@ -78,25 +80,13 @@ knobs = st.fixed_dictionaries(
         "assembly.evict_block_turns": st.integers(1, 8),
         "assembly.fill_ratio": st.sampled_from([0.5, 0.95, 1.0]),
         "assembly.overflow_policy": st.sampled_from(["truncate", "compress", "exclude"]),
-        "pcp.dosage.critical_priority": st.sampled_from([0, 2, 60, 101]),
-        "pcp.dosage.compress_ratio": st.sampled_from([0.1, 0.5, 1.0]),
         "assembly.truncate_min_tokens": st.integers(1, 20),
         "assembly.message_overhead_tokens": st.integers(0, 5),
-        "assembly.max_turns": st.integers(0, 20),
-        "assembly.artifact_limit": st.integers(0, 10),
-        "assembly.note_search_limit": st.integers(0, 8),
         "assembly.notes_without_query": st.integers(0, 8),
-        "assembly.summary_limit": st.integers(0, 4),
         "assembly.section_shares": shares,
-        "assembly.recent_exchanges": st.integers(0, 3),
-        "assembly.recent_from_tokens": st.sampled_from([0, 300, 2_000]),
-        "assembly.evict_share": st.sampled_from([0.05, 0.3, 1.0]),
-        "assembly.spare_share": st.sampled_from([0.0, 0.14, 1.0]),
         "recall.from": st.sampled_from(["trajectory", "session", "owner", "tenant"]),
         "recall.limit": st.sampled_from([0, 3, 400]),
-        "recall.carried_share": st.sampled_from([0.0, 1.0, 2.0]),
         "recall.length_weight": st.sampled_from([0.0, 0.1, 1.0]),
-        "recall.duplicate_similarity": st.sampled_from([0.5, 0.98, 1.0]),
         "recall.trust": st.sampled_from(["user", "web"]),
         # Without anything between them, texts grow together: tokens of the whole are not those of its parts.
         "assembly.separator": st.sampled_from(["", "\n", "\n\n", " — ", "x"]),
@@ -124,6 +114,21 @@ knobs = st.fixed_dictionaries(
         "min_relevance_threshold": st.sampled_from([0.0, 0.1, 0.6, 1.0]),
         "system_instructions": st.sampled_from([None, "Be brief.", "Überlege gut. " * 30]),
         "persona": st.sampled_from([None, "A careful librarian."]),
+    }
+)
+numbers = st.fixed_dictionaries(
+    {
+        "critical_priority": st.sampled_from([0, 2, 60, 101]),
+        "compress_ratio": st.sampled_from([0.1, 0.5, 1.0]),
+        "max_turns": st.integers(0, 20),
+        "artifact_limit": st.integers(0, 10),
+        "note_search_limit": st.integers(0, 8),
+        "summary_limit": st.integers(0, 4),
+        "recent_exchanges": st.integers(0, 3),
+        "recent_from_tokens": st.sampled_from([0, 300, 2_000]),
+        "evict_share": st.sampled_from([0.05, 0.3, 1.0]),
+        "spare_share": st.sampled_from([0.0, 0.14, 1.0]),
+        "duplicate_similarity": st.sampled_from([0.5, 0.98, 1.0]),
     }
 )
 calls = st.fixed_dictionaries(
@@ -201,9 +206,17 @@ many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_to
 
 
 @many
-@given(memories(), knobs, calls)
-def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[str, Any], call: dict[str, Any]) -> None:
+@given(memories(), knobs, numbers, calls)
+def test_every_window_keeps_its_promises(
+    memory: dict[str, Any], options: dict[str, Any], some: dict[str, Any], call: dict[str, Any]
+) -> None:
     # C-050, C-057, C-457, C-458, C-460, C-461, C-467, K-075 to K-079, O-8, O-9
+    with pytest.MonkeyPatch.context() as patch:
+        set_limits(patch, **some)
+        _check_promises(memory, options, call)
+
+
+def _check_promises(memory: dict[str, Any], options: dict[str, Any], call: dict[str, Any]) -> None:
     world = build(memory)
     config = configured(options)
     try:
@@ -296,7 +309,7 @@ def _shared_promises(world: Any, config: Any, call: dict[str, Any], window: Any)
     turns = world.memory.snapshot["turn"]
     own = [row for row in turns.rows().tolist() if _task_of(turns, row) == world.trajectory_id.bytes]
     own.sort(key=lambda row: int(turns.column("turn_number")[row]))
-    own = own[len(own) - config.assembly.max_turns :] if config.assembly.max_turns < len(own) else own
+    own = own[len(own) - limits.MAX_TURNS :] if len(own) > limits.MAX_TURNS else own
     user = [row for row in own if turns.packed(row)[turns.layout.codec.index("role")] == "user"]
     current = next((section for section in window.sections if section.name == "current"), None)
     conversation = [section for section in window.sections if section.name in ("user", "current")]
@@ -369,11 +382,17 @@ def _groups(memory: dict[str, Any], world: Any) -> list[tuple[int, int]]:
 
 
 @many
-@given(memories(), knobs, calls, st.integers(0, 2**32 - 1))
+@given(memories(), knobs, numbers, calls, st.integers(0, 2**32 - 1))
 def test_a_window_is_a_function_of_its_inputs(
-    memory: dict[str, Any], options: dict[str, Any], call: dict[str, Any], seed: int
+    memory: dict[str, Any], options: dict[str, Any], some: dict[str, Any], call: dict[str, Any], seed: int
 ) -> None:
     # C-467, O-9: rows elsewhere, compaction, another path through the kernels and a replay change no byte
+    with pytest.MonkeyPatch.context() as patch:
+        set_limits(patch, **some)
+        _check_sameness(memory, options, call, seed)
+
+
+def _check_sameness(memory: dict[str, Any], options: dict[str, Any], call: dict[str, Any], seed: int) -> None:
     world = build(memory)
     config = configured(options)
     try:

@@ -64,6 +64,11 @@ OFF = {"embedding.embed": {"default": "off"}}
 LONG = "Bees dance in the hive. " * 12 + "Zebras run. " * 12 + "Ships sail the sea. " * 12
 
 
+@pytest.fixture(autouse=True)
+def _soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.embedding.embedder.IDLE_MS", 20)
+
+
 class Down(CountingEmbeddings):
     """A service that is down while told so."""
 
@@ -540,7 +545,8 @@ def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any
     until(lambda: memory.search("alpha beta gamma").hits)
 
 
-def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> None:
+def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.embedding.embedder.IDLE_MS", 150)
     embeddings = CountingEmbeddings()
     memory = backend.open(embedding_provider=embeddings, **{**BEHIND, **ONCE})
     calls: list[float] = []

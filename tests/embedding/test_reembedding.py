@@ -361,7 +361,10 @@ def test_a_model_that_refuses_much_does_not_take_over_by_itself(store: Path) -> 
         assert memory.storage.embedding_spaces.progress().done == 50, "they are asked for again by the next program"
 
 
-def test_with_the_old_model_down_the_new_one_is_filled_all_the_same(store: Path) -> None:
+def test_with_the_old_model_down_the_new_one_is_filled_all_the_same(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caliber.embedding.embedder.IDLE_MS", 10)
     old = Counting("test", 32)
     old.fail_after = 0
     changes = {"llm_retry_config.max_retries": 0, "embedding.embed.note": "behind"}

@@ -252,7 +252,8 @@ def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, sta
     assert behind.waiting() == 0, "closing waits for everything"
 
 
-def test_entries_wait_while_no_thread_can_be_started(memory: Any) -> None:
+def test_entries_wait_while_no_thread_can_be_started(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.engine.write_behind.QUEUE_MAX", 4)
     engine = inspect(memory).engine
     behind = WriteBehind(engine.store, flush_interval_ms=10, failed=lambda *_: None)
 

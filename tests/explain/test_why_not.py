@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from support.context.limits import set_limits
 
 import caliber
 from caliber.model import EntityRef, EntityType, FixedClock
@@ -65,8 +66,6 @@ class Store:
             "recall.from": rng.choice(("trajectory", "session", "owner", "tenant")),
             "recall.trust": rng.choice(("user", "tool", "web")),
             "recall.limit": rng.choice((0, 2, 400)),
-            "assembly.max_turns": rng.choice((4, 400)),
-            "assembly.artifact_limit": rng.choice((1, 100)),
             "assembly.notes_without_query": rng.choice((0, 2, 50)),
         }
         knobs = {name.replace(".", "__"): value for name, value in self.rules.items()}
@@ -170,8 +169,9 @@ def twin(store: Store, here: Task, query: str, at: datetime, record: Written) ->
 
 
 @pytest.mark.parametrize("number", range(STORES))
-def test_every_record_has_one_true_reason(number: int, backend: Any) -> None:
+def test_every_record_has_one_true_reason(number: int, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(SEED * 104_729 + number)
+    set_limits(monkeypatch, max_turns=rng.choice((4, 400)), artifact_limit=rng.choice((1, 100)))
     store = Store(backend, rng)
     memory, seen = store.memory, Counter[str]()
     for _ in range(rng.randint(5, 60)):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support.context.limits import set_limits
 from support.context.world import World, searching
 from support.kinds import KINDS
 
@@ -415,17 +416,22 @@ def _both(world: Any, numba: Evaluator) -> Iterator[Any]:
     vectors,
     st.fixed_dictionaries(
         {
-            "assembly.note_search_limit": st.integers(0, 8),
             "assembly.notes_without_query": st.integers(0, 8),
-            "assembly.artifact_limit": st.integers(0, 6),
             "assembly.relevance": st.sampled_from(["search", "vector"]),
         }
     ),
+    st.fixed_dictionaries({"note_search_limit": st.integers(0, 8), "artifact_limit": st.integers(0, 6)}),
     st.integers(40, 600),
 )
 def test_windows_of_one_store_are_the_same_bytes(
-    numba: Evaluator, case: dict[str, Any], query: Any, knobs: dict[str, Any], budget: int
+    numba: Evaluator, case: dict[str, Any], query: Any, knobs: dict[str, Any], some: dict[str, Any], budget: int
 ) -> None:  # design section 5: equal canonical results, and the evaluator named in the window
+    with pytest.MonkeyPatch.context() as patch:
+        set_limits(patch, **some)
+        _check_sameness(numba, case, query, knobs, budget)
+
+
+def _check_sameness(numba: Evaluator, case: dict[str, Any], query: Any, knobs: dict[str, Any], budget: int) -> None:
     world = _stored(case)
     config = searching(**knobs)
     found = []

@@ -105,7 +105,6 @@ def test_settings_that_cannot_hold_are_refused_and_none_is_ignored(
     "settings",
     [
         Settings("extractive", "another"),
-        Settings("extractive", "extractive", dimensions=8),
         Settings("extractive", "extractive", endpoint="http://localhost"),
         Settings("extractive", "extractive", options={"damping": 0.5}),
     ],

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.context.limits import set_limits
 from support.drawn import needs
 from support.inspection import inspect
 from support.memories import FACT, STEP
@@ -296,14 +297,17 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
 
 
 @needs("reopen")
-def test_rules_choose_by_relevance_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
+def test_rules_choose_by_relevance_where_records_are_not_in_memory(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # C-160, C-165: as resident mode chooses, also among what is not the newest
     mode = {"kind": "top_k", "count": 2}
     rules = [
         {"memory": "place", "mode": mode, "priority": 50, "filter": "rank < 3"},
         {"memory": "fact", "name": "sure", "mode": {"kind": "relevant", "min_relevance": 0.2}, "priority": 40},
     ]
-    options: dict[str, Any] = {"injection_rules": rules, "assembly__recency_fallback_limit": 2}
+    options: dict[str, Any] = {"injection_rules": rules}
+    set_limits(monkeypatch, recency_fallback_limit=2)
     clock = FixedClock()
     with opened(backend, "backend", clock, **options) as memory:
         task = start(memory).trajectory_id

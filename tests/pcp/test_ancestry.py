@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.context.limits import set_limits
 
 from caliber.model.errors import ConstraintViolation
 
@@ -72,12 +73,14 @@ def test_a_record_of_the_family_that_is_weakly_found_enters_as_those_not_found(b
 
 @pytest.mark.parametrize("order", ["priority", "stable_first"])
 @pytest.mark.parametrize("strategy", ["lru", "relevance", "hybrid"])
-def test_what_is_pruned_is_of_ancestors_and_named(backend: Any, start: Any, order: str, strategy: str) -> None:
+def test_what_is_pruned_is_of_ancestors_and_named(
+    backend: Any, start: Any, order: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Nothing is scored and nothing was used: the nearer tasks stay where relevance decides, the newer where use does
+    set_limits(monkeypatch, artifact_limit=2)
     memory = backend.open(
         **BARE,
         assembly__order=order,
-        assembly__artifact_limit=2,
         pcp__context_dag__prune_strategy=strategy,
         recall__from="trajectory",
     )

@@ -24,8 +24,6 @@ NOTE = (
 )
 KNOBS: dict[str, Any] = {
     "assembly__truncate_min_tokens": 5,
-    "pcp__dosage__critical_priority": 90,
-    "pcp__dosage__compress_ratio": 0.5,
     "policies": [],
 }
 

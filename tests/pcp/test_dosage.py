@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.context.limits import set_limits
 from support.evidence import examples
 
 from caliber.model.context import AssemblyAction
@@ -24,8 +25,6 @@ COMPRESS: dict[str, Any] = {
     "assembly__fill_ratio": 1.0,
     "assembly__section_shares": {},
     "assembly__relevance": "vector",
-    "pcp__dosage__critical_priority": 95,
-    "pcp__dosage__compress_ratio": 0.5,
     "policies": [],
 }
 
@@ -48,7 +47,7 @@ def test_a_record_that_does_not_fit_enters_as_its_key_sentences(backend: Any, st
     window = memory.assemble_context(agent.trajectory_id, query="Where is the spare seal?", max_tokens=70)
     note = next(each for each in window.assembly_trace if each.source_type == "note")
     assert (note.action, note.rule_id) == (AssemblyAction.COMPRESS, "overflow_compress")
-    assert "compress_ratio 0.5" in note.reason
+    assert note.reason.startswith("did not fit whole: compressed from ")
     assert "The pump is a model A12 from 2019." in window.text  # the first sentence stays
     assert "A spare seal lies in the red box." in window.text  # it answers the query
     assert "painted" not in window.text
@@ -69,9 +68,12 @@ def test_a_record_that_fits_is_not_compressed(backend: Any, start: Any) -> None:
     assert {each.action for each in window.assembly_trace} == {AssemblyAction.INCLUDE}
 
 
-def test_critical_sections_are_cut_and_never_compressed(backend: Any, start: Any) -> None:
+def test_critical_sections_are_cut_and_never_compressed(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # C-275
-    memory = backend.open(**COMPRESS | {"pcp__dosage__critical_priority": 0})
+    set_limits(monkeypatch, critical_priority=0)
+    memory = backend.open(**COMPRESS)
     agent = noted(start, memory, LONG)
     window = memory.assemble_context(agent.trajectory_id, max_tokens=70)
     assert AssemblyAction.COMPRESS not in {each.action for each in window.assembly_trace}
@@ -117,9 +119,9 @@ def test_no_window_exceeds_a_limit(
         "pcp__dosage__max_context_tokens": most,
         "pcp__dosage__max_notes_in_window": counts[0],
         "pcp__dosage__max_artifacts_in_window": counts[1],
-        "pcp__dosage__compress_ratio": ratio,
     }
-    with backend.open(**COMPRESS | knobs) as memory:
+    with pytest.MonkeyPatch.context() as patch, backend.open(**COMPRESS | knobs) as memory:
+        set_limits(patch, compress_ratio=ratio)
         agent = noted(start, memory, *notes)
         for content in artifacts:
             agent.keep(content)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.context.limits import set_limits
 
 from caliber.context.plan import plan_of
 from caliber.context.texts import TurnText
@@ -42,7 +43,7 @@ CONFIGURATIONS: list[dict[str, Any]] = [
     {"assembly__order": "priority", "assembly__truncate_min_tokens": 4},
     {"assembly__order": "stable_first", "tokens__estimator": "calibrated", "assembly__truncate_min_tokens": 4},
     # Older turns leave the conversation, and stand behind it as long as there is room.
-    {"assembly__section_shares": {"user": [0.02, 0.1], "earlier": [0.0, 0.75]}, "assembly__recent_exchanges": 0},
+    {"assembly__section_shares": {"user": [0.02, 0.1], "earlier": [0.0, 0.75]}},
     {"system_instructions": "Help with pumps. Be brief.", "assembly__truncate_min_tokens": 4},
 ]
 
@@ -171,9 +172,10 @@ def check(memory: Any, old: ContextWindow, new: ContextWindow, limit: int) -> No
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS, ids=["shared", "strict", "calibrated", "earlier", "compressing"])
-def test_a_dosage_keeps_every_promise(backend: Any, options: dict[str, Any]) -> None:
-    base = {"policies": [], "pcp__dosage__critical_priority": 100, "pcp__dosage__compress_ratio": 0.5}
-    memory = backend.open(**base | options)
+def test_a_dosage_keeps_every_promise(backend: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where older turns are to leave, no exchange is certain to enter.
+    set_limits(monkeypatch, critical_priority=100, recent_exchanges=0 if "assembly__section_shares" in options else 2)
+    memory = backend.open(policies=[], **options)
     numbers = iter(range(10_000))
 
     @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))

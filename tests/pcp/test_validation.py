@@ -32,6 +32,11 @@ GROUNDING = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.pcp.validation.VERIFIER_TIMEOUT_MS", 300)
+
+
 class Judge(ScriptedSummarizer):
     """A model that judges contradictions as a test says."""
 

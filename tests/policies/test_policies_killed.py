@@ -130,7 +130,8 @@ def stores(postgres: str, tmp_path: Path) -> Iterator[Any]:
         backend.close()
 
 
-def test_a_kill_leaves_whole_actions_and_none_is_done_twice(stores: Any) -> None:
+def test_a_kill_leaves_whole_actions_and_none_is_done_twice(stores: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("caliber.retention.retaining.SWEEP_ROWS", 1)  # as in the process that is killed
     expected = stores("sqlite").finish()
     events = sum(expected[0].values())
     assert events == 4 + 2 + 1 + 1 + 2 + 2  # closing, nightly, compressing; turns, groups of notes, findings

@@ -17,9 +17,9 @@ from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
-from caliber.model.search import DEFAULT_LIMIT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
+from caliber.search.service import DEFAULT_LIMIT
 
 pytestmark = pytest.mark.databases("one")
 

@@ -24,7 +24,7 @@ FAULTS = {
     "words are rarer than they are": (
         "search.ranking.legs", "(total - count + 0.5) / (count + 0.5)", "(total + 0.5) / (count + 0.5)",
     ),
-    "turns borrow nothing from answers": ("search.ranking.legs", "settings.answer_boost)", "0.0)"),
+    "turns borrow nothing from answers": ("search.ranking.legs", "FAR_SHARE * near, near)", "FAR_SHARE * near, 0.0)"),
     "one similar word less": (
         "search.ranking.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
     ),
@@ -40,11 +40,11 @@ FAULTS = {
         "search.ranking.diversity", "- share * most_like[remaining]", "+ share * most_like[remaining]",
     ),
     "a third of the neighbours' share is kept": (
-        "search.ranking.graph", "step(rows), scores * self._settings.decay", "step(rows), scores",
+        "search.ranking.graph", "step(rows), scores * DECAY", "step(rows), scores",
     ),
-    "one hop less": ("search.ranking.graph", "max_hops=settings.depth", "max_hops=settings.depth - 1"),
+    "one hop less": ("search.ranking.graph", "max_hops=DEPTH", "max_hops=DEPTH - 1"),
     "links without limit": (
-        "search.ranking.graph", "best_hits(searched, base, self._settings.seeds)", "best_hits(searched, base, 999)",
+        "search.ranking.graph", "best_hits(searched, base, SEEDS)", "best_hits(searched, base, 999)",
     ),
     "last week is this week": ("text.dates", "monday - timedelta(7 * back), ", "monday, "),
     "what names no year is read from the clock": (

@@ -407,7 +407,7 @@ def test_edges_bring_hits_and_count_as_used(words: Any) -> None:
 
 LENDING = {
     "weights": {"vector": 0.0, "keyword": 1.0, "graph": 0.0, "importance": 0.0},
-    "keyword": {"neighbour_boost": 0.4, "far_neighbour_boost": 0.2, "answer_boost": 0.3},
+    "keyword": {"neighbour_boost": 0.4},
 }
 
 

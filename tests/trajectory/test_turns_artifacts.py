@@ -338,8 +338,9 @@ def test_what_was_left_without_a_vector_is_embedded_with_its_head(backend: Any, 
         assert len(provider.asked) == 3, "white space is not asked for, however often"
 
 
-def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
+def test_embedding_behind_is_made_up_for(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An embedding behind the commit is pending until it is done; an outage only delays it."""
+    monkeypatch.setattr("caliber.embedding.embedder.IDLE_MS", 5)
     provider = CountingEmbeddings()
     memory = backend.open(
         embedding_provider=provider, embedding__embed__turn="behind",

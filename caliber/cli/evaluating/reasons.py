@@ -13,7 +13,6 @@ from caliber.cli import show
 from caliber.cli.evaluating.questions import Expected, LabelledQuestion, ask
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
-from caliber.model.search import LIMIT_MAX
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import SearchHit
 from caliber.resident.mirror import RelationSnapshot
@@ -22,6 +21,7 @@ from caliber.schema.validity import asked_us, why_not
 from caliber.search.filtering import filters
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.floor import REST
+from caliber.search.service import LIMIT_MAX
 from caliber.storage.compile.filters import filterable
 
 if TYPE_CHECKING:

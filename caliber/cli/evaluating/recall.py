@@ -11,7 +11,7 @@ from caliber.cli.evaluating.questions import LabelledQuestion, ask
 from caliber.cli.evaluating.reasons import Reasons
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, printable
-from caliber.model.search import LIMIT_MAX
+from caliber.search.service import LIMIT_MAX
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

@@ -17,8 +17,8 @@ from caliber.cli.evaluating.recall import one_line, print_table
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output
 from caliber.importing.source import initiator_of
-from caliber.model.search import LIMIT_MAX
 from caliber.model.trajectory import TrajectoryStatus
+from caliber.search.service import LIMIT_MAX
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

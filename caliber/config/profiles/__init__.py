@@ -24,7 +24,6 @@ from caliber.model.arguments import as_path, as_text, check_type
 
 DEVIATIONS: Final = {
     "agents.registration": "Agents that never were registered take locks today; an upgrade must not refuse them.",
-    "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "pcp.dosage.max_scopes_in_window": "Shares of the budget shape a window; this only bounds abuse.",
     "pcp.dosage.max_artifacts_in_window": "20 short artifacts left most of a budget unused; this only bounds abuse.",
     "pcp.dosage.max_notes_in_window": "10 notes left most of a budget unused; this only bounds abuse.",

@@ -40,8 +40,6 @@ _SIMPLE: Final[dict[str, Any]] = {
         "b": 0.75,
         "saturate": 0.0,
         "neighbour_boost": 0.0,
-        "far_neighbour_boost": 0.0,
-        "answer_boost": 0.0,
         "similar_words": "none",
     },
     "boosts": {
@@ -54,7 +52,7 @@ _SIMPLE: Final[dict[str, Any]] = {
         "recency": 0.0,
         "recency_half_life_ms": 30 * _DAY_MS,
     },
-    "graph": {"depth": 2, "conversation": True},
+    "graph": {"conversation": True},
 }
 _MEASURED: Final[dict[str, Any]] = {
     **_SIMPLE,
@@ -67,8 +65,6 @@ _MEASURED: Final[dict[str, Any]] = {
         "b": 0.4,
         "saturate": 1.0,
         "neighbour_boost": 0.4,
-        "far_neighbour_boost": 0.25,
-        "answer_boost": 0.4,
         "similar_words": "wordllama-l2-supercat",
     },
     "boosts": {**_SIMPLE["boosts"], "mentioned": 0.175, "date": 0.28, "time": 0.175, "question": -0.07},

@@ -60,14 +60,6 @@ def _dosage(budget: int, most: int) -> Iterator[ConfigError]:
         yield _clash("pcp.dosage.max_context_tokens", "token_budget", reason)
 
 
-@check("assembly.overflow_policy", "pcp.dosage.critical_priority", "pcp.dosage.compress_ratio")
-def _compression(policy: str, critical: int | None, ratio: float | None) -> Iterator[ConfigError]:
-    for name, value in (("critical_priority", critical), ("compress_ratio", ratio)):
-        if policy == "compress" and value is None:
-            reason = f"compressing needs a {name}: set it, or choose another overflow_policy"
-            yield _clash("assembly.overflow_policy", f"pcp.dosage.{name}", reason)
-
-
 # --- stores and tenants --------------------------------------------------------------------------
 
 

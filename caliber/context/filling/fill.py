@@ -23,6 +23,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context import limits
 from caliber.context.columns import (
     CONSIDERED,
     DAY,
@@ -195,7 +196,7 @@ def _fill_by_shares(
     told = np.flatnonzero(state.sections == plan.told.index) if plan.told is not None else waiting[:0]
     following = waiting[ruled[state.sections[waiting]] & ~np.isin(waiting, told)].tolist()
     spare = conversation.spare()
-    roomy = len(told) > 0 and max_tokens >= plan.config.assembly.recent_from_tokens
+    roomy = len(told) > 0 and max_tokens >= limits.RECENT_FROM_TOKENS
     held, most = (0, 0) if plan.told is None else (roomy * state.share(plan.told.floor), state.share(plan.told.cap))
     state.total -= spare + held
     _fill_following(state, following)

@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context import limits
 from caliber.context.columns import (
     ALONE,
     EXCLUDED_EVICTED,
@@ -91,9 +92,8 @@ class ShownTurns:
         self._state = state
         self._turns = turns
         plan = state.plan
-        assembly = plan.config.assembly
-        self._small = plan.budget(max_tokens) < assembly.recent_from_tokens
-        self._block_turns = assembly.evict_block_turns
+        self._small = plan.budget(max_tokens) < limits.RECENT_FROM_TOKENS
+        self._block_turns = plan.config.assembly.evict_block_turns
         self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
         self._limit = self._cap
         """The maximum of its two sections together, with the floors of the others reserved."""
@@ -104,7 +104,7 @@ class ShownTurns:
         follows = (state.sections > plan.user.index) & (state.sources != SPOKEN)
         self._message = 0 if plan.earlier is None or follows.any() else plan.message_length
         """The length of the message of what follows the query, which a query without candidates does not reserve."""
-        self._most = int(assembly.evict_share * self._cap)
+        self._most = int(limits.EVICT_SHARE * self._cap)
         must = (turns.marks & MUST) != 0
         self._rest = np.flatnonzero(~must)
         separator = plan.separator_length
@@ -280,7 +280,7 @@ class ShownTurns:
         if not self.full:
             return 0
         room = state.room - state.share(1 - plan.user.cap)
-        return max(0, min(room, state.share(_AIMED * plan.config.assembly.spare_share)))
+        return max(0, min(room, state.share(_AIMED * limits.SPARE_SHARE)))
 
     def _left_by_rule(self) -> int:
         """Return the rest under the conversation's rule: its max_tokens holds for both sections together."""

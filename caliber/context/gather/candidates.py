@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.cron import zone_of
+from caliber.context import limits
 from caliber.context.columns import (
     AGE_US,
     ALONE,
@@ -209,7 +210,7 @@ def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> li
     """Return the pools that a search is to score: candidates, judged among visible records."""
     snapshot = inputs.snapshot
     out: list[Pool] = []
-    limit = plan.config.assembly.note_search_limit
+    limit = limits.NOTE_SEARCH_LIMIT
     out += [
         Pool(plan.records[source].name, None, limit)
         for source, seen in members.knowledge.items()
@@ -263,7 +264,7 @@ def _of_task(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, source: int, members: OfTask, cut_offs: list[CutOff]
 ) -> Part:
     owners = inputs.snapshot[plan.records[source].name]
-    limit = plan.config.assembly.artifact_limit
+    limit = limits.ARTIFACT_LIMIT
     own_rows, above, age = members.own_rows, members.above, owners.column(owners.relation.age)
     if not scorer.ranks:
         own_rows = own_rows[kept_by_limit(source, age, owners, own_rows, None, limit, cut_offs)]
@@ -315,16 +316,16 @@ def knowledge_records(
 def _known(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, source: int, seen: VisibleRows, cut_offs: list[CutOff]
 ) -> Part:
-    owners, assembly = inputs.snapshot[plan.records[source].name], plan.config.assembly
+    owners = inputs.snapshot[plan.records[source].name]
     considered = inputs.totals.get(owners.relation.name, seen.count)
     picked = scorer.pick(owners, seen.visible)
     if picked is not None:
         rows, scored = picked.rows, picked.scored
         if len(rows) < considered:
-            limit = assembly.note_search_limit
+            limit = limits.NOTE_SEARCH_LIMIT
             cut_offs.append(CutOff(source_type_of(source), picked.filter, limit, picked.worst, considered))
     else:
-        rows, limit = np.flatnonzero(seen.visible), assembly.notes_without_query
+        rows, limit = np.flatnonzero(seen.visible), plan.config.assembly.notes_without_query
         if considered > limit:
             age = owners.column(owners.relation.age)
             rows = owners.evaluator.newest(seen.visible, age, owners.ties(), limit)

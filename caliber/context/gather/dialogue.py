@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context import limits
 from caliber.context.columns import MUST, PAST, RECENT
 from caliber.context.conversation import SCOPES, last_said
 from caliber.context.gather.turns import Keep, TurnFacts, TurnReader
@@ -95,8 +96,8 @@ def conversation_of(
         if asked in rows:  # more turns than the limit have followed the last user message
             turns = _with_first(reader, turns, asked)
             users = np.zeros(1, np.int64)
-    marks, current = mark_turns(turns.groups, users, turns.unanswered, plan.config.assembly.recent_exchanges)
-    marks[: _past(inputs, plan, reader, turns, earlier)] |= PAST
+    marks, current = mark_turns(turns.groups, users, turns.unanswered, limits.RECENT_EXCHANGES)
+    marks[: _past(inputs, reader, turns, earlier)] |= PAST
     return Conversation(turns, marks, current, considered, through)
 
 
@@ -199,12 +200,10 @@ def _rows(
     return np.concatenate((earlier, here)), earlier
 
 
-def _past(
-    inputs: AssemblyInputs, plan: AssemblyPlan, reader: TurnReader, turns: TurnFacts, earlier: NDArray[np.int64]
-) -> int:
+def _past(inputs: AssemblyInputs, reader: TurnReader, turns: TurnFacts, earlier: NDArray[np.int64]) -> int:
     """Return the number of turns before a pause, or in closed scopes."""
     times = times_of(reader.turns, turns.rows)
-    pause = plan.config.assembly.pause_ms * 1_000
+    pause = limits.PAUSE_MS * 1_000
     after = np.append(times[1:], inputs.now_us)
     pauses = np.flatnonzero(after - times > pause)
     out = int(pauses[-1]) + 1 if len(pauses) else 0

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.cron import zone_of
+from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SUMMARY
 from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
@@ -80,7 +81,7 @@ def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, R
     if SUMMARY in found and PASSAGE in found:
         _yield_to_turns(found[SUMMARY], found[PASSAGE])
     _equal_texts(plan, parts, ranked, texts)
-    if plan.config.recall.duplicate_similarity < 1 and inputs.space_id is not None:
+    if inputs.space_id is not None:
         _Alike(inputs, plan, parts, ranked, texts).settle()
 
 
@@ -160,7 +161,6 @@ class _Alike:
     ) -> None:
         self._inputs = inputs
         self._plan = plan
-        self._knobs = plan.config.recall
         self._parts = parts
         self._ranked = ranked
         self._texts = texts
@@ -201,7 +201,7 @@ class _Alike:
         ranks, vectors = self._vectors()
         if len(ranks) < 2:
             return ()
-        pairs = pairs_above(vectors, self._knobs.duplicate_similarity, max_pairs=len(ranks) * len(ranks))
+        pairs = pairs_above(vectors, limits.DUPLICATE_SIMILARITY, max_pairs=len(ranks) * len(ranks))
         yields = np.concatenate([item.twins != 0 for item in self._parts])[self._at_once(ranks)]
         yielding = set(np.flatnonzero(yields).tolist())
         groups: dict[int, list[int]] = {}
@@ -259,7 +259,7 @@ class _Alike:
             return np.float32(item.scored.relevance[place])
 
         newest = max([first, *others], key=made)
-        share = np.float32(self._knobs.alike_share)
+        share = np.float32(limits.ALIKE_SHARE)
         return {rank: relevance(first) if rank == newest else relevance(rank) * share for rank in others}
 
     def _weigh(self, changed: Mapping[int, np.float32]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.cron import zone_of
+from caliber.context import limits
 from caliber.context.columns import (
     DAY,
     LEAD,
@@ -126,7 +127,7 @@ def _conversation(
     open_scope: bytes | None,
     cut_offs: list[CutOff],
 ) -> Conversation:
-    limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
+    limit, rule, keep = limits.MAX_TURNS, plan.user.rule, None
     if rule is not None and rule.predicate is not None:
         keep = partial(rules.filtered, rule, SPOKEN, reader.turns)
     found = conversation_of(inputs, plan, reader, open_scope, limit, keep)
@@ -279,7 +280,7 @@ def _of_task(
     inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, found: Recall, cut_offs: list[CutOff]
 ) -> Iterator[Part]:
     """Yield the records of the task, and of those above it, that no search found: the newest after all that is."""
-    limit = plan.config.assembly.artifact_limit
+    limit = limits.ARTIFACT_LIMIT
     for source, members_of_source in members.of_task.items():
         owners, item = inputs.snapshot[plan.records[source].name], found.parts.get(source)
         rows, above = members_of_source.own_rows, members_of_source.above
@@ -310,7 +311,7 @@ def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen
 def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_offs: list[CutOff]) -> Part:
     """Return the summaries of the task's closed scopes, newest first, independent of the query."""
     scopes, rows = inputs.snapshot[SCOPES], members.summaries
-    age, limit = scopes.column("sequence_number"), plan.config.assembly.summary_limit
+    age, limit = scopes.column("sequence_number"), limits.SUMMARY_LIMIT
     rows = rows[kept_by_limit(SUMMARY, age, scopes, rows, None, limit, cut_offs)]
     rows = rows[np.argsort(-age[rows], kind="stable")]
     first = np.array(scopes.packed_values("start_turn", rows.tolist()), np.int64)

@@ -210,7 +210,7 @@ def recall(
         out.worst = min(float(item.scored.relevance.min()) for item in out.parts.values())
     if PASSAGE in out.parts:
         turns = out.parts[PASSAGE]
-        _carry(turns, config.recall.carried_share)
+        _carry(turns)
         asks = searcher.keywords.of(turns.owners).flagged(ASKS)[turns.rows].astype(np.bool_)
         _yield_to_answers(turns, asks)
         _repeat_the_query(inputs, turns, asks, hidden, texts)
@@ -218,16 +218,16 @@ def recall(
     return out, degraded
 
 
-def _carry(turns: Recalled, share: float) -> None:
+def _carry(turns: Recalled) -> None:
     """Raise the neighbours that lent a hit its words: they carry it, and enter with it."""
     boost = turns.scored.parts.get(_NEIGHBOUR_BOOST)
-    if share > 1 or boost is None or not boost.any():
+    if boost is None or not boost.any():
         return
     place = np.full(turns.owners.length, -1, np.int64)
     place[turns.rows] = np.arange(len(turns.rows))
     beside = neighbours(turns.owners, "scope_id")
     relevance = turns.scored.relevance.copy()
-    boosts = (boost * share).astype(np.float32)
+    boosts = boost.astype(np.float32)
     for rows in (beside.before(turns.rows), beside.after(turns.rows)):
         at = np.where(rows >= 0, place[rows], -1)
         has_row = at >= 0

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.injection import InjectionKind
+from caliber.context import limits
 from caliber.context.conversation import PASSAGE
 from caliber.context.gather.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.context.inputs import AssemblyInputs, TextSource
@@ -170,7 +171,7 @@ class RuleSelector:
         """Return how many records a rule that asks takes at most."""
         if item.rule.kind is InjectionKind.TOP_K:
             return min(item.rule.mode.count or 0, item.count)
-        return min(self._plan.config.assembly.relevant_limit, item.count)
+        return min(limits.RELEVANT_LIMIT, item.count)
 
     def _selection(self, item: _Input, scorer: Flat | BySimilarity, found: Relevance | None) -> Selection:
         nothing = np.empty(0, np.int64)
@@ -212,13 +213,13 @@ class RuleSelector:
 
     def _newest(self, chosen: Selection, item: _Input, scorer: Flat | BySimilarity) -> None:
         """Select the newest rows: where a rule selects all, or nothing can rank them."""
-        assembly, mode = self._plan.config.assembly, item.rule.mode
+        mode = item.rule.mode
         if item.rule.kind is InjectionKind.TOP_K:
             limit = mode.count or 0
         elif item.rule.kind is InjectionKind.RELEVANT:
-            limit = assembly.recency_fallback_limit
+            limit = limits.RECENCY_FALLBACK_LIMIT
         else:
-            limit = assembly.rule_limit
+            limit = limits.RULE_LIMIT
         age = item.owners.column(item.owners.relation.age)
         rows = np.flatnonzero(item.allowed)
         if len(rows) > limit:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context import limits
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.model.errors import InvalidVector
@@ -110,7 +111,7 @@ def judge(
     vector, mismatch = compared(inputs)
     if plan.config.assembly.relevance == "vector":
         if vector is not None or mismatch:
-            return BySimilarity(inputs, plan, vector), None
+            return BySimilarity(inputs, vector), None
         return (Flat(_ONE) if inputs.query is None else Flat(neutral, (NO_EMBEDDING,))), None
     text = inputs.query or ""
     if inputs.query_embedding is None and not text.strip():
@@ -215,12 +216,11 @@ def found_scored(found: Relevance) -> Scored:
 class BySimilarity:
     """Similarity of vectors, where there are two to compare. A vector that cannot be compared is an error."""
 
-    __slots__ = ("_assembly", "_neutral", "_query", "_snapshot", "_space", "degraded", "ranks")
+    __slots__ = ("_neutral", "_query", "_snapshot", "_space", "degraded", "ranks")
 
-    def __init__(self, inputs: AssemblyInputs, plan: AssemblyPlan, query: Floats | None) -> None:
+    def __init__(self, inputs: AssemblyInputs, query: Floats | None) -> None:
         self._snapshot = inputs.snapshot
         self._space = inputs.space_id
-        self._assembly = plan.config.assembly
         self._neutral = np.float32(NEUTRAL_RELEVANCE)
         self._query = query
         self.degraded: Sequence[str] = (MISMATCH,) if query is None else ()
@@ -243,7 +243,7 @@ class BySimilarity:
 
     def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:
         """Return the most similar notes."""
-        return self.nearest(notes, allowed, self._assembly.note_search_limit, self._assembly.note_min_similarity)
+        return self.nearest(notes, allowed, limits.NOTE_SEARCH_LIMIT, limits.NOTE_MIN_SIMILARITY)
 
     def nearest(self, owners: RelationSnapshot, allowed: NDArray[np.bool_], limit: int, least: float) -> Picked | None:
         """Return the records most similar to the query, from a similarity on; None where it cannot be compared."""

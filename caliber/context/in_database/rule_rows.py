@@ -14,6 +14,7 @@ from typing import Any
 
 from caliber.access.visibility import Readers
 from caliber.config.injection import InjectionKind
+from caliber.context import limits
 from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
@@ -64,16 +65,15 @@ class RuleRows:
         """Return the question that a rule asks a search."""
         rule, kind = section.rule, self._plan.records[section.source].name
         assert rule is not None
-        most = rule.mode.count or self._plan.config.assembly.relevant_limit
+        most = rule.mode.count or limits.RELEVANT_LIMIT
         where = None if rule.predicate is None else Where({kind: rule.predicate}, self._variables(section.source))
         return replace(base, kinds=(kind,), limit=max(1, most), where=where)
 
     def limit(self, rule: RulePlan) -> int:
         """Return how many of the newest records a rule selects where nothing ranks them."""
-        assembly = self._plan.config.assembly
         if rule.kind is InjectionKind.TOP_K:
             return rule.mode.count or 0
-        return assembly.recency_fallback_limit if rule.kind is InjectionKind.RELEVANT else assembly.rule_limit
+        return limits.RECENCY_FALLBACK_LIMIT if rule.kind is InjectionKind.RELEVANT else limits.RULE_LIMIT
 
     def _variables(self, source: int) -> Mapping[Variable, Any]:
         at = asked_us(self._plan.records[source], self._as_of_us, self._now_us)

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from caliber.config.cron import zone_of
+from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SCOPES, TASKS, TURNS, moment_of
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
@@ -187,7 +188,7 @@ class WindowRows:
 
     def _earlier(self, rows: Mapping[str, Sequence[Row]], resident: ResidentSnapshot) -> list[Row]:
         """Return the newest turns of closed scopes, as many as the conversation examines."""
-        limit = self._plan.config.assembly.max_turns
+        limit = limits.MAX_TURNS
         number_at = self._store.plans[SCOPES].codec.index("sequence_number")
         current = None if self._scope is None else self._scope.bytes
         out: list[Row] = []
@@ -259,7 +260,7 @@ class WindowRows:
             self.totals = self._matching(asked)
             kinds = tuple(kind for kind, total in self.totals.items() if total)
             return [*known, self._asking(replace(asked, kinds=kinds))]
-        knowledge = replace(self._base, kinds=self._knowledge, limit=max(1, config.assembly.note_search_limit))
+        knowledge = replace(self._base, kinds=self._knowledge, limit=max(1, limits.NOTE_SEARCH_LIMIT))
         self.totals = self._matching(knowledge)
         found = [self._asking(knowledge)] if self._asks else []
         return [*known, *found, self._newest(knowledge, config.assembly.notes_without_query)]

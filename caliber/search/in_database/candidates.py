@@ -21,6 +21,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.validity import asked_us
 from caliber.search.query import Query
 from caliber.search.ranking.days import SAID_WITHIN_US
+from caliber.search.ranking.graph import DEPTH
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.damage import last_of
@@ -195,9 +196,9 @@ class Candidates:
 
     def _beside(self) -> None:
         """Add the records that stand beside those found, as far as they lend or are linked."""
-        keyword, graph = self._settings.keyword, self._settings.graph
-        lending = any((keyword.neighbour_boost, keyword.far_neighbour_boost, keyword.answer_boost))
-        steps = max(2 if lending else 0, graph.depth if graph.conversation and self._settings.weights.graph else 0)
+        lending = self._settings.keyword.neighbour_boost > 0
+        linked = self._settings.graph.conversation and self._settings.weights.graph > 0
+        steps = max(2 if lending else 0, DEPTH if linked else 0)
         for kind, ordinals in self._ordinals.items():
             if steps and ordinals and self._relations[kind].neighbours is not None:
                 ordinals.update(row[0] for row in self.ask(f"around_{kind}", dump_json(sorted(ordinals)), steps))
@@ -208,7 +209,7 @@ class Candidates:
         ends = [(edge.index(f"{end}_type") + 1, edge.index(f"{end}_id") + 1) for end in ("source", "target")]
         seen = {row[1] for some in rows.values() for row in some}
         following: Iterable[bytes] = seen
-        for _ in range(self._settings.graph.depth):
+        for _ in range(DEPTH):
             edges = self.ask("edges_of", _hex(following))[: self._limit]
             self.edges.update((row[0], row) for row in edges)
             reached = {(row[kind], row[key]) for row in edges for kind, key in ends}

@@ -23,6 +23,8 @@ from caliber.search.ranking.legs import Bools, Floats, Ints, KindSearch
 from caliber.search.ranking.links import Linked, Links, Places
 from caliber.search.request import Request
 
+DEPTH: Final = 2
+"""Hops from the hits of the other legs. Source: M-035."""
 SEEDS: Final = 5
 """Hits of the other legs that links are followed from. Source: M-035."""
 DECAY: Final = 0.5
@@ -141,7 +143,7 @@ class GraphLeg:
             for step in (beside.before, beside.after):
                 rows = np.array([seed.row for seed in seeds_of_kind], np.int64)
                 scores = np.array([seed.score for seed in seeds_of_kind], np.float64)
-                for _ in range(self._settings.depth):
+                for _ in range(DEPTH):
                     rows, scores = step(rows), scores * DECAY
                     there = rows >= 0
                     there[there] = item.visible[rows[there]]
@@ -165,13 +167,12 @@ class GraphLeg:
                 starts[node] = seed.score
         if not starts:
             return None
-        settings = self._settings
         walked = walk(
             linked.graph,
             np.array(list(starts), np.int64),
             np.array(list(starts.values()), np.float32),
             decay=DECAY,
-            max_hops=settings.depth,
+            max_hops=DEPTH,
             mask=links.visible,
             evaluator=request.snapshot["edge"].evaluator,
         )

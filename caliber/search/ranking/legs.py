@@ -32,6 +32,8 @@ Ints = NDArray[np.int64]
 
 _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _READ_AT_ONCE = 256
+FAR_SHARE: Final = 0.625
+"""Share of ``search.keyword.neighbour_boost`` that a turn borrows from the neighbours of its neighbours."""
 SIMILAR_MAX: Final = 64
 """Most similar words that stand in for one."""
 UNSEEN_TEXTS: Final = 100
@@ -285,12 +287,11 @@ def _score(
 
 
 def _neighbour_boost(item: KindSearch, settings: KeywordConfig) -> NeighbourBoost | None:
-    shares = (settings.neighbour_boost, settings.far_neighbour_boost, settings.answer_boost)
-    following = item.owners.layout.relation.neighbours
-    if following is None or not any(shares):
+    near, following = settings.neighbour_boost, item.owners.layout.relation.neighbours
+    if following is None or not near:
         return None
     before, after = neighbours(item.owners, following.by).columns()
-    return NeighbourBoost(before, after, item.words.flagged(ASKS), *shares)
+    return NeighbourBoost(before, after, item.words.flagged(ASKS), near, FAR_SHARE * near, near)
 
 
 def phrase_rows(item: KindSearch, phrases: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:

@@ -29,7 +29,6 @@ def pictured(backend: Any, turns: int, clock: FixedClock | None = None, **option
         "embedding__embed__default": "commit",
         "system_instructions": "You are a calm companion. Answer briefly, and never invent appointments.",
         "recall__limit": 10_000,
-        "recall__carried_share": 0.0,
         **options,
     }
     memory = backend.open(embedding_provider=CountingEmbeddings(32), clock=clock, **settings)

@@ -19,8 +19,8 @@ import caliber
 from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock, Principal
 from caliber.model.knowledge import NOBODY
-from caliber.model.search import DEFAULT_LIMIT
 from caliber.model.time import to_us
+from caliber.search.service import DEFAULT_LIMIT
 from caliber.text.lexicon import lexicon_of
 
 DIMENSIONS = 12

@@ -25,6 +25,7 @@ from caliber.model.knowledge import NOBODY
 from caliber.search import searcher
 from caliber.search.ranking import floor as thresholds
 from caliber.search.ranking import graph as graph_leg
+from caliber.search.ranking import legs
 
 KINDS = ("note", "artifact", "turn", "scope")
 LEGS = ("vector", "keyword", "graph", "importance")
@@ -585,9 +586,9 @@ class Twin:
 
         before, after = record.before, record.after
         worth += settings.neighbour_boost * (of(before) + of(after))
-        worth += settings.far_neighbour_boost * (of(before and before.before) + of(after and after.after))
+        worth += legs.FAR_SHARE * settings.neighbour_boost * (of(before and before.before) + of(after and after.after))
         if before is not None and before.asks:
-            worth += settings.answer_boost * of(before)
+            worth += settings.neighbour_boost * of(before)
         return worth
 
     def _groups(self, question: Question, holding: Mapping[str, int]) -> list[tuple[list[tuple[str, float]], bool]]:
@@ -711,7 +712,7 @@ class Twin:
             for seed in seeds:
                 for step in ("before", "after"):
                     beside, score = getattr(seed, step), base[seed]
-                    for _ in range(settings.depth):
+                    for _ in range(graph_leg.DEPTH):
                         if beside is None or seed.kind != "turn":
                             break
                         score *= graph_leg.DECAY
@@ -721,7 +722,7 @@ class Twin:
         best: dict[Record, float] = {seed: base[seed] for seed in seeds}
         brought: dict[Record, float] = {}
         step_scores = dict(best)
-        for _ in range(settings.depth):
+        for _ in range(graph_leg.DEPTH):
             fresh: dict[Record, float] = {}
             for one, score in step_scores.items():
                 for other, weight in links.get(one, ()):

@@ -185,8 +185,6 @@ KNOBS = st.fixed_dictionaries(
                 "b": _SHARE,
                 "saturate": st.sampled_from([0.0, 1.0, 0.3]),
                 "neighbour_boost": st.sampled_from([0.0, 0.4]),
-                "far_neighbour_boost": st.sampled_from([0.0, 0.25]),
-                "answer_boost": st.sampled_from([0.0, 0.4]),
                 "language": st.sampled_from(["english", "english", "english", "german", "none", "porter"]),
             }
         ),
@@ -204,7 +202,6 @@ KNOBS = st.fixed_dictionaries(
         ),
         "graph": st.fixed_dictionaries(
             {
-                "depth": st.integers(1, 4),
                 "conversation": st.booleans(),
             }
         ),

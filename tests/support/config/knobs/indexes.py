@@ -61,6 +61,7 @@ def options(config: CaliberConfig, place: Place) -> list[str]:
 
 
 def method(config: CaliberConfig, place: Place) -> str | None:
+    place.fixture("monkeypatch").setattr("caliber.backends.postgres.searching.vector_index.IVFFLAT_LISTS", 2)
     store, space = filled_space(config, place, 40)
     found = store.vector_index.of(space.space_id)
     return None if found is None else str(found.method)
@@ -71,7 +72,7 @@ def case(knob: str, see: Any, one: Any, other: Any, *more: Any, **also: Any) -> 
 
 
 CASES: tuple[Case, ...] = (
-    case("index_type", method, ("hnsw", "hnsw"), ("exact", None)),
+    case("index_type", method, ("hnsw", "hnsw"), ("exact", None), ("ivf_flat", "ivfflat")),
     case(
         "hnsw_m",
         options,

@@ -47,7 +47,7 @@ BARE: dict[str, Any] = {
         **search_settings("sources"),
         "weights": WORDS,
         "boosts": {**search_settings("sources")["boosts"], "exact": 0.0},
-        "graph": {"depth": 2, "conversation": False},
+        "graph": {"conversation": False},
     },
     "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
     "summarization_provider": None,
@@ -282,18 +282,6 @@ CASES: tuple[Case, ...] = (
         (0.0, [0]),
         (0.5, [0, 1]),
     ),
-    case(
-        "keyword.far_neighbour_boost",
-        search(turns("zeppelin", "b", "c", "d"), "zeppelin", places),
-        (0.0, [0]),
-        (0.5, [0, 2]),
-    ),
-    case(
-        "keyword.answer_boost",
-        search(turns("a zeppelin?", "yes", "c", "d"), "zeppelin", places),
-        (0.0, [0]),
-        (0.5, [0, 1]),
-    ),
     case("keyword.similar_words", search(VESSELS, "boat"), ("none", [3]), ("wordllama-l2-supercat", [3, 1, 2])),
     # --- what is joined
     weight("vector", "keyword", search(BY_EACH, "zeppelin", vector=NEAR), [1, 2], [2, 1]),
@@ -356,7 +344,6 @@ CASES: tuple[Case, ...] = (
         boosts__recency=1.0,
     ),
     # --- links
-    case("graph.depth", search(chain, "zeppelin"), (1, [1, 2]), (2, [1, 2, 3]), weights=LINKS),
     case(
         "graph.conversation",
         search(turns("zeppelin", "b", "c"), "zeppelin", places),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from typing import Any
 
 from contract.entities import plain
 from support.config.knobs.case import NO_VECTORS, Agent, Case, Place
+from support.context.limits import set_limits
 from support.context.world import ME, PLAIN, World, numbered
 
 from caliber.config import CaliberConfig
@@ -37,24 +38,13 @@ BARE: dict[str, Any] = {
 }
 
 
-COMPRESSED: dict[str, Any] = {"pcp.dosage.critical_priority": 90, "pcp.dosage.compress_ratio": 0.5}
-"""Settings that compression needs."""
 SHARED: dict[str, Any] = {
     "assembly.order": "stable_first",
-    "assembly.recent_exchanges": 0,
-    "assembly.recent_from_tokens": 0,
     "assembly.evict_block_turns": 1,
-    "assembly.spare_share": 0.0,
 }
 """The sections share the budget."""
 RECALLED: dict[str, Any] = {**SHARED, "assembly.relevance": "search", "min_relevance_threshold": 0.0}
 """A search says what of earlier enters."""
-FOUR: dict[str, Any] = {
-    "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
-    "vector.dimensions": 4,
-}
-"""Vectors of four numbers, which the stores write down themselves."""
-
 NOTES: dict[str, Any] = {"memory": "note", "mode": {"kind": "full"}, "priority": 70}
 """A rule that brings the newest notes."""
 
@@ -105,11 +95,13 @@ def used(window: Any) -> int:
 
 
 def window_of(
-    build: Callable[[World], Any], show: Callable[[Any], Any], **call: Any
+    build: Callable[[World], Any], show: Callable[[Any], Any], some: Mapping[str, Any] | None = None, **call: Any
 ) -> Callable[[CaliberConfig, Place], Any]:
-    """Return the observation of one window over a small store."""
+    """Return the observation of one window over a small store, in which only the last message is certain to enter."""
 
-    def see(config: CaliberConfig, _: Place) -> Any:
+    def see(config: CaliberConfig, place: Place) -> Any:
+        few = {"recent_exchanges": 0, "recent_from_tokens": 0, "spare_share": 0.0}
+        set_limits(place.fixture("monkeypatch"), **{**few, **(some or {})})
         with closing(World(config)) as world:
             with world.at_once():
                 build(world)
@@ -142,12 +134,6 @@ def vectors(world: World) -> None:
         world.artifact(f"artifact {number}", vector, artifact_id=numbered(10 + number))
 
 
-def without_vector(world: World) -> None:
-    world.open_space()
-    world.artifact("near", FAIR, artifact_id=numbered(1))
-    world.artifact("unknown", None, artifact_id=numbered(2))
-
-
 def several(world: World) -> None:
     for at in range(4):
         world.turn(f"turn {at}")
@@ -162,17 +148,6 @@ def turns(count: int) -> Callable[[World], None]:
             world.turn(f"turn {at}")
 
     return build
-
-
-def talk(world: World) -> None:
-    """Four exchanges, an hour of silence, and a question; and more notes than fit."""
-    for at in range(4):
-        world.turn(f"question {at}")
-        world.turn(f"answer {at}", TurnRole.ASSISTANT)
-    world.clock.advance(ms=3_600_000)
-    world.turn("now?")
-    for at in range(30):
-        world.note(f"note {at}")
 
 
 def earlier(world: World) -> None:
@@ -202,14 +177,6 @@ def labelled(world: World) -> None:
         world.turn(f"a zeppelin of the {label}", trajectory=task, scope=world.scope(trajectory=task), trust=label)
 
 
-def answered(world: World) -> None:
-    """Three turns of another task: the first says what is asked for, the second is a question, the third follows it."""
-    task = world.trajectory()
-    scope = world.scope(trajectory=task)
-    for said in ("the zeppelin came to Lakehurst", "was it late?", "yes"):
-        world.turn(said, trajectory=task, scope=scope)
-
-
 def short_and_long(world: World) -> None:
     """Two notes: the longer one says it more often."""
     world.note("zeppelin zeppelin zeppelin " + "and many other words " * 20, note_id=numbered(1))
@@ -221,13 +188,6 @@ def alike(world: World) -> None:
     world.note("the zeppelin landed at noon", NEAR, note_id=numbered(1))
     world.note("at noon the zeppelin came down", [10, 1, 0, 0], note_id=numbered(2))
     world.note("a zeppelin was built", FAR, note_id=numbered(3))
-
-
-def alike_thrice(world: World) -> None:
-    """Three notes almost alike, the newest least relevant, and one that is about something else."""
-    world.open_space()
-    for number, vector in enumerate(([10, 0.5, 0, 0], [10, 1, 0, 0], [10, 1.5, 0, 0], [10, 8, 0, 0]), 1):
-        world.note(f"the zeppelin landed {number} times", vector, note_id=numbered(number))
 
 
 def foreign(world: World) -> None:
@@ -304,21 +264,6 @@ def kept_for(config: CaliberConfig, place: Place) -> list[int]:
     return found
 
 
-def carried(window: Any) -> list[bool]:
-    """Say of each recalled turn whether it enters because of a hit beside it."""
-    return ["carries" in decision.breakdown for decision in window.assembly_trace]
-
-
-def crowd(world: World) -> None:
-    """More turns and more notes than fit."""
-    for at in range(60):
-        world.turn(f"turn {at:02}")
-        world.note(f"note {at:02}")
-
-
-CROWDED = {"assembly.section_shares": {"user": [0, 0.05], "notes": [0.95, 1]}, "assembly.notes_without_query": 30}
-"""The floor of the notes leaves the conversation no share of its own."""
-MANY = {"assembly.notes_without_query": 60}
 BY_VECTOR = {"query": "q", "query_embedding": NEAR}
 BY_PRIORITY = ["system", "persona", "user", "artifacts", "notes", "history"]
 
@@ -384,54 +329,11 @@ CASES = (
         ({"notes": [0, 0.2]}, ["note 3", "note 2"]),
     ),
     Case(
-        "assembly.recent_exchanges",
-        window_of(talk, spoken, max_tokens=300),
-        (0, ["now?"]),
-        (1, ["question 3", "answer 3", "now?"]),
-        {**BARE, **SHARED, **CROWDED},
-        more=((2, ["question 2", "answer 2", "question 3", "answer 3", "now?"]),),
-    ),
-    Case(
-        "assembly.recent_from_tokens",
-        window_of(talk, spoken, max_tokens=300),
-        (300, ["question 3", "answer 3", "now?"]),
-        (301, ["now?"]),
-        {**BARE, **SHARED, **CROWDED, "assembly.recent_exchanges": 1},
-    ),
-    Case(
-        "assembly.pause_ms",
-        window_of(talk, spoken, max_tokens=170),
-        ("30m", ["question 3", "answer 3", "now?"]),
-        ("2h", [*(f"{what} {at}" for at in range(4) for what in ("question", "answer")), "now?"][1:]),
-        {**BARE, **SHARED, "assembly.section_shares": {"user": [0.3, 0.9]}, **MANY},
-    ),
-    Case(
         "assembly.evict_block_turns",
-        window_of(turns(9), spoken, max_tokens=80),
+        window_of(turns(9), spoken, {"evict_share": 1.0}, max_tokens=80),
         (1, [f"turn {at}" for at in range(3, 9)]),
         (4, [f"turn {at}" for at in range(4, 9)]),
-        {**BARE, **SHARED, "assembly.evict_share": 1.0},
-    ),
-    Case(
-        "assembly.evict_share",
-        window_of(turns(9), spoken, max_tokens=80),
-        (0.1, [f"turn {at}" for at in range(3, 9)]),
-        (1.0, [f"turn {at}" for at in range(4, 9)]),
-        {**BARE, **SHARED, "assembly.evict_block_turns": 4},
-    ),
-    Case(
-        "assembly.spare_share",
-        window_of(crowd, lambda window: len(items("notes")(window)), max_tokens=1_000),
-        (0.0, 32),
-        (0.1, 29),
-        {
-            **BARE,
-            **SHARED,
-            **MANY,
-            "assembly.section_shares": {"user": [0, 0.3], "notes": [0, 1], "earlier": [0, 0.75]},
-            "assembly.evict_block_turns": 9,
-            "assembly.evict_share": 0.5,
-        },
+        {**BARE, **SHARED},
     ),
     # --- what comes back from earlier
     Case(
@@ -461,32 +363,11 @@ CASES = (
         {**BARE, **RECALLED},
     ),
     Case(
-        "recall.carried_share",
-        window_of(answered, carried, query="zeppelin Lakehurst"),
-        (2.0, [False, False, False]),
-        (1.0, [False, True, False]),
-        {**BARE, **RECALLED},
-    ),
-    Case(
         "recall.length_weight",
         window_of(short_and_long, ids("notes"), query="zeppelin"),
         (0.0, [1, 2]),
         (1.0, [2, 1]),
         {**BARE, **RECALLED},
-    ),
-    Case(
-        "recall.duplicate_similarity",
-        window_of(alike, ids("notes"), query="when did the zeppelin land?", query_embedding=NEAR),
-        (0.9, [1, 2]),
-        (1.0, [1]),
-        {**{knob: value for knob, value in BARE.items() if knob != "vector"}, **RECALLED, **FOUR},
-    ),
-    Case(
-        "recall.alike_share",
-        window_of(alike_thrice, ids("notes"), query="zeppelin", query_embedding=NEAR),
-        (0.5, [3, 1, 4, 2]),
-        (1.0, [3, 1, 2, 4]),
-        {**{knob: value for knob, value in BARE.items() if knob != "vector"}, **RECALLED, **FOUR},
     ),
     # --- what enters
     case("assembly.fill_ratio", window_of(full, names, max_tokens=120), (0.7, ["user"]), (1.0, ["user", "notes"])),
@@ -501,35 +382,11 @@ CASES = (
         },
     ),
     case(
-        "assembly.relevant_limit",
-        window_of(vectors, ids("notes"), **BY_VECTOR),
-        (1, [1]),
-        (2, [1, 2]),
-        injection_rules=[{**NOTES, "mode": {"kind": "relevant", "min_relevance": 0.5}}],
-    ),
-    case(
-        "assembly.recency_fallback_limit",
-        window_of(vectors, ids("notes")),
-        (1, [3]),
-        (2, [3, 2]),
-        injection_rules=[{**NOTES, "mode": {"kind": "relevant", "min_relevance": 0.5}}],
-    ),
-    case("assembly.rule_limit", window_of(vectors, ids("notes")), (1, [3]), (2, [3, 2]), injection_rules=[NOTES]),
-    case(
-        "assembly.summary_mode_tokens",
-        window_of(in_sentences, items("notes")),
-        (32, ["One is here."]),
-        (45, ["One is here. Two is here."]),
-        injection_rules=[{**NOTES, "mode": {"kind": "summary"}}],
-    ),
-    case(
         "injection_rules",
         window_of(everything, names),
         ([NOTES], ["user", "notes"]),
         ([{**NOTES, "memory": "artifact", "name": "made"}], ["user", "made"]),
     ),
-    case("assembly.note_search_limit", window_of(vectors, ids("notes"), **BY_VECTOR), (1, [1]), (2, [1, 2])),
-    case("assembly.note_min_similarity", window_of(vectors, ids("notes"), **BY_VECTOR), (0.9, [1]), (0.5, [1, 2])),
     case("assembly.notes_without_query", window_of(vectors, ids("notes")), (1, [3]), (2, [3, 2])),
     case(
         "assembly.overflow_policy",
@@ -537,21 +394,6 @@ CASES = (
         ("exclude", []),
         ("truncate", ["One is here. Two..."]),
         ("compress", ["One is here."]),
-        **COMPRESSED,
-    ),
-    case(
-        "pcp.dosage.compress_ratio",
-        window_of(said_in_sentences, items("notes"), max_tokens=52),
-        (0.5, ["One is here."]),
-        (0.75, ["One is here. Two is here."]),
-        **{**COMPRESSED, "pcp.dosage.critical_priority": 90, "assembly.overflow_policy": "compress"},
-    ),
-    case(
-        "pcp.dosage.critical_priority",
-        window_of(said_in_sentences, items("notes"), max_tokens=45),
-        (90, ["One is here."]),
-        (10, ["One is here. Two..."]),
-        **{**COMPRESSED, "assembly.overflow_policy": "compress"},
     ),
     case(
         "assembly.truncate_min_tokens",
@@ -561,16 +403,6 @@ CASES = (
         assembly__overflow_policy="truncate",
     ),
     case("assembly.message_overhead_tokens", window_of(turns(3), used), (0, 38), (7, 38 + 3 * 7)),
-    case(
-        "assembly.max_turns", window_of(turns(4), items("user")), (1, ["turn 3"]), (3, ["turn 1", "turn 2", "turn 3"])
-    ),
-    case("assembly.artifact_limit", window_of(vectors, ids("artifacts")), (1, [13]), (2, [13, 12])),
-    case(
-        "assembly.summary_limit",
-        window_of(several, items("history")),
-        (1, ["summary 3"]),
-        (2, ["summary 3", "summary 2"]),
-    ),
     case(
         "assembly.separator",
         window_of(turns(2), text),
@@ -598,11 +430,10 @@ CASES = (
     case("pcp.context_dag.max_depth", window_of(family, ids("artifacts")), (1, [3, 2]), (2, [3, 2, 1])),
     case(
         "pcp.context_dag.prune_strategy",
-        window_of(large_family, ids("artifacts"), **BY_VECTOR),
+        window_of(large_family, ids("artifacts"), {"artifact_limit": 1}, **BY_VECTOR),
         ("lru", [2]),
         ("relevance", [1]),
         ("hybrid", [3]),
-        assembly__artifact_limit=1,
         min_relevance_threshold=0.0,
     ),
     # --- how long a window is kept
