@@ -68,6 +68,21 @@ def test_search_equals_its_twin(**case: Any) -> None:
     TALLY["stores"] += 1
 
 
+def test_an_older_statement_is_below_a_newer_one_that_is_hardly_better() -> None:
+    # Whether it is lowered must not depend on what else was found.
+    steps = [("scope", "the boat host is in Oslo"), ("advance", 226), ("scope", "the boat host is in Rome now")]
+    words = {"k1": 0.0, "b": 0.0, "neighbour_boost": 0.0, "language": "none"}
+    knobs = {
+        "normalisation": "peak",
+        "weights": {"vector": 0.0, "keyword": 0.0, "graph": 1.0, "importance": 0.0},
+        "boosts": {"recency": 0.5, "recency_half_life_ms": 2_592_000_000},
+        "keyword": words,
+        "floor": {"words": 0.0},
+    }
+    asked = [("who moved the backups last week?", {"limit": None, "kinds": None, "filter": None}, None, False)]
+    hold(steps, knobs, asked, "cosine", "chunk_mean")
+
+
 def compare(handle: Any, held: Any, query: str, options: dict[str, Any]) -> None:
     """Ask store and twin the same, and hold one answer to the other."""
     if not_filterable(options):

@@ -42,11 +42,12 @@ def newer_first(
     if len(places) < _ALIKE_POOL and most < _ALIKE_POOL:
         places = best_scores(joined.score, _ALIKE_POOL, tie=ties, rows=item.rows)[0]
     rows = item.rows[places]
-    times = times_us(item.owners, rows).tolist()
-    if sorted(times, reverse=True) == times:  # newer ones are first already
+    times, exact = times_us(item.owners, rows).tolist(), joined.score[places]
+    apart = (exact[1:] <= exact[:-1] * _BELOW).all()
+    if apart and sorted(times, reverse=True) == times:  # newer ones are first already
         return joined
+    scores = exact.tolist()
     sizes, own = item.words.lengths[rows].tolist(), item.own_scores[places].tolist()
-    scores = joined.score[places].tolist()
     short = [at for at, size in enumerate(sizes) if _LEAST_COMMON <= size <= _STATEMENT_TERMS and own[at] > 0]
     pairs = [
         (old, new)
@@ -56,7 +57,7 @@ def newer_first(
         and _COMMON * max(sizes[old], sizes[new]) <= min(sizes[old], sizes[new])
         and _COMMON * own[old] <= own[new]
     ]
-    if not any(old < new for old, new in pairs):
+    if not any(scores[old] > scores[new] * _BELOW for old, new in pairs):
         return joined
     pairs.sort(key=lambda pair: (-times[pair[0]], pair))
     words = [frozenset(words) for words in item.words.words(rows.tolist())]
