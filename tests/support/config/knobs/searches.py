@@ -280,7 +280,7 @@ CASES: tuple[Case, ...] = (
         "keyword.neighbour_boost",
         search(turns("zeppelin", "b", "c", "d"), "zeppelin", places),
         (0.0, [0]),
-        (0.5, [0, 1]),
+        (0.5, [0, 1, 2]),
     ),
     case("keyword.similar_words", search(VESSELS, "boat"), ("none", [3]), ("wordllama-l2-supercat", [3, 1, 2])),
     # --- what is joined

@@ -142,6 +142,12 @@ def several(world: World) -> None:
         world.scope(trajectory=None, summary=f"summary {at}")
 
 
+def summed(world: World) -> None:
+    """Scopes whose turns no window shows: their summaries stand for them."""
+    for at in range(4):
+        world.scope(trajectory=None, summary=f"summary {at}")
+
+
 def turns(count: int) -> Callable[[World], None]:
     def build(world: World) -> None:
         for at in range(count):
@@ -375,7 +381,7 @@ CASES = (
         "assembly.relevance",
         window_of(vectors, ids("notes"), query="note 3", query_embedding=NEAR),
         ("vector", [1, 2]),
-        ("search", [3, 1]),
+        ("search", [3, 1, 2]),
         {
             **{knob: value for knob, value in BARE.items() if knob != "vector"},
             "embedding_provider": {"provider_type": "hash", "model": "test", "dimensions": 4, "options": {}},
@@ -419,7 +425,7 @@ CASES = (
     case("pcp.dosage.max_context_tokens", window_of(turns(4), used), (30, 25), (40, 38)),
     case(
         "pcp.dosage.max_scopes_in_window",
-        window_of(several, items("history")),
+        window_of(summed, items("history")),
         (1, ["summary 3"]),
         (2, ["summary 3", "summary 2"]),
     ),
