@@ -51,7 +51,7 @@ def test_every_statement_is_there_with_its_contract(backend: Any) -> None:
     store.full_text.rebuild(WordIndexer("english"))
     contracts = search_contracts(TEXTS)
     assert set(store.full_text.statements) == set(contracts)
-    lists: dict[str, Any] = {"seen": "{}", "keys": "[]", "ordinals": "[1]", "space_id": bytes(16), "kind": "note"}
+    lists: dict[str, Any] = {"seen": "{}", "keys": "[]", "ordinals": "[1]", "space_id": bytes(16), "kinds": '["note"]'}
     lists |= {"terms": '{"terms": ["lake"], "beginnings": ["bo"]}'}
     with store.read() as session:
         for name, contract in contracts.items():
