@@ -145,13 +145,14 @@ class Candidates:
         vector, space = self._asked.vector, self._asked.space
         if vector is None or space is None:
             return
-        nearest: dict[str, list[bytes]] | None = None
+        compared: tuple[list[bytes], dict[str, NDArray[np.int64]]] | None = None
         for kind, ordinals in self._ordinals.items():
             for filters in self._filters[kind]:
                 found = self._by_index(kind, filters, space, vector)
                 if found is None:
-                    nearest = self._compared(space, vector) if nearest is None else nearest
-                    found = self._met(kind, filters, nearest[kind])
+                    compared = self._compared(space, vector) if compared is None else compared
+                    keys, nearest = compared
+                    found = self._met(kind, filters, keys, nearest[kind])
                 ordinals.update(found)
 
     def _by_index(
@@ -166,33 +167,37 @@ class Candidates:
         order = np.argsort(_distances([row[3] for row in rows], query, space), kind="stable")
         return list(dict.fromkeys(rows[at][1] for at in order.tolist()))[: self._limit]
 
-    def _compared(self, space: EmbeddingSpace, query: NDArray[np.float32]) -> dict[str, list[bytes]]:
-        """Return the keys of all records with a vector by kind, the nearest first: every vector is read, once."""
-        kinds: list[str] = []
+    def _compared(
+        self, space: EmbeddingSpace, query: NDArray[np.float32]
+    ) -> tuple[list[bytes], dict[str, NDArray[np.int64]]]:
+        """Return the keys of all records with a vector, and their places by kind, the nearest first: read once."""
+        number = {kind: at for at, kind in enumerate(sorted(self._filters))}
         keys: list[bytes] = []
-        distances = [np.zeros(0, np.float32)]
-        last, wanted = -1, dump_json(sorted(self._filters))
+        kinds, distances = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+        last, wanted = -1, dump_json(list(number))
         while rows := self.ask("vectors", space.space_id.bytes, wanted, last, _PAGE_VECTORS):
-            kinds += [row[1] for row in rows]
             keys += [row[2] for row in rows]
+            kinds.append(np.array([number[row[1]] for row in rows]))
             distances.append(_distances([row[3] for row in rows], query, space))
             last = last_of(rows, last)
-        nearest: dict[str, dict[bytes, None]] = {kind: {} for kind in self._filters}
-        for at in np.argsort(np.concatenate(distances), kind="stable").tolist():
-            nearest[kinds[at]][keys[at]] = None
-        return {kind: list(some) for kind, some in nearest.items()}
+        order = np.argsort(np.concatenate(distances), kind="stable")
+        kind_of = np.concatenate(kinds)[order]
+        return keys, {kind: order[kind_of == at] for kind, at in number.items()}
 
-    def _met(self, kind: str, filters: Filters, keys: list[bytes]) -> list[int]:
-        """Return the first of some records that may be seen and meet a filter: looked up until there are enough."""
-        found: list[int] = []
+    def _met(self, kind: str, filters: Filters, keys: list[bytes], nearest: NDArray[np.int64]) -> list[int]:
+        """Return the first of some records that may be seen and meet a filter: looked up until there are enough.
+
+        Shapes: nearest places among ``keys`` int64[n]
+        """
+        found: dict[int, None] = {}
         start, count = 0, self._limit
-        while start < len(keys) and len(found) < self._limit:
-            some = keys[start : start + count]
+        while start < len(nearest) and len(found) < self._limit:
+            some = list(dict.fromkeys(keys[at] for at in nearest[start : start + count].tolist()))
             met = self.ask(f"met_{kind}", _hex(some), *self._seen_at(kind), len(some), *filters)
             ordinal_of = {key: ordinal for ordinal, key in met}
-            found += [ordinal_of[key] for key in some if key in ordinal_of]
+            found |= {ordinal_of[key]: None for key in some if key in ordinal_of}
             start, count = start + count, _MORE_CHECKED * count
-        return found[: self._limit]
+        return list(found)[: self._limit]
 
     def _beside(self) -> None:
         """Add the records that stand beside those found, as far as they lend or are linked."""

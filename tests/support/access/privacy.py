@@ -423,7 +423,8 @@ def _question(rng: random.Random, done: Done) -> Question:
         reasons = world.as_(by).explain(made.window_id, user=eyes)
         counts = {name: len(value) for name, value in reasons.items() if isinstance(value, list)}
         again = world.as_(by).replay(made.window_id, user=eyes)
-        return repr((made.text, made.used_tokens, counts)) + plain(again.text)
+        # Of what was cut off, how much there was counts too.
+        return repr((made.text, made.used_tokens, counts)) + plain((again.text, reasons["cut_offs"]))
 
     def excluded(world: World) -> str:
         memory = world.as_(by)
