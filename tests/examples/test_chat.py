@@ -126,7 +126,8 @@ class World:
         self.open()
         empty = stored_bytes(backend) if backend.has("reopen") else b""
         self.built_in = {word for words in self.own.values() for word in words if holds(empty, word)}
-        self.built_in |= {each.value for each in PersonAttribute}  # facts of the other users name theirs
+        attributes = " ".join(PersonAttribute)  # facts of the other users name theirs
+        self.built_in |= {word for words in self.own.values() for word in words if word in attributes}
 
     def open(self) -> None:
         self.memory = self.backend.open(self.config)
