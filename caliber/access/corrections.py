@@ -26,10 +26,9 @@ from caliber.access.owners import (
 )
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
-from caliber.model.events import CorrectionAction, Event, EventFamily
+from caliber.model.events import CorrectionAction, Event
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -206,7 +205,14 @@ class Corrections:
             if name in differing and name in recorded
         }
         payload |= {"changes": changes, "version": stored.version}
-        event_log.audit(uow, self._event(relation, before, action, payload))
+        self._engine.audit(
+            uow,
+            f"{relation.name}_{action}",
+            principal=self._principal.label,
+            trajectory_id=None if relation.rights.task is None else getattr(before, relation.rights.task),
+            subject=(relation.name, key_of(relation, before)),
+            payload={"action": action, "role": self._principal.role and self._principal.role.value, **payload},
+        )
         self.listeners.corrected(uow, relation, before, stored, action, self._principal.label)
         return stored
 
@@ -308,17 +314,6 @@ class Corrections:
     def guest_in(self, scope_id: uuid.UUID) -> uuid.UUID | None:
         """Return the id of the principal in a task of others; None in a task of its own."""
         return guest_in(self._engine, self._principal, self._readers.visibility, scope_id=scope_id)
-
-    def _event(self, relation: Relation, record: Any, action: str, payload: dict[str, Any]) -> Event:
-        role = None if self._principal.role is None else self._principal.role.value
-        return self._engine.event(
-            f"{relation.name}_{action}",
-            principal=self._principal.label,
-            trajectory_id=None if relation.rights.task is None else getattr(record, relation.rights.task),
-            subject=(relation.name, key_of(relation, record)),
-            payload={"action": action, "role": role, **payload},
-            family=EventFamily.AUDIT,
-        )
 
 
 def key_of(relation: Relation, record: Any) -> uuid.UUID:

@@ -18,12 +18,11 @@ from caliber.access.identities import AGENTS, OWN_KIND, as_entity, entity_of, ke
 from caliber.access.owners import TaskOwners, may_change, people_in, private_to
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.grants import Grant, Right
 from caliber.model.ids import GrantId, Id
 from caliber.model.references import EntityRef, EntityType
@@ -266,7 +265,8 @@ def owns(engine: Engine, principal: Principal, readers: Readers, relation: Relat
 
 def audited(engine: Engine, uow: UnitOfWork, kind: EventType, grant: Grant, by: str) -> Grant:
     """Write the audit event of a grant or revocation in its transaction; return the grant."""
-    event = engine.event(
+    engine.audit(
+        uow,
         kind,
         principal=by,
         trajectory_id=grant.on.id if grant.on.id.bytes in engine.part(TaskOwners).of else None,
@@ -277,7 +277,5 @@ def audited(engine: Engine, uow: UnitOfWork, kind: EventType, grant: Grant, by: 
             "right": grant.right.value,
             "until": None if grant.until is None else grant.until.isoformat(),
         },
-        family=EventFamily.AUDIT,
     )
-    event_log.audit(uow, event)
     return grant

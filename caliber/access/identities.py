@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import Conflict, InvalidValue, NotRegistered, PermissionDenied
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.identities import Identity, MergedIdentities
 from caliber.model.ids import IdentityId
 from caliber.model.references import EntityRef, EntityType
@@ -175,11 +174,7 @@ def merged_into(engine: Engine, entity: EntityRef) -> list[uuid.UUID]:
 
 def identities_of(engine: Engine, entity: EntityRef) -> list[Identity]:
     """Return the names of an entity, and the ids of those that were merged into it, in namespace ``MERGED``."""
-    plans = engine.store.plans[IDENTITY.name]
-    with engine.store.read() as session:
-        rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
-    found: list[Identity] = [plans.codec.decode(row) for row in rows]
-    return [each for each in found if each.entity == entity]
+    return engine.read(lambda uow: identities_in(uow, entity))
 
 
 class Identities:
@@ -291,16 +286,9 @@ class Identities:
                 records[relation.name] += 1
         remaining = sum(1 for _ in _naming(uow, old))
         names = tuple(each.name for each in moved if each.namespace != MERGED)
-        event_log.audit(
-            uow,
-            self._engine.event(
-                EventType.IDENTITY_MERGE,
-                principal=self._principal.label,
-                subject=(entity.entity_type, entity.id),
-                payload={"old": str(old.id), "entity": str(entity.id), "records": dict(records)},
-                family=EventFamily.AUDIT,
-            ),
-        )
+        payload = {"old": str(old.id), "entity": str(entity.id), "records": dict(records)}
+        by, about = self._principal.label, (entity.entity_type, entity.id)
+        self._engine.audit(uow, EventType.IDENTITY_MERGE, principal=by, subject=about, payload=payload)
         return MergedIdentities(old, entity, names, dict(records), remaining)
 
     def _renamed(
@@ -362,10 +350,7 @@ def named_in(uow: UnitOfWork, kind: EntityType, name: str) -> EntityRef:
 
 
 def _found(engine: Engine, kind: EntityType | str, namespace: str, name: str) -> Identity | None:
-    plans = engine.store.plans[IDENTITY.name]
-    with engine.store.read() as session:
-        rows = session.run(plans.unique[_BY_NAME], (str(kind), namespace, name))
-    return plans.codec.decode(rows[0]) if rows else None
+    return engine.read(lambda uow: uow.find_by(IDENTITY, _BY_NAME, str(kind), namespace, name))
 
 
 def _insert(uow: UnitOfWork, entity: EntityRef, namespace: str, name: str) -> Identity:

@@ -17,7 +17,7 @@ from caliber.access.identities import AGENTS
 from caliber.access.owners import TaskOwners, names_of_reader
 from caliber.access.rights import ALL, NONE, OWN, RightRules, Rights, scope_of
 from caliber.kernels.evaluator import Allowed
-from caliber.model.access import Principal, PrincipalKind
+from caliber.model.access import Principal
 from caliber.model.errors import PermissionDenied
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
@@ -43,8 +43,7 @@ class KindLimits:
     @classmethod
     def of(cls, owners: TaskOwners, principal: Principal) -> KindLimits | None:
         """Return the limits of a principal; None for one that no rule is about."""
-        rules = None if principal.is_admin or principal.kind is not PrincipalKind.AGENT else owners.rules()
-        return None if rules is None else cls(owners, rules, principal)
+        return None if principal.is_admin else cls(owners, owners.rules(), principal)
 
     def now(self, identities: RelationSnapshot, agents: RelationSnapshot) -> Rights | None:
         """Return the rights that the agent has by its names and its rows in the registry of now."""

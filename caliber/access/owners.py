@@ -194,10 +194,11 @@ class TaskOwners:
     """The ids of the entities that may see each task of a user: a part of an open tenant, which follows its commits."""
 
     def __init__(
-        self, memory: ResidentMemory, clock_us: Callable[[], int], make_rules: Callable[[], RightRules] | None = None
+        self, memory: ResidentMemory, clock_us: Callable[[], int], access: AccessConfig, catalog: Catalog
     ) -> None:
         self.memory = memory
-        self._make_rules = make_rules
+        self._access = access
+        self._catalog = catalog
         self._rules: RightRules | None = None
         self.workers: dict[bytes, tuple[bytes, ...]] = {}
         """By task: the agents that started it or work on it, once the rights of an agent were asked for."""
@@ -214,24 +215,13 @@ class TaskOwners:
         self.changes = 0
         """Another number when a known task may have another owner than before."""
 
-    @classmethod
-    def of_store(
-        cls, memory: ResidentMemory, clock_us: Callable[[], int], access: AccessConfig, catalog: Catalog
-    ) -> TaskOwners:
-        """Return the owners of a store's tasks, with the rules of its configuration."""
-
-        def make_rules() -> RightRules:
-            from caliber.access.rights import RightRules  # most processes act for no agent
-
-            return RightRules(access, catalog)
-
-        return cls(memory, clock_us, make_rules)
-
-    def rules(self) -> RightRules | None:
+    def rules(self) -> RightRules:
         """Return the rules of agents' rights by kind of record; from now on the agents of each task are known."""
+        from caliber.access.rights import RightRules  # most processes act for no agent
+
         with self._lock:
-            if self._rules is None and self._make_rules is not None:
-                self._rules = self._make_rules()
+            if self._rules is None:
+                self._rules = RightRules(self._access, self._catalog)
                 self.generation, self.read = None, 0  # the tasks are read again, for their agents
             return self._rules
 

@@ -69,7 +69,7 @@ def plan_rules(
             evaluator=open_evaluator(resident.evaluator, config.cache_path),
         )
         snapshot = memory.snapshot
-        readers = Readers(TaskOwners.of_store(memory, clock.now_us, config.access, store.catalog), who)
+        readers = Readers(TaskOwners(memory, clock.now_us, config.access, store.catalog), who)
         if trajectory_id is None:
             trajectory_id = _latest(memory, snapshot, readers, who)
         readers = readers.acting_for(trajectory_id)

@@ -19,7 +19,6 @@ from caliber.model.pcp import Checkpoint
 from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
-from caliber.policies import trigger_jobs
 from caliber.resident.validity import visible_rows
 from caliber.retention.retaining import Retaining
 from caliber.schema.relations import (
@@ -39,7 +38,7 @@ from caliber.schema.validity import is_valid
 from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle
+from caliber.trajectory import lifecycle, trigger_jobs
 from caliber.trajectory.triggers import SCOPE_CLOSED
 
 _LIMIT_MAX = 999

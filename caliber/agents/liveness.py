@@ -10,13 +10,12 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from caliber.agents.acting import ActingAgent, is_live, watch
+from caliber.access.acting import ActingAgent, is_live, watch
 from caliber.agents.locking import lock_queue
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.references import EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import MS_US, from_us, to_us
@@ -98,11 +97,5 @@ def all_agents(engine: Engine) -> list[Agent]:
 
 def log_change(engine: Engine, uow: UnitOfWork, by: str, kind: EventType, agent: Agent, changed: Iterable[str]) -> None:
     """Log a change of what an agent is, or may do, in its transaction; names and texts stay out of the log."""
-    event = engine.event(
-        kind,
-        principal=by,
-        subject=(EntityType.AGENT, agent.agent_id),
-        payload={"changed": sorted(changed), "status": agent.status.value, "lifecycle": agent.lifecycle.value},
-        family=EventFamily.AUDIT,
-    )
-    event_log.audit(uow, event)
+    payload = {"changed": sorted(changed), "status": agent.status.value, "lifecycle": agent.lifecycle.value}
+    engine.audit(uow, kind, principal=by, subject=(EntityType.AGENT, agent.agent_id), payload=payload)

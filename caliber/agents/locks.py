@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from caliber.access.acting import agent_named, registered, require_active
 from caliber.access.identities import require_registered, requires_registration
-from caliber.agents.acting import agent_named, registered, require_active
 from caliber.agents.locking import lock_queue, lock_reaping
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
 from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -33,14 +32,13 @@ from caliber.model.errors import (
     PermissionDenied,
     RequiredFieldMissing,
 )
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.ids import LockWaiterId
 from caliber.model.process.interrupts import managed, suppress
 from caliber.model.time import MS_US, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import LOCK, LOCK_WAITER
 from caliber.storage import waiting
-from caliber.storage.compile.plan import Plan
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -260,15 +258,13 @@ class LockService:
         return self._engine.write(work)
 
     def _audit(self, uow: UnitOfWork, lock: Lock) -> None:
-        event = self._engine.event(
+        self._engine.audit(
+            uow,
             EventType.LOCK_BREAK,
-            family=EventFamily.AUDIT,
             principal=self._principal.label,
             subject=(LOCK.name, lock.lock_id),
             payload={"resource": lock.resource, "holder": lock.holder, "token": lock.token},
-            at_us=uow.now_us,
         )
-        event_log.audit(uow, event)
 
     # --- reading, without a write transaction: the clock decides which leases count ---------------------------------
 
@@ -280,8 +276,9 @@ class LockService:
         self._engine.check_open()
         resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
 
-        now, path = self._engine.clock.now_us(), self._engine.store.plans[LOCK.name].lists["list_by_resource"]
-        locks: list[Lock] = self._read(LOCK, path, resource)
+        require_registered(self._engine, self._principal)
+        now = self._engine.clock.now_us()
+        locks: list[Lock] = self._engine.read(lambda uow: uow.select_path(LOCK, "list_by_resource", resource))
         return [lock for lock in locks if to_us(lock.expires_at) > now and self._is_own(lock.holder)]
 
     def waiting(self, *, limit: int = LIST_MAX) -> list[LockWaiter]:
@@ -314,15 +311,9 @@ class LockService:
     def _listed(self, relation: Relation, statement: str, limit: int) -> builtins.list[Any]:
         """Return locks or requests that have not run out, as far as the principal may see them."""
         own = None if self._principal.serves else self._principal.label
-        now = self._engine.clock.now_us()
-        return self._read(relation, self._engine.store.statements[statement], now, own, limit)
-
-    def _read(self, relation: Relation, plan: Plan, *values: Any) -> builtins.list[Any]:
-        """Return the entities of one statement. Raises: NotRegistered; StorageError kinds."""
         require_registered(self._engine, self._principal)
-        decode = self._engine.store.plans[relation.name].codec.decode
-        with self._engine.store.read() as session:
-            return [decode(row) for row in session.run(plan, values)]
+        now = self._engine.clock.now_us()
+        return self._engine.read(lambda uow: uow.select_entities(relation, statement, now, own, limit))
 
 
 class Renewals(PeriodicTask):

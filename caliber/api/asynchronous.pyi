@@ -1186,7 +1186,7 @@ class AsyncGroups(AsyncFace):
     async def remove(self, name: str, agent: str | EntityRef) -> bool:
         """Let an agent leave a group; return whether it was a member. See ``Groups.remove``."""
 
-    async def members(self, name: str) -> list[GroupMember]:
+    async def members(self, name: str) -> builtins.list[GroupMember]:
         """Return the members of a group, in the order in which they joined. See ``Groups.members``."""
 
     async def next_speaker(

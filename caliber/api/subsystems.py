@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from caliber.access.corrections import CorrectionListener, CorrectionListeners
 from caliber.access.event_filter import event_filter
@@ -13,7 +13,6 @@ from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
 from caliber.admin.facet import Admin
 from caliber.admin.tables import Tables
-from caliber.agents.facet import Agents
 from caliber.context.service import ContextService, open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
@@ -31,7 +30,6 @@ from caliber.model.storage import ValidationMode
 from caliber.model.windows import ContextWindow, render_pages_with
 from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
-from caliber.policies import trigger_jobs
 from caliber.policies.schedules import Schedules
 from caliber.policies.triggers import Triggers
 from caliber.retention.retaining import Retaining
@@ -44,7 +42,7 @@ from caliber.trajectory.summarizer import open_summarizer
 
 if TYPE_CHECKING:
     from caliber.agents.conflicts.facet import Conflicts
-    from caliber.workspace.agents import AgentDirectory
+    from caliber.agents.facet import Agents
     from caliber.workspace.facet import Workspace
 
 
@@ -55,11 +53,13 @@ class Facets:
     _principal: Principal
     _searching: Searching
     _reader: ContextService
-    _tasks: Tasks[Any]
+    _tasks: Tasks
 
     @property
     def agents(self) -> Agents:
         """Several agents in one store: registry, locks, messages, delegation, handoff."""
+        from caliber.agents.facet import Agents  # most processes act for no agent
+
         return Agents(self._engine, self._principal, self._tasks)
 
     @property
@@ -100,8 +100,7 @@ class Facets:
         """The workspace of the agents: values under keys, to-dos, a calendar."""
         from caliber.workspace.facet import Workspace  # most processes use no workspace
 
-        directory = functools.partial(_directory, self._engine, self._principal)
-        return Workspace(self._engine, self._principal, self._searching, directory)
+        return Workspace(self._engine, self._principal, self._searching)
 
     @property
     def admin(self) -> Admin:
@@ -155,7 +154,7 @@ def add_parts(engine: Engine) -> None:
     """
     jobs = JobQueue(engine)
     engine.add(jobs)
-    owners = TaskOwners.of_store(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog)
+    owners = TaskOwners(engine.memory, engine.clock.now_us, engine.config.access, engine.store.catalog)
     ended = EndedGrants()
     owners.on_ended = lambda keys: engine.behind.offer(*((ended, key, (key, until)) for key, until in keys))
     engine.add(owners)
@@ -183,8 +182,7 @@ def add_parts(engine: Engine) -> None:
     if engine.config.orphan_detection_threshold is not None:
         from caliber.pcp.orphans import Orphans  # most stores end no task by themselves
 
-        cancel = functools.partial(trigger_jobs.cancel, engine)
-        orphans = Orphans(engine, engine.config.orphan_detection_threshold, retaining, cancel)
+        orphans = Orphans(engine, engine.config.orphan_detection_threshold, retaining)
         engine.add(orphans)
         orphans.register(jobs)
     _end_delegations(engine, jobs, retaining)
@@ -193,12 +191,6 @@ def add_parts(engine: Engine) -> None:
         Handler("agents.silent", functools.partial(_fail_silent_agents, engine)),
         Handler("agents.messages", functools.partial(_sweep_messages, engine), priority=IDLE),
     )
-
-
-def _directory(engine: Engine, principal: Principal) -> AgentDirectory:
-    from caliber.agents.directory import Directory  # few processes share out tasks
-
-    return Directory(engine, principal)
 
 
 def _remind(engine: Engine, claim: Claim) -> int:
@@ -225,7 +217,7 @@ def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> No
     def run(claim: Claim) -> int:
         from caliber.agents.handing.ending import Endings  # few processes delegate
 
-        return Endings(engine, retaining, functools.partial(trigger_jobs.cancel, engine)).run(claim)
+        return Endings(engine, retaining, cascade=True).run(claim)
 
     jobs.register(Handler("agents.delegation", run))
 

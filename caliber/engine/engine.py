@@ -26,6 +26,7 @@ from caliber.engine.providers import Providers
 from caliber.engine.refusals import estimator_of, refusals
 from caliber.engine.remote_events import RemoteEvents
 from caliber.engine.write_behind import WriteBehind
+from caliber.events import event_log
 from caliber.events.bus import EventBus
 from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
@@ -303,7 +304,14 @@ class Engine:
                 self.memory.settle()  # another thread may have read the news, and be about to apply them
         return self.memory.snapshot
 
-    # --- writing ---------------------------------------------------------------------------------
+    # --- reading and writing ---------------------------------------------------------------------
+
+    def read(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Run ``work``, which only reads, on what the database has committed; return its result."""
+        store, now_us = self.store, self.clock.now_us()
+        with store.read() as session:
+            plans, statements = store.plans, store.statements
+            return work(UnitOfWork(session, plans, statements, now_us, keep_content=False, catalog=store.catalog))
 
     def write(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
@@ -373,6 +381,14 @@ class Engine:
             payload=payload or {},
             duration_ms=duration_ms,
         )
+
+    def audit(self, uow: UnitOfWork, event_type: EventType | str, **fields: Any) -> None:
+        """Write an audit event in a transaction, published after the commit; ``fields`` are those of ``event``."""
+        event_log.audit(uow, self.event(event_type, family=EventFamily.AUDIT, at_us=uow.now_us, **fields))
+
+    def trace(self, uow: UnitOfWork, event_type: EventType | str, **fields: Any) -> None:
+        """Write a trace event in the very transaction that it is about, published after the commit, as ``audit``."""
+        event_log.log(uow, self.event(event_type, at_us=uow.now_us, **fields), self.bus.publish)
 
     def _committed(self, changes: Sequence[RowChange]) -> None:
         for worker in self._followers:

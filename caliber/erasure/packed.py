@@ -52,10 +52,7 @@ def without(layout: Layout, value: Any, lost: Lost) -> tuple[Any, bool]:
 
 
 def _window(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
-    forgotten = windows.Forgotten(
-        content=lambda relation, ordinal: (relation, ordinal) in lost.touched, words=lost.words, ids=lost.subject.ids
-    )
-    return windows.without(raw, forgotten) or (raw, False)
+    return windows.without(raw, lost.touched, lost.words, lost.subject.ids) or (raw, False)
 
 
 def _checkpoint(raw: bytes, lost: Lost) -> tuple[bytes, bool]:

@@ -11,7 +11,7 @@ import dataclasses
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from caliber.access.identities import AGENTS, current, entity_of, labels_of_agent, merged_into, names_of
 from caliber.engine.deferred_reads import ERASING
@@ -26,7 +26,6 @@ from caliber.erasure.unfinished import (
     drop_from_memory,
     unfinished_erasures,
 )
-from caliber.events import event_log
 from caliber.jobs.claims import Claim, Superseded, take_back
 from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
@@ -35,7 +34,7 @@ from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
@@ -240,7 +239,10 @@ class Forgetting:
                 erasure_id, kind, outcome.counts | asked, from_us(uow.now_us), unread=_ids(outcome.unclear)
             )
             uow.record_change(ERASURE, erasure, uow.insert(ERASURE, erasure))
-            event_log.audit(uow, self._event(erasure, wanted.subject))
+            label = self._principal.label
+            by = None if wanted.subject.mentioned(label) else label
+            told = {"erasure_id": str(erasure_id), "kind": kind.value, "counts": erasure.counts}
+            self._engine.audit(uow, EventType.FORGET, principal=by, payload=told)
             return outcome, jobs.enqueue_claimed(uow, ERASURE_JOB, payload={"erasure_id": erasure_id.hex})
 
         return self._engine.write(work)
@@ -261,15 +263,6 @@ class Forgetting:
             return outcome
 
         return self._engine.write(work)
-
-    def _event(self, erasure: Erasure, subject: Subject) -> Any:
-        label = self._principal.label
-        return self._engine.event(
-            EventType.FORGET,
-            principal=None if subject.mentioned(label) else label,
-            payload={"erasure_id": str(erasure.erasure_id), "kind": erasure.kind.value, "counts": erasure.counts},
-            family=EventFamily.AUDIT,
-        )
 
     def _still_named(self, subject: Subject) -> list[str]:
         if subject.mentioned(self._engine.config.canonical_json()):

@@ -8,32 +8,25 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
 
 from caliber.context.columns import ORDINAL, SOURCE
 from caliber.context.record.record import HASH_BYTES, MAGIC, Record, unpack_record
-from caliber.model.lazy_dataclass import dataclass
 
 _LEVEL: Final = 2
 _INPUTS: Final = ("query", "extra", "principal")
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The contents, words and ids that windows must lose."""
-
-    content: Callable[[str, int], bool]
-    words: Callable[[Any], Any]
-    ids: frozenset[bytes]
-
-
-def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
+def without(
+    raw: bytes, touched: Collection[tuple[str, int]], words: Callable[[Any], Any], lost: frozenset[bytes]
+) -> tuple[bytes, bool] | None:
     """Return a window's record without erased data, and whether it can still be replayed; None if nothing changes.
 
-    Raises: StorageError for a record that cannot be read.
+    It loses the content of records that were ``touched``, by relation and ordinal, and the ids that are ``lost``;
+    ``words`` returns a text without those that go. Raises: StorageError for a record that cannot be read.
     """
     record = unpack_record(raw)
     body = zlib.decompress(raw[4:])
@@ -42,10 +35,10 @@ def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
     (vector_length,) = struct.unpack_from("<I", body, 4 + length)
     vector = body[8 + length : 8 + length + vector_length]
     rest = body[8 + length + vector_length :]
-    changed = {name: forgotten.words(meta[name]) for name in _INPUTS if meta[name] is not None}
+    changed = {name: words(meta[name]) for name in _INPUTS if meta[name] is not None}
     changed = {name: value for name, value in changed.items() if value != meta[name]}
-    places = _places(record, forgotten) | set(record.erased)
-    ids = any(record_id.bytes in forgotten.ids for record_id in record.ids.values())
+    places = _places(record, touched) | set(record.erased)
+    ids = any(record_id.bytes in lost for record_id in record.ids.values())
     if not changed and places == set(record.erased) and not ids:
         return None
     if "query" in changed:
@@ -56,17 +49,17 @@ def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
         meta["erased"] = [sorted(places), "extra" in changed or record.erased_sections]
     packed = json.dumps(meta, ensure_ascii=False, separators=(",", ":")).encode()
     parts = [struct.pack("<I", len(packed)), packed, struct.pack("<I", len(vector)), vector]
-    parts.append(_rest(rest, record, places, forgotten.ids))
+    parts.append(_rest(rest, record, places, lost))
     return MAGIC + raw[3:4] + zlib.compress(b"".join(parts), _LEVEL), closed
 
 
-def _places(record: Record, forgotten: Forgotten) -> set[int]:
+def _places(record: Record, touched: Collection[tuple[str, int]]) -> set[int]:
     """Return the included records that have lost their content."""
     ranked = record.ranked
     return {
         place
         for place in record.ids
-        if forgotten.content(record.facts.relation_of(int(ranked[SOURCE][place])) or "", int(ranked[ORDINAL][place]))
+        if (record.facts.relation_of(int(ranked[SOURCE][place])) or "", int(ranked[ORDINAL][place])) in touched
     }
 
 

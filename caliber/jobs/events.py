@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.model.events import EventType
 from caliber.model.jobs import Job
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -20,13 +19,12 @@ def record(
     duration_ms: int | None = None,
 ) -> None:
     """Write an event about a job in this transaction, and publish it after the commit."""
-    event = engine.event(
+    engine.trace(
+        uow,
         kind,
         principal=job.principal.label,
         trajectory_id=job.trajectory_id,
         scope_id=job.scope_id,
         payload=payload,
         duration_ms=duration_ms,
-        at_us=uow.now_us,
     )
-    event_log.log(uow, event, engine.bus.publish)

@@ -55,16 +55,18 @@ class Jobs:
         wanted = None if state is None else arguments.as_enum(state, JobState, "state")
         name = None if kind is None else arguments.as_text(kind, "kind", limit=arguments.MAX_NAME_CHARS)
         most = arguments.as_whole(limit, "limit", 1)
-        decode, statements = self._engine.store.plans[JOB.name].codec.decode, self._engine.store.statements
         outcomes = [outcome for outcome in JobOutcome if wanted in (None, outcome.value)]
-        rows: list[Any] = []
-        with self._engine.store.read() as session:
+
+        def read(uow: UnitOfWork) -> tuple[list[Job], list[Job]]:
+            going: list[Job] = []
             if wanted in (None, JobState.WAITING, JobState.RUNNING):
-                rows = session.run(statements["job.list_open"], (name or "", wanted or "", most))
-            ended = [session.run(statements["job.list_ended"], (each.value, name or "", most)) for each in outcomes]
-        jobs: list[Job] = [decode(row) for each in ended for row in each]
-        jobs.sort(key=lambda job: (job.ended_at, job.job_id), reverse=True)
-        return [*map(decode, rows), *jobs][:most]
+                going = uow.select_entities(JOB, "job.list_open", name or "", wanted or "", most)
+            ended = (uow.select_entities(JOB, "job.list_ended", each.value, name or "", most) for each in outcomes)
+            return going, [job for jobs in ended for job in jobs]
+
+        going, ended = self._engine.read(read)
+        ended.sort(key=lambda job: (job.ended_at, job.job_id), reverse=True)
+        return [*going, *ended][:most]
 
     def retry(self, job_id: Id) -> Job:
         """Let a failed or cancelled job wait again, with all its attempts before it; return it.

@@ -164,16 +164,12 @@ class JobQueue:
 
     def find(self, job_id: uuid.UUID) -> Job | None:
         """Return a job, or None."""
-        plans = self._engine.store.plans[JOB.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.get, (job_id.bytes,))
-        return plans.codec.decode(rows[0]) if rows else None
+        return self._engine.read(lambda uow: uow.find(JOB, job_id.bytes))
 
     def waiting(self) -> dict[str, int]:
         """Return the number of pending jobs of each kind, without recurring ones."""
         recurring = {handler.kind for handler in self._handlers.values() if handler.recurrence is not None}
-        with self._engine.store.read() as session:
-            rows = session.run(self._engine.store.statements["job.counts"], ())
+        rows = self._engine.read(lambda uow: uow.select("job.counts"))
         return {kind: jobs for kind, jobs in rows if kind not in recurring}
 
     def failed(self) -> int:
@@ -212,8 +208,7 @@ class JobQueue:
         By clocks that agree with this one to within a lease, nothing was scheduled later than a lease from now.
         """
         now = self.now_us()
-        with self._engine.store.read() as session:
-            rows = session.run(self._engine.store.statements["job.next"], (self.kinds, now + self.lease_us))
+        rows = self._engine.read(lambda uow: uow.select("job.next", self.kinds, now + self.lease_us))
         available = [(kind, max(at, self._outages.until_us(kind, now))) for kind, at, _ in rows if at is not None]
         return available, any(ahead for _, _, ahead in rows)
 

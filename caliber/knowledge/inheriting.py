@@ -1,7 +1,6 @@
 """Inherited trust: a summary, artifact or note gets the label of its least trusted source, or of its quotations.
 
-A provider that quotes names the words it took; the output of any other may depend on every line that it read. Source:
-design section 10; docs/decisions/0156-trust-labels.md.
+A provider that quotes names the words it took; the output of any other may depend on every line that it read.
 
 Source: design section 10; docs/decisions/0156-trust-labels.md.
 """

@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
@@ -47,6 +47,9 @@ class NewNote:
     labelled: bool = True
 
 
+_STATED: Final = tuple(each.name for each in dataclasses.fields(NewNote) if each.name != "labelled")
+
+
 def check_validity(valid_from: datetime | None, valid_until: datetime | None) -> None:
     """Raise InvalidValue when a period ends before it begins (C-047)."""
     if valid_from is not None and valid_until is not None and valid_until < valid_from:
@@ -61,28 +64,12 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
     now = from_us(uow.now_us)
     note = Note(
         note_id=NoteId(uuid7()),
-        entity=new.entity,
-        entity_type=new.entity_type,
-        note_type=new.note_type,
-        content=new.content,
         content_hash=b"",
         fingerprint=b"",
-        confidence=new.confidence,
-        token_count=new.token_count,
         created_at=now,
         updated_at=now,
-        importance=new.importance,
         base_importance=new.importance,
-        valid_from=new.valid_from,
-        valid_until=new.valid_until,
-        source_trajectory_ids=tuple(TrajectoryId(item) for item in new.source_trajectory_ids),
-        occurred_at=new.occurred_at,
-        namespace=new.namespace,
-        tags=new.tags,
-        visible_to=new.visible_to,
-        created_by=new.created_by,
-        idempotency_key=new.idempotency_key,
-        trust=new.trust,
+        **{name: getattr(new, name) for name in _STATED},
     )
     note = completed(NOTE, note, None)
     if note.idempotency_key is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from caliber.access.identities import keeping
 from caliber.engine.engine import Engine
@@ -28,7 +28,7 @@ _ALL: Final = 2**31 - 1
 class Conversations:
     """The open conversations of users, as one principal goes on with them."""
 
-    def __init__(self, engine: Engine, tasks: Tasks[Any], goes_on: Callable[[TrajectoryId], bool]) -> None:
+    def __init__(self, engine: Engine, tasks: Tasks, goes_on: Callable[[TrajectoryId], bool]) -> None:
         """``goes_on``: whether the principal may write in a task; others are passed over."""
         self._engine = engine
         self._tasks = tasks

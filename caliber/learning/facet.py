@@ -31,7 +31,7 @@ from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
-from caliber.model.trajectory import Trajectory, Turn, TurnRole
+from caliber.model.trajectory import Scope, Trajectory, Turn, TurnRole
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.facet import TaskMethods
@@ -233,7 +233,7 @@ class LearningMethods(TaskMethods):
             elif key is None:
                 key = f"{number} {digest(each)}"
                 number += 1
-            fresh[at] = _with_key(each, key)
+            fresh[at] = dataclasses.replace(each, idempotency_key=key)
         if fresh or replaced or gone:
             pairs = [(turn, new[at]) for at, turn in replaced.items()]
             changed = self._append(self._scope(trajectory_id), list(fresh.values()), None, also, user, pairs, gone)
@@ -242,48 +242,39 @@ class LearningMethods(TaskMethods):
 
     def _under(self, trajectory_id: TrajectoryId, key: str) -> Turn | None:
         """Return the turn of a task that has an idempotency key."""
-        plans = self._engine.store.plans[TURN.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.unique["trajectory_id", "idempotency_key"], (trajectory_id.bytes, key))
-        found: list[Turn] = [plans.codec.decode(row) for row in rows]
-        return found[0] if found and found[0].rolled_back_at is None else None
+        by_key = ("trajectory_id", "idempotency_key")
+        found: Turn | None = self._engine.read(lambda uow: uow.find_by(TURN, by_key, trajectory_id.bytes, key))
+        return found if found is not None and found.rolled_back_at is None else None
 
     def _tail(self, trajectory_id: TrajectoryId, size: int) -> tuple[Trajectory, list[Turn], bool]:
         """Return a task, those of its last turns that ``size`` messages may bring again, and whether these are all.
 
         Instructions of the system are not among them.
         """
-        store = self._engine.store
-        tasks, turns = store.plans[TRAJECTORY.name], store.plans[TURN.name]
-        with store.read() as session:
-            rows = session.run(tasks.get, (trajectory_id.bytes,))
-            if not rows:
-                raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
-            task: Trajectory = tasks.codec.decode(rows[0])
-            scopes = store.plans[SCOPE.name]
+        key = trajectory_id.bytes
+
+        def read(uow: UnitOfWork) -> tuple[Trajectory, list[Turn], bool]:
+            task: Trajectory = uow.get(TRAJECTORY, key)
             # Messages that bring a conversation up to an edited one are fewer than its turns.
             most = 2 * size + (_BEHIND if size > 2 else 0)
             first = max(0, task.turn_count - most) if size else task.turn_count
             # Mostly the open one holds as many as are asked for.
-            rows = session.run(scopes.lists["list_open"], (trajectory_id.bytes,))[-1:]
-            if not rows or scopes.codec.decode(rows[0]).start_turn > first:
-                rows = session.run(scopes.lists["list_by_trajectory"], (trajectory_id.bytes,))
+            scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)[-1:]
+            if not scopes or scopes[0].start_turn > first:
+                scopes = uow.select_path(SCOPE, "list_by_trajectory", key)
             found: list[Turn] = []
-            for row in reversed(rows):
-                scope = scopes.codec.decode(row)
-                block = (trajectory_id.bytes, scope.scope_id.bytes, first, task.turn_count)
-                found[:0] = [turns.codec.decode(turn) for turn in session.run(store.statements["turn.block"], block)]
+            for scope in reversed(scopes):
+                block = (key, scope.scope_id.bytes, first, task.turn_count)
+                found[:0] = uow.select_entities(TURN, "turn.block", *block)
                 if scope.start_turn <= first:
                     break
-        return task, [turn for turn in found if turn.role is not TurnRole.SYSTEM], not first
+            return task, [turn for turn in found if turn.role is not TurnRole.SYSTEM], not first
+
+        return self._engine.read(read)
 
 
 def _latest(task: Trajectory) -> tuple[datetime, bytes]:
     return task.last_activity_at, task.trajectory_id.bytes
-
-
-def _with_key(turn: NewTurn, key: str) -> NewTurn:
-    return dataclasses.replace(turn, idempotency_key=key)
 
 
 class Learning:

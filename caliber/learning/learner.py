@@ -23,7 +23,6 @@ from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
-from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
@@ -39,7 +38,7 @@ from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
 from caliber.model.deadline import check
 from caliber.model.errors import Conflict, InvalidValue
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
 from caliber.model.ids import TurnId
 from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
@@ -175,7 +174,7 @@ class Learner:
 
         people = People(self._engine, owner)
         statements, refusals = self._read(turns, people, asking)
-        held = people.held(statements, self._facts(owner))
+        held = self._engine.read(lambda uow: people.held(statements, _facts_in(uow, owner)))
         stored = _stamps(held)
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
         writer = _Writer(self._engine, owner, steps)
@@ -187,16 +186,14 @@ class Learner:
                 raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")
             decisions = writer.write(uow)
             decisions += [_refusal(each, owner) for each in refusals]
-            event = self._engine.event(
+            self._engine.audit(
+                uow,
                 EventType.LEARN,
                 principal=claim.job.principal.label,
                 trajectory_id=claim.job.trajectory_id,
                 subject=(EntityType.JOB, claim.job.job_id),
                 payload={"turns": payload["turns"], "owner": payload["owner"], "decisions": decisions},
-                family=EventFamily.AUDIT,
-                at_us=uow.now_us,
             )
-            event_log.audit(uow, event)
             return len(decisions)
 
         return self._engine.write(work)
@@ -210,11 +207,8 @@ class Learner:
 
     def _turns(self, keys: Iterable[uuid.UUID]) -> list[Turn]:
         """Return the turns that still stand, and still teach."""
-        plans = self._engine.store.plans[TURN.name]
-        with self._engine.store.read() as session:
-            rows = [row for key in keys for row in session.run(plans.get, (key.bytes,))]
-        turns: Iterable[Turn] = map(plans.codec.decode, rows)
-        return [turn for turn in turns if turn.rolled_back_at is None and self._teaches(turn)]
+        turns: list[Turn | None] = self._engine.read(lambda uow: [uow.find(TURN, key.bytes) for key in keys])
+        return [turn for turn in turns if turn is not None and turn.rolled_back_at is None and self._teaches(turn)]
 
     def _may_teach(self, owner: Owner, task: uuid.UUID) -> bool:
         """Return whether a user may still write to the task of the turns: not once a grant of it has ended."""
@@ -267,11 +261,10 @@ class Learner:
             return []
         first, last = turns[0], turns[-1]
         block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
-        with self._engine.store.read() as session:
-            rows = session.run(self._engine.store.statements["turn.block"], block)
+        turns = self._engine.read(lambda uow: uow.select_entities(TURN, "turn.block", *block))
         talk: list[Turn] = []
         left = _CONTEXT_BYTES
-        for turn in map(self._engine.store.plans[TURN.name].codec.decode, reversed(rows)):
+        for turn in reversed(turns):
             if turn.turn_id not in taught:
                 left -= len(turn.content)
                 if left < 0 or not self._teaches(turn):
@@ -279,23 +272,9 @@ class Learner:
             talk.append(turn)
         return talk[::-1]
 
-    def _facts(self, owner: Owner) -> FactsOf:
-        """Return the reader of the facts that hold, of those that this owner taught."""
-        links, notes = self._engine.store.plans[PERSON_FACT.name], self._engine.store.plans[NOTE.name]
-        now = from_us(self._engine.clock.now_us())
-
-        def facts_of(person: EntityRef) -> Iterator[tuple[PersonFact, Note]]:
-            with self._engine.store.read() as session:
-                rows = session.run(links.lists["list_by_owner"], (owner.entity.id.bytes, person.id.bytes))
-                for fact in map(links.codec.decode, rows):
-                    stored = [notes.codec.decode(row) for row in session.run(notes.get, (fact.note_id.bytes,))]
-                    yield from ((fact, note) for note in stored if _holds(note, now))
-
-        return facts_of
-
 
 def _facts_in(uow: UnitOfWork, owner: Owner) -> FactsOf:
-    """Return the reader that ``Learner._facts`` is, as a transaction has the facts."""
+    """Return the reader of the facts that hold, of those that this owner taught."""
 
     def facts_of(person: EntityRef) -> Iterator[tuple[PersonFact, Note]]:
         facts: list[PersonFact] = uow.select_path(PERSON_FACT, "list_by_owner", owner.entity.id.bytes, person.id.bytes)

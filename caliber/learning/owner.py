@@ -6,11 +6,10 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from caliber.access.identities import MERGED, identities_in, identities_of
+from caliber.access.identities import MERGED, identities_in
 from caliber.access.owners import private_to
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.identities import Identity
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonAttribute
 from caliber.model.references import EntityRef, EntityType
@@ -46,12 +45,16 @@ class Owner:
 
 def owner_of(engine: Engine, entity: EntityRef) -> Owner:
     """Return the owner of what a user's messages teach; a user without a name is called by the id."""
-    return _owner(entity, identities_of(engine, entity))
+    return engine.read(lambda uow: owner_in(uow, entity))
 
 
 def owner_in(uow: UnitOfWork, entity: EntityRef) -> Owner:
     """Return the owner of what a user's messages teach, as a transaction has it; see ``owner_of``."""
-    return _owner(entity, identities_in(uow, entity))
+    identities = identities_in(uow, entity)
+    # A name within a namespace may be that of another person outside of it.
+    names = [each.name for each in identities if not each.namespace] or [str(entity.id)]
+    merged = (uuid.UUID(each.name) for each in identities if each.namespace == MERGED)
+    return Owner(entity, names[0], tuple(Principal.user(name).label for name in names), (entity.id, *merged))
 
 
 def taught_by(payload: Mapping[str, Any]) -> EntityRef | None:
@@ -90,10 +93,3 @@ def _check_decision(body: Mapping[str, Any]) -> None:
         or start > end
     ):
         raise ValueError("parts of other types")
-
-
-def _owner(entity: EntityRef, identities: list[Identity]) -> Owner:
-    # A name within a namespace may be that of another person outside of it.
-    names = [each.name for each in identities if not each.namespace] or [str(entity.id)]
-    merged = (uuid.UUID(each.name) for each in identities if each.namespace == MERGED)
-    return Owner(entity, names[0], tuple(Principal.user(name).label for name in names), (entity.id, *merged))

@@ -19,6 +19,7 @@ from caliber.model.learning import Learned, LearningAction, LearningDecision, Pe
 from caliber.model.trajectory import Turn
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EVENT, JOB, NOTE, TURN
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _SHOWN = 1_000
 """The characters of a message that a decision shows: what was too long to read may be all of it."""
@@ -35,10 +36,7 @@ class Results:
 
     def events(self, learned_id: uuid.UUID) -> tuple[Event | None, bool]:
         """Return the decisions of a batch, if it is done, and whether they were undone."""
-        plans = self._engine.store.plans[EVENT.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.lists["list_by_subject"], (learned_id.bytes,))
-        found: list[Event] = [plans.codec.decode(row) for row in rows]
+        found: list[Event] = self._engine.read(lambda uow: uow.select_path(EVENT, "list_by_subject", learned_id.bytes))
         made = next((each for each in found if each.event_type == EventType.LEARN), None)
         return made, any(each.event_type == EventType.LEARN_UNDO for each in found)
 
@@ -68,19 +66,18 @@ class Results:
     def of_turns(self, trajectory_id: TrajectoryId, turns: Sequence[Turn]) -> uuid.UUID | None:
         """Return the newest batch of a task that has one of these turns: one that waits or failed, else one done."""
         keys = {str(turn.turn_id) for turn in turns}
-        store = self._engine.store
-        jobs, events = store.plans[JOB.name], store.plans[EVENT.name]
-        with store.read() as session:
-            waiting = session.run(jobs.lists["list_by_trajectory"], (trajectory_id.bytes,))
-            path = events.lists["list_by_trajectory_and_type"]
-            done = session.run(path, (trajectory_id.bytes, EventType.LEARN.value, _LOOKED_AT))
-            failed = session.run(store.statements["job.list_ended"], (JobOutcome.FAILED.value, KIND, _LOOKED_AT))
-        unlearnt: list[Job] = [jobs.codec.decode(row) for row in (*reversed(waiting), *failed)]
-        found = next((job.job_id for job in unlearnt if job.kind == KIND and keys & set(job.payload["turns"])), None)
-        if found is not None:
-            return found
-        batches: list[Event] = [events.codec.decode(row) for row in done]
-        return next((each.subject_id for each in batches if keys & set(each.payload.get("turns", ()))), None)
+        task, of_learning = trajectory_id.bytes, EventType.LEARN.value
+
+        def read(uow: UnitOfWork) -> uuid.UUID | None:
+            waiting: list[Job] = uow.select_path(JOB, "list_by_trajectory", task)
+            failed: list[Job] = uow.select_entities(JOB, "job.list_ended", JobOutcome.FAILED.value, KIND, _LOOKED_AT)
+            for job in (*reversed(waiting), *failed):
+                if job.kind == KIND and keys & set(job.payload["turns"]):
+                    return job.job_id
+            done: list[Event] = uow.select_path(EVENT, "list_by_trajectory_and_type", task, of_learning, _LOOKED_AT)
+            return next((each.subject_id for each in done if keys & set(each.payload.get("turns", ()))), None)
+
+        return self._engine.read(read)
 
     def _decision(self, body: dict[str, Any]) -> LearningDecision:
         note = None if "note_id" not in body else self._find(NOTE, uuid.UUID(body["note_id"]))
@@ -105,7 +102,4 @@ class Results:
         )
 
     def _find(self, relation: Relation, key: uuid.UUID) -> object:
-        plans = self._engine.store.plans[relation.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.get, (key.bytes,))
-        return plans.codec.decode(rows[0]) if rows else None
+        return self._engine.read(lambda uow: uow.find(relation, key.bytes))

@@ -11,14 +11,13 @@ from typing import Any
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, current_in
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.owner import Owner, owner_in, owner_of, taught_by
 from caliber.learning.results import Results
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied
-from caliber.model.events import Event, EventFamily, EventType
+from caliber.model.events import Event, EventType
 from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
 from caliber.model.process.interrupts import suppress
@@ -52,7 +51,7 @@ def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
         uow.serialize(f"learning {owner.entity.id}")
         for decision in reversed(event.payload["decisions"]):
             undoing.undo(uow, decision)
-        event_log.audit(uow, _undone(engine, principal, event, uow))
+        _log_undone(engine, principal, event, uow)
 
     engine.write(work)
 
@@ -87,7 +86,7 @@ class RolledBack:
                     corrected.append(decision["note_id"])
             kept += len(corrected)
             left = {"turns": sorted(gone), "corrected": corrected}
-            event_log.audit(uow, _undone(self._engine, self._principal, event, uow, **left))
+            _log_undone(self._engine, self._principal, event, uow, **left)
         return undone, kept
 
     def learn_again(self, uow: UnitOfWork, trajectory_id: uuid.UUID, turns: Iterable[Turn]) -> None:
@@ -156,16 +155,15 @@ def _owner(uow: UnitOfWork, event: Event) -> Owner:
     return owner_in(uow, current_in(uow, user))
 
 
-def _undone(engine: Engine, principal: Principal, event: Event, uow: UnitOfWork, **payload: Any) -> Event:
+def _log_undone(engine: Engine, principal: Principal, event: Event, uow: UnitOfWork, **payload: Any) -> None:
     assert event.subject_id is not None  # the job
-    return engine.event(
+    engine.audit(
+        uow,
         EventType.LEARN_UNDO,
         principal=principal.label,
         trajectory_id=event.trajectory_id,
         subject=(EntityType.JOB, event.subject_id),
         payload={"undone": str(event.event_id), **payload},
-        family=EventFamily.AUDIT,
-        at_us=uow.now_us,
     )
 
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from caliber.access.corrections import CorrectionListener
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.kernels import uuid7
-from caliber.model.events import CorrectionAction, EventFamily, EventType
+from caliber.model.events import CorrectionAction, EventType
 from caliber.model.ids import ConflictId
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
 from caliber.model.references import EntityRef, EntityType
@@ -178,16 +177,14 @@ def change(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: Disagreem
 def _audit(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: Disagreement, by: str) -> None:
     """Write the audit event of a conflict that was found, escalated or resolved."""
     sides = [str(conflict.item_a.id), str(conflict.item_b.id)]
-    event = engine.event(
+    engine.audit(
+        uow,
         kind,
         principal=by,
         trajectory_id=conflict.trajectory_id,
         subject=(EntityType.CONFLICT, conflict.conflict_id),
         payload={"sides": sides, "strategy": conflict.strategy, "winner": conflict.winner},
-        family=EventFamily.AUDIT,
-        at_us=uow.now_us,
     )
-    event_log.audit(uow, event)
 
 
 def _states_otherwise(relation: Relation, before: Any, after: Any) -> bool:

@@ -33,7 +33,7 @@ class Pcp:
     """Guards of a task's memory, as one principal uses them."""
 
     def __init__(
-        self, engine: Engine, principal: Principal, searching: Searching, tasks: Tasks[Any], facts: LearntFacts
+        self, engine: Engine, principal: Principal, searching: Searching, tasks: Tasks, facts: LearntFacts
     ) -> None:
         from caliber.pcp.recovery import Recovery  # most processes recover no task
 

@@ -20,8 +20,6 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import IDLE, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
 from caliber.model import states
-from caliber.model.events import EventType
-from caliber.model.references import EntityType
 from caliber.model.time import MS_US, from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryStatus
 from caliber.resident.snapshot import ResidentSnapshot
@@ -30,7 +28,7 @@ from caliber.schema.traits import NEVER_US
 from caliber.storage.compile.codec import decoder_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
-from caliber.trajectory.triggers import Cancel, Retention
+from caliber.trajectory.triggers import Retention
 
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:orphans").digest()[:16])
 """The recurring job that looks for orphans."""
@@ -42,11 +40,10 @@ _PRINCIPAL: Final = "system:orphans"
 class Orphans:
     """Ends what was abandoned. ``threshold_ms`` is the silence that makes an orphan."""
 
-    def __init__(self, engine: Engine, threshold_ms: int, retention: Retention, cancel: Cancel) -> None:
+    def __init__(self, engine: Engine, threshold_ms: int, retention: Retention) -> None:
         self._engine = engine
         self._threshold_ms = threshold_ms
         self._retention = retention
-        self._cancel = cancel
 
     def register(self, jobs: JobQueue) -> None:
         """Have this process look every ``retention.sweep_every_ms``; 0 leaves that to ``maintain``."""
@@ -128,18 +125,14 @@ class Orphans:
             return {}
         since, limit = silent_since.isoformat(timespec="seconds"), self._threshold_ms
         summary = f"abandoned: no activity since {since}, longer than orphan_detection_threshold ({limit} ms)"
-        status = OutcomeStatus.SYSTEM_ABORT
-        self._retention.task_ends(uow, task.trajectory_id, status, summary, _PRINCIPAL)
-        scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)
-        for scope in scopes:
-            self._close(uow, scope, summary)
-        self._cancel(uow, "list_by_trajectory", key, "the task was abandoned")
-        _, session = lifecycle.finish_trajectory(uow, task.trajectory_id, status=status, summary=summary, notes=())
-        if session is not None:
-            self._retention.session_ended(uow, session)
-        self._retention.task_ended(uow, task.trajectory_id, _PRINCIPAL, None)
-        self._emit(uow, EventType.TRAJECTORY_COMPLETE, task.trajectory_id, None, status=status.value)
-        return {"trajectories_failed": 1, "scopes_closed": len(scopes)}
+        owner, status = task.trajectory_id, OutcomeStatus.SYSTEM_ABORT
+        self._retention.task_ends(uow, owner, status, summary, _PRINCIPAL)
+        outcome, cancelled = (owner, status, summary, _PRINCIPAL), "the task was abandoned"
+        closed = lifecycle.end_without_policies(
+            self._engine, self._retention, uow, *outcome, cancelled=cancelled, abandoned=True, reason=summary
+        )
+        self._retention.task_ended(uow, owner, _PRINCIPAL, cascade=False)
+        return {"trajectories_failed": 1, "scopes_closed": closed}
 
     def _close_left(self, claim: Claim, key: bytes, uow: UnitOfWork) -> dict[str, int]:
         claim.hold(uow)
@@ -149,23 +142,6 @@ class Orphans:
         task: Trajectory | None = uow.find(TRAJECTORY, scope.trajectory_id.bytes)
         if task is None or not states.TRAJECTORY.is_terminal(task.status):
             return {}
-        self._close(uow, scope, f"left open: its task had ended ({task.status})")
+        reason = f"left open: its task had ended ({task.status})"
+        lifecycle.close_left(self._engine, self._retention, uow, scope, _PRINCIPAL, abandoned=True, reason=reason)
         return {"scopes_closed": 1}
-
-    def _close(self, uow: UnitOfWork, scope: Scope, reason: str) -> None:
-        """Close a scope; the reason is in its event. Windows and searches would show it as the scope's summary."""
-        closed = lifecycle.close_left(uow, scope, self._engine.estimator)
-        self._retention.scope_closed(uow, closed)
-        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, reason=reason)
-
-    def _emit(self, uow: UnitOfWork, kind: EventType, task: uuid.UUID, scope: Scope | None, **payload: object) -> None:
-        about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)
-        event = self._engine.event(
-            kind,
-            principal=_PRINCIPAL,
-            trajectory_id=task,
-            scope_id=None if scope is None else scope.scope_id,
-            subject=about,
-            payload={"id": str(about[1]), "abandoned": True, **payload},
-        )
-        uow.emit(event)

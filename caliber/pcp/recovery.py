@@ -41,7 +41,7 @@ from caliber.schema.predicate import Comparison, Operator
 from caliber.schema.relation import ORDINAL
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle
+from caliber.trajectory import lifecycle, trigger_jobs
 from caliber.trajectory.service import Tasks
 
 Prepared = tuple[Any, tuple[str, bytes]]
@@ -71,7 +71,7 @@ class LearntFacts(Protocol):
 class Recovery:
     """Makes checkpoints of tasks and recovers from them, for one principal."""
 
-    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any], facts: LearntFacts) -> None:
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks, facts: LearntFacts) -> None:
         self._engine = engine
         self._principal = principal
         self._tasks = tasks
@@ -225,7 +225,7 @@ class Recovery:
         before_id = self._tasks.policies.apply_checkpoint(uow, *before, recovered_to=result.checkpoint_id)
         writes = Rollback(uow, self._corrections, before_id)
         for scope in (scope for plan in plans for scope in plan.close):
-            self._tasks.policies.cancel(uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
+            trigger_jobs.cancel(self._engine, uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
             lifecycle.close_scope(
                 uow, scope.scope_id, summary=None, estimator=self._engine.estimator, artifact_ids=(), checkpoint_id=None
             )

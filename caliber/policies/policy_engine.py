@@ -26,8 +26,6 @@ from caliber.model.access import Principal
 from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable, error_fields
 from caliber.model.events import Event, EventType
-from caliber.model.ids import ScopeId, TrajectoryId
-from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
 from caliber.model.providers import ExtractionTurn
 from caliber.model.references import EntityType
@@ -44,7 +42,6 @@ from caliber.policies.steps import (
     declared_actions,
     source_of,
 )
-from caliber.policies.trigger_jobs import cancel, enqueue, trigger_of
 from caliber.retention.compressing import SUMMARY_MAX_TOKENS, Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
@@ -77,22 +74,6 @@ class PolicyEngine:
     def actions(self, trigger: Trigger) -> list[Declared]:
         """Return the actions of a trigger in the order they were declared."""
         return self._actions[trigger]
-
-    # --- jobs of triggers --------------------------------------------------------------------------
-
-    def trigger_of(self, job: Job) -> Trigger:
-        """Return the trigger that a job is about."""
-        return trigger_of(job)
-
-    def enqueue(
-        self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None
-    ) -> Claim:
-        """Add the job of a trigger in the transaction that causes it; the caller does it after the commit."""
-        return enqueue(self._engine, uow, trigger, trajectory_id, scope_id, self._principal)
-
-    def cancel(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
-        """Cancel the triggers of a subject that ends in this transaction; ``path`` lists their jobs by ``key``."""
-        cancel(self._engine, uow, path, key, reason)
 
     # --- preparing -------------------------------------------------------------------------------
 
@@ -433,8 +414,6 @@ class PolicyEngine:
 _TURNS = ActionConfig(action=PolicyAction.SUMMARIZE, target=PolicyTarget.TURN_BUFFER)
 
 
-def tasks_of(
-    engine: Engine, principal: Principal, assemble: Callable[[uuid.UUID, int], ContextWindow]
-) -> Tasks[Prepared]:
+def tasks_of(engine: Engine, principal: Principal, assemble: Callable[[uuid.UUID, int], ContextWindow]) -> Tasks:
     """Return the lifecycle of tasks for a principal, with the policies and the retention of the configuration."""
     return Tasks(engine, principal, PolicyEngine(engine, principal, assemble), Retaining(engine))

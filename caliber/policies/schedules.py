@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from datetime import tzinfo
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
@@ -20,14 +21,13 @@ from caliber.config.cron import last_due, next_due, zone_of
 from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs
-from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.queue import JobQueue
 from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError, Unavailable, error_fields, in_a_line
-from caliber.model.events import Event, EventType
+from caliber.model.events import EventType
 from caliber.model.jobs import Job
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
@@ -132,7 +132,7 @@ class Schedules:
         """Do the actions of a rule that is due, one transaction each; return how many were done."""
         done = 0
         while not claim.settled and not claim.stopping:
-            step = _Step(self, rule, claim)
+            step = _Step(self._engine, self._zone, rule, claim)
             try:
                 if isinstance(step.action, Compression):
                     step.compressed = self._compress(step.action, claim)
@@ -140,7 +140,7 @@ class Schedules:
             except Unavailable:
                 raise  # the store cannot be written now: the next attempt continues here
             except CaliberError as error:
-                if error.retryable and claim.job.payload.get(_FAILED, 0) + 1 < self.attempts_max:
+                if error.retryable and claim.job.payload.get(_FAILED, 0) + 1 < self._engine.config.jobs.attempts_max:
                     self._engine.write(functools.partial(step.retry, error=error))
                 else:
                     self._engine.write(functools.partial(step.fail, error=error))
@@ -168,44 +168,8 @@ class Schedules:
                 compressed += self._engine.write(functools.partial(work, group=group))
         return compressed
 
-    def due_us(self, rule: Rule, state: Mapping[str, Any], now_us: int) -> int | None:
-        """Return the time for which a rule runs now: that of a run under way, else the last one it was due."""
-        run_us: int | None = state.get(_RUN)
-        if run_us is not None:
-            return run_us
-        return last_due(rule.cron, self._zone, now_us, after_us=self.covered_us(rule, state, now_us))
 
-    def covered_us(self, rule: Rule, state: Mapping[str, Any], now_us: int) -> int:
-        """Return the time up to which a rule is done: now, where that was a clock that has been put back since."""
-        return _within_reach(rule, self._zone, state[_COVERED], now_us)
-
-    def next_us(self, rule: Rule, after_us: int) -> int:
-        """Return when a rule is due next."""
-        return next_due(rule.cron, self._zone, after_us)
-
-    def prune(self, uow: UnitOfWork, action: ActionConfig) -> int:
-        """Take out of use the records that a prune action names in the whole tenant (C-228); return how many."""
-        return prune_everywhere(uow, self._engine.store.catalog, action)
-
-    def record(self, uow: UnitOfWork, kind: str, payload: Mapping[str, Any], duration_ms: int | None = None) -> None:
-        """Write an event in this transaction, and publish it after the commit."""
-        event: Event = self._engine.event(
-            kind, principal=_PRINCIPAL, payload=dict(payload), duration_ms=duration_ms, at_us=uow.now_us
-        )
-        event_log.log(uow, event, self._engine.bus.publish)
-
-    @property
-    def attempts_max(self) -> int:
-        """The number of times that an action is tried."""
-        return self._engine.config.jobs.attempts_max
-
-    @property
-    def stops(self) -> bool:
-        """True when a failed action keeps those after it from being tried."""
-        return self._engine.config.policy_engine.on_error == "abort"
-
-
-def _within_reach(rule: Rule, zone: Any, covered_us: int, now_us: int) -> int:
+def _within_reach(rule: Rule, zone: tzinfo, covered_us: int, now_us: int) -> int:
     """Return until when a rule is done; now, where it is done for times beyond its next one."""
     return now_us if next_due(rule.cron, zone, now_us) < covered_us else covered_us
 
@@ -213,8 +177,9 @@ def _within_reach(rule: Rule, zone: Any, covered_us: int, now_us: int) -> int:
 class _Step:
     """One action of one run: done and noted in one transaction, or noted as failed in one."""
 
-    def __init__(self, schedules: Schedules, rule: Rule, claim: Claim) -> None:
-        self._schedules = schedules
+    def __init__(self, engine: Engine, zone: tzinfo, rule: Rule, claim: Claim) -> None:
+        self._engine = engine
+        self._zone = zone
         self._rule = rule
         self._claim = claim
         self._begun = time.monotonic()
@@ -227,12 +192,19 @@ class _Step:
         """Return the state of the rule and the due time of the run; None when it is not due, and waits again."""
         self.done = 0
         state = self._claim.current(uow).payload
-        due_us = self._schedules.due_us(self._rule, state, uow.now_us)
+        covered = _within_reach(self._rule, self._zone, state[_COVERED], uow.now_us)
+        due_us = state.get(_RUN)  # of a run under way
+        if due_us is None:
+            due_us = last_due(self._rule.cron, self._zone, uow.now_us, after_us=covered)
         if due_us is not None:
             return state, due_us
-        covered = self._schedules.covered_us(self._rule, state, uow.now_us)
-        self._claim.reschedule(uow, self._schedules.next_us(self._rule, covered), {_COVERED: covered})
+        self._wait(uow, covered)
         return None
+
+    def _wait(self, uow: UnitOfWork, covered_us: int) -> None:
+        """Let the rule, which is done up to a time, wait for the next one."""
+        due_us = next_due(self._rule.cron, self._zone, covered_us)
+        self._claim.reschedule(uow, due_us, {_COVERED: covered_us})
 
     def act(self, uow: UnitOfWork) -> None:
         """Run the next action. Raises: Superseded, and the error that stopped it."""
@@ -244,10 +216,10 @@ class _Step:
         if isinstance(self.action, Compression):
             payload["compressed"] = self.compressed
         elif self.action.action is PolicyAction.PRUNE:
-            payload["pruned"] = self._schedules.prune(uow, self.action)
+            payload["pruned"] = prune_everywhere(uow, self._engine.store.catalog, self.action)  # C-228
         else:
             fields = {name: payload[name] for name in ("policy", "rule", "due_at")}
-            self._schedules.record(uow, f"caliber_{self.action.channel}", fields)
+            self._engine.trace(uow, f"caliber_{self.action.channel}", principal=_PRINCIPAL, payload=fields)
         payload["outcome"] = "done"
         self._next(uow, state, due_us)
         self._record(uow, payload)
@@ -270,16 +242,18 @@ class _Step:
             return
         state, due_us = entered
         payload = {**self._payload(state, due_us), **_failure(error, state.get(_FAILED, 0) + 1), "outcome": "failed"}
-        self._schedules.record(uow, EventType.ERROR, {**payload, "action": kind_of(self.action)})
-        if self._schedules.stops:
+        told = {**payload, "action": kind_of(self.action)}
+        self._engine.trace(uow, EventType.ERROR, principal=_PRINCIPAL, payload=told)
+        stops = self._engine.config.policy_engine.on_error == "abort"
+        if stops:
             payload["skipped"] = len(self._rule.actions) - state.get(_STEP, 0) - 1
-        self._next(uow, state, due_us, last=self._schedules.stops)
+        self._next(uow, state, due_us, last=stops)
         self._record(uow, payload)
 
     def _next(self, uow: UnitOfWork, state: Mapping[str, Any], due_us: int, *, last: bool = False) -> None:
         step = state.get(_STEP, 0) + 1
         if last or step == len(self._rule.actions):
-            self._claim.reschedule(uow, self._schedules.next_us(self._rule, due_us), {_COVERED: due_us})
+            self._wait(uow, due_us)
         else:
             self._claim.advance(uow, {_COVERED: state[_COVERED], _RUN: due_us, _STEP: step})
 
@@ -294,8 +268,8 @@ class _Step:
         }
 
     def _record(self, uow: UnitOfWork, payload: dict[str, Any]) -> None:
-        duration_ms = int((time.monotonic() - self._begun) * 1_000)
-        self._schedules.record(uow, EventType.POLICY_EXECUTE, payload, duration_ms)
+        took_ms, kind = int((time.monotonic() - self._begun) * 1_000), EventType.POLICY_EXECUTE
+        self._engine.trace(uow, kind, principal=_PRINCIPAL, payload=payload, duration_ms=took_ms)
 
 
 def _failure(error: CaliberError, attempt: int) -> dict[str, Any]:

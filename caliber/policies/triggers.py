@@ -19,12 +19,12 @@ from caliber.model.jobs import Job, JobOutcome
 from caliber.model.pcp import RecoveryFrequency
 from caliber.model.trajectory import Scope, Trajectory
 from caliber.policies.policy_engine import tasks_of
-from caliber.policies.steps import Prepared, declared_actions
-from caliber.policies.trigger_jobs import kind_of_trigger, record_unfinished, trigger_of
+from caliber.policies.steps import declared_actions
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import CHECKPOINT_JOB, Tasks
+from caliber.trajectory.trigger_jobs import kind_of_trigger, record_unfinished, trigger_of
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING
 
 
@@ -49,7 +49,7 @@ class Triggers:
             return 0
         return self._tasks(claim).run_trigger(claim)
 
-    def _tasks(self, claim: Claim) -> Tasks[Prepared]:
+    def _tasks(self, claim: Claim) -> Tasks:
         """Return the service of tasks for the principal that requested the work."""
         principal = claim.job.principal
         reader = ContextService(self._engine, principal, Searching(self._engine, principal))

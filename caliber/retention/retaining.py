@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from caliber.config.memories import MemoryConfig
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import IDLE, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
@@ -32,7 +31,6 @@ from caliber.schema.relations import DELEGATION, SCOPE, SESSION
 from caliber.storage.compile.plan import Plan
 from caliber.storage.write.ending import prune
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory.triggers import Cancel
 
 if TYPE_CHECKING:
     from caliber.agents.handing.ending import Endings
@@ -116,20 +114,20 @@ class Retaining:
     def task_ends(self, uow: UnitOfWork, task: uuid.UUID, status: OutcomeStatus, summary: str, by: str) -> None:
         """End the delegation that a task is of, before the transaction that ends the task locks its row."""
         if uow.path_rows(DELEGATION, "list_by_child", task.bytes):
-            self._endings(None).end_above(uow, task, status, summary, by)
+            self._endings(cascade=False).end_above(uow, task, status, summary, by)
 
-    def task_ended(self, uow: UnitOfWork, task: uuid.UUID, by: str, cancel: Cancel | None) -> None:
+    def task_ended(self, uow: UnitOfWork, task: uuid.UUID, by: str, *, cascade: bool) -> None:
         """End the delegations and handoffs of a task, in the transaction that has ended it.
 
-        With ``cancel`` the tasks of these delegations end too; without it they go on alone.
+        With ``cascade`` the tasks of these delegations end too; without it they go on alone.
         """
         if uow.select("delegation.any_of_task", task.bytes):
-            self._endings(cancel).end_below(uow, task, _TASK_ENDED, by)
+            self._endings(cascade=cascade).end_below(uow, task, _TASK_ENDED, by)
 
-    def _endings(self, cancel: Cancel | None) -> Endings:
+    def _endings(self, *, cascade: bool) -> Endings:
         from caliber.agents.handing.ending import Endings  # most tasks end without a delegation
 
-        return Endings(self._engine, self, cancel)
+        return Endings(self._engine, self, cascade=cascade)
 
     # --- by age and number -------------------------------------------------------------------------
 
@@ -209,13 +207,12 @@ def record_taken(
     payload = {"memory": memory.name, "rule": memory.retention.shown, "taken": removed}
     if session_id is not None:
         payload["session_id"] = str(session_id)
-    event = engine.event(
+    engine.trace(
+        uow,
         EventType.RETENTION_APPLY,
         principal=_PRINCIPAL,
         trajectory_id=trajectory_id,
         scope_id=scope_id,
         payload=payload,
         duration_ms=duration_ms,
-        at_us=uow.now_us,
     )
-    event_log.log(uow, event, engine.bus.publish)

@@ -46,44 +46,44 @@ class RepetitionRule:
     """Pairs of an ordinal within the month or year, if any, and a weekday, Monday is 0."""
 
 
-def parse_rule(text: str, field: str = "rrule") -> RepetitionRule:
+def parse_rule(text: str) -> RepetitionRule:
     """Return a rule of FREQ, INTERVAL, COUNT, UNTIL and BYDAY. Raises: InvalidValue for any other text."""
     if len(text) > _TEXT_MAX:
-        raise InvalidValue(field=field, reason=f"has more than {_TEXT_MAX} characters")
+        raise _not_a_rule(f"has more than {_TEXT_MAX} characters")
     parts: dict[str, str] = {}
     for part in text.removeprefix("RRULE:").split(";"):
         name, equals, value = part.partition("=")
         if not equals or name not in _PARTS:
-            raise _wrong(field, f"is made of {', '.join(_PARTS)}, such as FREQ=WEEKLY;BYDAY=MO,WE")
+            raise _not_a_rule(f"is made of {', '.join(_PARTS)}, such as FREQ=WEEKLY;BYDAY=MO,WE")
         if name in parts:
-            raise _wrong(field, f"has {name} twice")
+            raise _not_a_rule(f"has {name} twice")
         parts[name] = value
     frequency = parts.get("FREQ", "")
     if frequency not in FREQUENCIES:
-        raise _wrong(field, f"needs FREQ, one of {', '.join(FREQUENCIES)}")
+        raise _not_a_rule(f"needs FREQ, one of {', '.join(FREQUENCIES)}")
     if "COUNT" in parts and "UNTIL" in parts:
-        raise _wrong(field, "has COUNT and UNTIL; give one of them")
+        raise _not_a_rule("has COUNT and UNTIL; give one of them")
     return RepetitionRule(
         frequency,
-        _number(parts.get("INTERVAL", "1"), "INTERVAL", field),
-        None if "COUNT" not in parts else _number(parts["COUNT"], "COUNT", field),
-        None if "UNTIL" not in parts else _until(parts["UNTIL"], field),
-        () if "BYDAY" not in parts else tuple(_day(each, frequency, field) for each in parts["BYDAY"].split(",")),
+        _number(parts.get("INTERVAL", "1"), "INTERVAL"),
+        None if "COUNT" not in parts else _number(parts["COUNT"], "COUNT"),
+        None if "UNTIL" not in parts else _until(parts["UNTIL"]),
+        () if "BYDAY" not in parts else tuple(_day(each, frequency) for each in parts["BYDAY"].split(",")),
     )
 
 
-def _wrong(field: str, reason: str) -> InvalidValue:
-    return InvalidValue(field=field, reason=reason)
+def _not_a_rule(reason: str) -> InvalidValue:
+    return InvalidValue(field="rrule", reason=reason)
 
 
-def _number(text: str, name: str, field: str) -> int:
+def _number(text: str, name: str) -> int:
     number = int(text) if _NUMBER.match(text) else 0
     if not 1 <= number <= _NUMBER_MAX:
-        raise _wrong(field, f"{name} must be a whole number of 1 to {_NUMBER_MAX}")
+        raise _not_a_rule(f"{name} must be a whole number of 1 to {_NUMBER_MAX}")
     return number
 
 
-def _until(text: str, field: str) -> date | datetime:
+def _until(text: str) -> date | datetime:
     match = _UNTIL.match(text)
     try:
         if match is None:
@@ -94,16 +94,16 @@ def _until(text: str, field: str) -> date | datetime:
         at = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second))  # noqa: DTZ001 (local)
         return at.replace(tzinfo=UTC) if zulu else at
     except ValueError:
-        raise _wrong(field, "UNTIL must be a day (20271231) or a time (20271231T120000Z)") from None
+        raise _not_a_rule("UNTIL must be a day (20271231) or a time (20271231T120000Z)") from None
 
 
-def _day(text: str, frequency: str, field: str) -> tuple[int | None, int]:
+def _day(text: str, frequency: str) -> tuple[int | None, int]:
     match = _DAY.match(text)
     if match is None:
-        raise _wrong(field, f"BYDAY must list days of {', '.join(DAYS)}")
+        raise _not_a_rule(f"BYDAY must list days of {', '.join(DAYS)}")
     ordinal = None if match[1] is None else int(match[1])
     if ordinal is not None and not 1 <= abs(ordinal) <= _ORDINALS.get(frequency, 0):
-        raise _wrong(field, "BYDAY takes numbers such as 2TU or -1FR only with FREQ=MONTHLY (to 5) or YEARLY (to 53)")
+        raise _not_a_rule("BYDAY takes numbers such as 2TU or -1FR only with FREQ=MONTHLY (to 5) or YEARLY (to 53)")
     return ordinal, DAYS.index(match[2])
 
 
@@ -124,10 +124,12 @@ class Repetition:
             self._is_beyond, local = True, self._start
         self._local = local.replace(tzinfo=None, fold=0)
 
-    def check_start(self, field: str = "starts_at") -> None:
+    def check_start(self) -> None:
         """Raise InvalidValue unless the rule takes place at its start: other programs would read it otherwise."""
         if self._is_beyond:
-            raise InvalidValue(field=field, reason="lies outside of the years 1 to 9999 on the clocks of time_zone")
+            raise InvalidValue(
+                field="starts_at", reason="lies outside of the years 1 to 9999 on the clocks of time_zone"
+            )
         rule = self._rule
         if rule is None:
             return
@@ -135,9 +137,9 @@ class Repetition:
         on_a_day = not rule.days or any(day == self._local.weekday() for _, day in rule.days)
         first = next(self._steps(0), None) if on_a_day else None
         if first != self._local:
-            raise InvalidValue(field=field, reason="is no occurrence of rrule; start at the first one")
+            raise InvalidValue(field="starts_at", reason="is no occurrence of rrule; start at the first one")
         if self._ended(self._local, self._start):
-            raise InvalidValue(field="rrule", reason="UNTIL lies before starts_at")
+            raise _not_a_rule("UNTIL lies before starts_at")
 
     def between(self, since: datetime, until: datetime) -> Iterator[datetime]:
         """Yield the instants from ``since`` on, before ``until``, in UTC and in order."""
@@ -259,7 +261,7 @@ def _shifted(instant: datetime, by: timedelta) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-def zone_named(name: str, field: str = "time_zone") -> tzinfo:
+def zone_named(name: str) -> tzinfo:
     """Return the time zone of an IANA name. Raises: InvalidValue for one that this machine does not know."""
     if name == "UTC":
         return UTC
@@ -268,4 +270,4 @@ def zone_named(name: str, field: str = "time_zone") -> tzinfo:
     except (KeyError, ValueError, OSError) as error:
         let_through(error)
         reason = "must be a time zone this machine knows, such as UTC or Europe/Berlin (pip install tzdata for more)"
-        raise InvalidValue(field=field, reason=reason) from None
+        raise InvalidValue(field="time_zone", reason=reason) from None

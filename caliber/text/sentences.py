@@ -59,9 +59,9 @@ _BEFORE_NUMBER = frozenset(_COUNTED.split())
 _SELDOM_END = frozenset(_SOFT.split())
 
 
-def lines(text: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+def lines(text: str) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of each line without its line break; only ``\\n`` and ``\\r\\n`` break lines."""
-    stop = len(text) if end is None else end
+    start, stop = 0, len(text)
     while start < stop:
         found = text.find("\n", start, stop)
         line_end = stop if found < 0 else found

@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from caliber.access.owners import require_own_trust
 from caliber.engine.engine import Engine
@@ -67,6 +67,9 @@ class NewArtifact:
     occurred_at: datetime | None
     idempotency_key: str | None
     trust: TrustLabel | None
+
+
+_STATED: Final = tuple(each.name for each in dataclasses.fields(NewArtifact) if each.name != "trust")
 
 
 class ArtifactLint(Protocol):
@@ -202,23 +205,13 @@ def create_artifact(
         artifact_id=ArtifactId(uuid7()),
         trajectory_id=scope.trajectory_id,
         scope_id=scope.scope_id,
-        artifact_type=new.artifact_type,
-        schema_version=new.schema_version,
-        content=new.content,
-        content_hash=new.content_hash,
-        extraction_method=new.extraction_method,
-        ttl=new.ttl,
-        token_count=new.token_count,
         created_at=now,
         updated_at=now,
-        confidence=new.confidence,
-        source_turn=new.source_turn,
         session_id=trajectory.session_id,
         expires_at=expiry(new.ttl, now),
-        occurred_at=new.occurred_at,
-        idempotency_key=new.idempotency_key,
         trust=trust,
         author_id=author_id,
+        **{name: getattr(new, name) for name in _STATED},
     )
     uow.insert(ARTIFACT, artifact)
     return artifact, True

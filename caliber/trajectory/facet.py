@@ -56,7 +56,7 @@ class TaskMethods:
 
     _searching: Searching
 
-    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks) -> None:
         self._engine = engine
         self._principal = principal
         self._tasks = tasks

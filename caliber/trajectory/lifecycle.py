@@ -9,10 +9,12 @@ import dataclasses
 import uuid
 from collections.abc import Sequence
 
+from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import states
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
+from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us, to_us
@@ -32,6 +34,8 @@ from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory import trigger_jobs
+from caliber.trajectory.triggers import Retention
 
 _STATUS_OF_OUTCOME = {
     OutcomeStatus.SUCCESS: TrajectoryStatus.COMPLETED,
@@ -289,13 +293,71 @@ def close_scope(
     return closed
 
 
-def close_left(uow: UnitOfWork, scope: Scope, estimator: Estimator) -> Scope:
-    """Write the close of a scope that its task leaves open: without a summary. Raises: as ``close_scope``."""
-    return close_scope(
+# --- ended by the program -------------------------------------------------------------------------
+
+
+def end_without_policies(
+    engine: Engine,
+    retention: Retention,
+    uow: UnitOfWork,
+    task: uuid.UUID,
+    status: OutcomeStatus,
+    summary: str,
+    by: str,
+    *,
+    cancelled: str,
+    **payload: object,
+) -> int:
+    """End a task for which no policy runs, and close its open scopes; return how many these were.
+
+    ``cancelled`` is the reason for which its triggers are cancelled, ``payload`` more fields of the events.
+    """
+    scopes: list[Scope] = uow.select_path(SCOPE, "list_open", task.bytes)
+    for scope in scopes:
+        close_left(engine, retention, uow, scope, by, **payload)
+    trigger_jobs.cancel(engine, uow, "list_by_trajectory", task.bytes, cancelled)
+    _, session = finish_trajectory(uow, task, status=status, summary=summary, notes=())
+    if session is not None:
+        retention.session_ended(uow, session)
+    emit(engine, uow, by, EventType.TRAJECTORY_COMPLETE, task, None, **payload, status=status.value)
+    return len(scopes)
+
+
+def close_left(engine: Engine, retention: Retention, uow: UnitOfWork, scope: Scope, by: str, **payload: object) -> None:
+    """Close a scope that its task leaves open, without a summary: windows and searches would show a reason as one.
+
+    Raises: as ``close_scope``.
+    """
+    closed = close_scope(
         uow,
         scope.scope_id,
         summary=None,
-        estimator=estimator,
+        estimator=engine.estimator,
         artifact_ids=scope.artifact_ids,
         checkpoint_id=scope.checkpoint_id,
     )
+    retention.scope_closed(uow, closed)
+    emit(engine, uow, by, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, **payload)
+
+
+def emit(
+    engine: Engine,
+    uow: UnitOfWork,
+    by: str,
+    kind: EventType,
+    task: uuid.UUID,
+    scope: Scope | None = None,
+    **payload: object,
+) -> None:
+    """Emit the event of a step of a task, or of one of its scopes."""
+    about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)
+    event = engine.event(
+        kind,
+        principal=by,
+        trajectory_id=task,
+        scope_id=None if scope is None else scope.scope_id,
+        subject=about,
+        payload={"id": str(about[1]), **payload},
+        at_us=uow.now_us,
+    )
+    uow.emit(event)

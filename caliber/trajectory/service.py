@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from caliber.access.identities import keeping
 from caliber.access.owners import TaskOwners
@@ -36,14 +36,14 @@ from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.knowledge import Note
 from caliber.model.pcp import RecoveryFrequency
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryOutcome, TrajectoryStatus, Turn
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle
-from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, P, Policies, Retention, Subject
+from caliber.trajectory import lifecycle, trigger_jobs
+from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, Policies, Retention, Subject
 
 T = TypeVar("T")
 
@@ -51,10 +51,10 @@ CHECKPOINT_JOB: Final = "checkpoint"
 """The kind of the jobs that checkpoint a task after a turn."""
 
 
-class Tasks(Generic[P]):
+class Tasks:
     """The lifecycle of trajectories and scopes for one principal."""
 
-    def __init__(self, engine: Engine, principal: Principal, policies: Policies[P], retention: Retention) -> None:
+    def __init__(self, engine: Engine, principal: Principal, policies: Policies, retention: Retention) -> None:
         self._engine = engine
         self._principal = principal
         self._search = engine.part(SearchEngine)
@@ -179,16 +179,7 @@ class Tasks(Generic[P]):
     def _emit(
         self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object
     ) -> None:
-        about = (EntityType.TRAJECTORY, trajectory_id) if scope is None else (EntityType.SCOPE, scope.scope_id)
-        event = self._engine.event(
-            kind,
-            principal=self._principal.label,
-            trajectory_id=trajectory_id,
-            scope_id=None if scope is None else scope.scope_id,
-            subject=about,
-            payload={"id": str(about[1]), **payload},
-        )
-        uow.emit(event)
+        lifecycle.emit(self._engine, uow, self._principal.label, kind, trajectory_id, scope, **payload)
 
     def _enqueue(
         self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None = None
@@ -196,14 +187,14 @@ class Tasks(Generic[P]):
         """Add the job of a trigger's policies to this transaction; nothing is written where there are none."""
         if not self.policies.actions(trigger):
             return None
-        return self.policies.enqueue(uow, trigger, trajectory_id, scope_id)
+        return trigger_jobs.enqueue(self._engine, uow, trigger, trajectory_id, scope_id, self._principal)
 
     def after_commit(self, claim: Claim) -> None:
         """Run a trigger's policies right after the commit that caused it.
 
         When the store stops them for longer, the job is left to the process that finds it when its lease is over.
         """
-        self._work(f"policies on {self.policies.trigger_of(claim.job).value}", claim, self.run_trigger)
+        self._work(f"policies on {trigger_jobs.trigger_of(claim.job).value}", claim, self.run_trigger)
 
     def _work(self, what: str, claim: Claim, run: Callable[[Claim], object]) -> None:
         with claim.working(), contextlib.suppress(Superseded):
@@ -221,7 +212,7 @@ class Tasks(Generic[P]):
 
         There may be no open scope any more; then derived records go to the last one, as when the task ends.
         """
-        trigger, trajectory_id = self.policies.trigger_of(claim.job), claim.job.trajectory_id
+        trigger, trajectory_id = trigger_jobs.trigger_of(claim.job), claim.job.trajectory_id
         assert trajectory_id is not None  # a trigger is of a task
         erased, snapshot = self._erased(trigger), self._snapshot()
         scopes = self.scopes_of(snapshot, trajectory_id)
@@ -323,7 +314,7 @@ class Tasks(Generic[P]):
 
         return self.retry(attempt)
 
-    def _close(self, uow: UnitOfWork, subject: Subject, prepared: P, guard: LockToken | None) -> Scope:
+    def _close(self, uow: UnitOfWork, subject: Subject, prepared: Any, guard: LockToken | None) -> Scope:
         uow.guard(guard, self._principal)
         assert subject.scope is not None
         current: Scope = uow.get(SCOPE, subject.scope.scope_id.bytes)
@@ -348,7 +339,7 @@ class Tasks(Generic[P]):
         except InvalidStateTransition as error:  # since the check above; nothing of this stays
             raise StaleInputs(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
         if self.policies.actions(Trigger.TURN):
-            self.policies.cancel(uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
+            trigger_jobs.cancel(self._engine, uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
         _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None:
@@ -373,7 +364,7 @@ class Tasks(Generic[P]):
 
         If interrupted half way it stays active; completing it again continues there. ``along`` writes with the change.
         """
-        cancel = self.policies.cancel if self._engine.config.trajectory.children_on_complete == "cascade_fail" else None
+        cascade = self._engine.config.trajectory.children_on_complete == "cascade_fail"
 
         def attempt() -> TrajectoryOutcome:
             snapshot = self._snapshot()
@@ -411,14 +402,14 @@ class Tasks(Generic[P]):
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
                 if any(self.policies.actions(trigger) for trigger in WAITING):
-                    self.policies.cancel(uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
+                    trigger_jobs.cancel(self._engine, uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
                 notes = self.policies.apply(uow, subject, prepared).notes
                 done, session = lifecycle.finish_trajectory(
                     uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]
                 )
                 if session is not None:
                     self.retention.session_ended(uow, session)
-                self.retention.task_ended(uow, trajectory_id, self._principal.label, cancel)
+                self.retention.task_ended(uow, trajectory_id, self._principal.label, cascade=cascade)
                 self._emit(uow, EventType.TRAJECTORY_COMPLETE, trajectory_id, None, status=status.value)
                 assert done.outcome is not None
                 return done.outcome

@@ -321,8 +321,7 @@ class TurnSummarizer:
         self._refused.setdefault(task.trajectory, set()).add((task.scope, task.block))
 
     def _rows(self, task: _Task) -> list[Row]:
-        with self._store.read() as session:
-            return session.run(self._store.statements["turn.block"], (task.trajectory, task.scope, *task.block))
+        return self._engine.read(lambda uow: uow.select("turn.block", task.trajectory, task.scope, *task.block))
 
     def _store_summary(
         self, task: _Task, rows: Sequence[Row], turns: Sequence[Turn], content: str, claim: Claim | None
@@ -395,9 +394,8 @@ class TurnSummarizer:
 
     def _waiting_jobs(self) -> list[Job]:
         self._enqueued = False
-        statement, decode = self._store.statements["job.list_open"], self._store.plans[JOB.name].codec.decode
-        with self._store.read() as session:
-            return [decode(row) for row in session.run(statement, (KIND, JobState.WAITING.value, _JOBS_PAGE))]
+        asked = "job.list_open", KIND, JobState.WAITING.value, _JOBS_PAGE
+        return self._engine.read(lambda uow: uow.select_entities(JOB, *asked))
 
     def _end(self, uow: UnitOfWork, jobs: Sequence[Job]) -> None:
         """End jobs that had been added before all blocks were looked through, unless they are being done."""

@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, Final, Protocol, TypeVar
 
-from caliber.embedding.embedding_target import Vectors
 from caliber.jobs.claims import Claim
 from caliber.model.declared import Trigger
-from caliber.model.ids import ScopeId, TrajectoryId
-from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
@@ -56,53 +53,22 @@ class Applied:
     versions: dict[uuid.UUID, int] = field(default_factory=dict)
 
 
-class Summarized(Protocol):
-    """A summary of the closing scope."""
-
-    summary: str | None
-    summary_vector: Vectors | None
-
-
-class Prepared(Protocol):
-    """The prepared actions of one trigger; ``checkpoint`` is a checkpoint that no policy requested."""
-
-    checkpoint: tuple[str, bytes] | None
-
-    @property
-    def steps(self) -> Sequence[Any]:
-        """The actions, in order; ``error`` is None for a completed one."""
-        ...
-
-    @property
-    def summarized(self) -> Summarized | None:
-        """The summary of the closing scope, if one was made."""
-        ...
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """True when a checkpoint is made."""
-        ...
-
-
-P = TypeVar("P", bound=Prepared)
-
-
-class Policies(Protocol[P]):
-    """The policies of the configuration, for one principal."""
+class Policies(Protocol):
+    """The policies of the configuration, for one principal; what they prepare is ``policies.steps.Prepared``."""
 
     def actions(self, trigger: Trigger) -> Sequence[object]:
         """Return the actions of a trigger in the order they were declared."""
         ...
 
-    def prepare(self, trigger: Trigger, subject: Subject, claim: Claim | None = None) -> P:
+    def prepare(self, trigger: Trigger, subject: Subject, claim: Claim | None = None) -> Any:
         """Do all that needs a provider, outside any transaction."""
         ...
 
-    def write(self, prepared: P, subject: Subject, work: Callable[[UnitOfWork], T]) -> T:
+    def write(self, prepared: Any, subject: Subject, work: Callable[[UnitOfWork], T]) -> T:
         """Run work that applies the prepared actions."""
         ...
 
-    def apply(self, uow: UnitOfWork, subject: Subject, prepared: P) -> Applied:
+    def apply(self, uow: UnitOfWork, subject: Subject, prepared: Any) -> Applied:
         """Write the prepared actions. Raises: StaleInputs, Superseded."""
         ...
 
@@ -126,24 +92,6 @@ class Policies(Protocol[P]):
         """Write prepared notes. Raises: StaleInputs."""
         ...
 
-    def trigger_of(self, job: Job) -> Trigger:
-        """Return the trigger that a job is about."""
-        ...
-
-    def enqueue(
-        self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None
-    ) -> Claim:
-        """Add the job of a trigger in the transaction that causes it; the caller does it after the commit."""
-        ...
-
-    def cancel(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
-        """Cancel the triggers of a subject that ends in this transaction; ``path`` lists their jobs by ``key``."""
-        ...
-
-
-Cancel = Callable[[UnitOfWork, str, bytes, str], None]
-"""Cancels the jobs of a subject that ends in a transaction; a path lists them by a key."""
-
 
 class Retention(Protocol):
     """Records that stay, or stay open, as long as a scope, a session or a task."""
@@ -160,9 +108,9 @@ class Retention(Protocol):
         """End the delegation that a task is of, before the transaction that ends the task locks its row."""
         ...
 
-    def task_ended(self, uow: UnitOfWork, task: uuid.UUID, by: str, cancel: Cancel | None) -> None:
+    def task_ended(self, uow: UnitOfWork, task: uuid.UUID, by: str, *, cascade: bool) -> None:
         """End the delegations and handoffs of a task, in the transaction that has ended it.
 
-        With ``cancel`` the tasks of these delegations end too; without it they go on alone.
+        With ``cascade`` the tasks of these delegations end too; without it they go on alone.
         """
         ...

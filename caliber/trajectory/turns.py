@@ -157,20 +157,7 @@ def check_turns(estimator: Estimator, label_of: LabelOf, items: Any) -> list[New
     return out
 
 
-_KEYWORDS = {
-    "role",
-    "content",
-    "name",
-    "tool_calls",
-    "tool_call_id",
-    "thinking",
-    "is_error",
-    "occurred_at",
-    "idempotency_key",
-    "model_id",
-    "token_count",
-    "trust",
-}
+_KEYWORDS = {"role", "content", *(check_turn.__kwdefaults__ or ())}
 
 
 def labelled_by_user(turn: NewTurn, user: str, trust: TrustConfig) -> NewTurn:

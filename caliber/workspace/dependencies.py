@@ -10,8 +10,6 @@ from caliber.model.errors import CircularReference, ConstraintViolation
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.workspace import Todo, TodoStatus
 from caliber.schema.relations import TODO, TODO_DEPENDENCY
-from caliber.storage.compile.session import StatementSession
-from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.records import not_readable_by, readable_by
 
@@ -44,22 +42,14 @@ def check_acyclic(
 
 def check_ready(uow: UnitOfWork, todo: Todo) -> None:
     """Raise ConstraintViolation while a to-do that this one waits for is not completed."""
-    waits = 0
-    for key in awaited_by(uow, todo.todo_id):
-        other: Todo | None = uow.find(TODO, key.bytes)
-        waits += other is not None and other.status is not TodoStatus.COMPLETED
-    if waits:
+    if waits := waits_for(uow, todo):
         raise ConstraintViolation(constraint="todo_ready", reason=f"it waits for {waits} to-dos that are not completed")
 
 
-def waits(store: Store, session: StatementSession, key: uuid.UUID) -> bool:
-    """Return whether a to-do waits for one that is not completed, as committed."""
-    links, todos = (store.plans[each.name] for each in (TODO_DEPENDENCY, TODO))
-    for row in session.run(links.lists["list_by_todo"], (key.bytes,)):
-        other = session.run(todos.get, (links.codec.decode(row).depends_on.bytes,))
-        if other and todos.codec.decode(other[0]).status is not TodoStatus.COMPLETED:
-            return True
-    return False
+def waits_for(uow: UnitOfWork, todo: Todo) -> int:
+    """Return how many to-dos that are not completed a to-do waits for."""
+    awaited = (uow.find(TODO, key.bytes) for key in awaited_by(uow, todo.todo_id))
+    return sum(other is not None and other.status is not TodoStatus.COMPLETED for other in awaited)
 
 
 def given(todo: Todo, agent: EntityRef) -> Todo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from caliber.engine.engine import Engine
@@ -10,7 +9,6 @@ from caliber.model.access import Principal
 from caliber.search.service import Searching
 
 if TYPE_CHECKING:
-    from caliber.workspace.agents import AgentDirectory
     from caliber.workspace.calendar import Calendar
     from caliber.workspace.todos import Todos
     from caliber.workspace.values import Values
@@ -19,13 +17,10 @@ if TYPE_CHECKING:
 class Workspace:
     """The workspace, as one principal uses it."""
 
-    def __init__(
-        self, engine: Engine, principal: Principal, searching: Searching, agents: Callable[[], AgentDirectory]
-    ) -> None:
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
         self._engine = engine
         self._principal = principal
         self._searching = searching
-        self._agents = agents
 
     @property
     def values(self) -> Values:
@@ -39,7 +34,7 @@ class Workspace:
         """Work to do: of a user, or shared out among agents."""
         from caliber.workspace.todos import Todos  # most processes use no workspace
 
-        return Todos(self._engine, self._principal, self._searching, self._agents())
+        return Todos(self._engine, self._principal, self._searching)
 
     @property
     def calendar(self) -> Calendar:

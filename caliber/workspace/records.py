@@ -84,10 +84,8 @@ class SharedRecords:
 
     def find(self, key: uuid.UUID, readers: Readers) -> Any | None:
         """Return a record, or None where it does not exist or is hidden."""
-        plans = self.engine.store.plans[self.relation.name]
-        with self.engine.store.read() as session:
-            rows = session.run(plans.get, (key.bytes,))
-        return plans.codec.decode(rows[0]) if rows and readers.allows_row(self.relation, rows[0]) else None
+        record = self.engine.read(lambda uow: uow.find(self.relation, key.bytes))
+        return record if record is not None and readers.allows_entity(self.relation, record) else None
 
     def visible(self, path: str, values: Sequence[Any], readers: Readers) -> list[Any]:
         """Return the records of an access path that may be seen, in its order."""

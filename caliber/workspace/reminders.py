@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.model.time import from_us, to_us
@@ -70,14 +69,13 @@ def remind(engine: Engine, claim: Claim) -> int:
         changed = dataclasses.replace(event, next_reminder_at=None if following is None else following - ahead)
         stored = uow.update(CALENDAR_EVENT, changed)
         enqueue_reminder(engine.part(JobQueue), uow, stored)
-        told = engine.event(
+        engine.trace(
+            uow,
             "reminder",
             principal=_PRINCIPAL,
             subject=(CALENDAR_EVENT.name, key),
             payload={"id": str(key), "starts_at": latest.astimezone(UTC).isoformat()},
-            at_us=uow.now_us,
         )
-        event_log.log(uow, told, engine.bus.publish)
         return 1
 
     return engine.write(work)

@@ -14,6 +14,7 @@ from datetime import datetime
 from types import EllipsisType
 from typing import Any, Final
 
+from caliber.access.acting import acting_agent, agent_named, registered, require_assignable
 from caliber.access.owners import author_of
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -25,11 +26,19 @@ from caliber.model.ids import Id, TodoId
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.model.workspace import Todo, TodoDependency, TodoKind, TodoPriority, TodoStatus
-from caliber.schema.relations import TODO, TODO_DEPENDENCY
+from caliber.schema.relations import AGENT, TODO, TODO_DEPENDENCY
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.workspace.agents import AgentDirectory
-from caliber.workspace.dependencies import awaited_by, begun, check_acyclic, check_ready, given, parent_of, taken, waits
+from caliber.workspace.dependencies import (
+    awaited_by,
+    begun,
+    check_acyclic,
+    check_ready,
+    given,
+    parent_of,
+    taken,
+    waits_for,
+)
 from caliber.workspace.giving_back import emit_todo
 from caliber.workspace.records import SharedRecords
 
@@ -43,10 +52,9 @@ Change = Callable[[UnitOfWork, Todo], Todo]
 class Todos:
     """The to-dos that one principal sees, adds and works on. An agent's own run is a trajectory, not a to-do."""
 
-    def __init__(self, engine: Engine, principal: Principal, searching: Searching, agents: AgentDirectory) -> None:
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
         self._engine = engine
         self._principal = principal
-        self._agents = agents
         self._records = SharedRecords(engine, principal, searching, TODO)
 
     # --- adding and changing ---------------------------------------------------------------------
@@ -178,7 +186,7 @@ class Todos:
             ConstraintViolation for one that is not ready; InvalidStateTransition for one that has ended;
             NotRegistered.
         """
-        acting = self._agents.acting(agent)
+        acting = acting_agent(self._engine, self._principal, agent)
         readers = self._records.readers_for(user)
         wanted = None if id is None else arguments.as_uuid(id, "id")
 
@@ -188,7 +196,8 @@ class Todos:
                 raise Conflict(entity_type=TODO.name, id=key, reason="an agent has it already", retryable=False)
             states.TODO.check(todo.status, TodoStatus.IN_PROGRESS)
             check_ready(uow, todo)
-            self._agents.require(uow, acting)
+            uow.lock(AGENT, acting.ref.id.bytes)  # archiving it waits, and gives back what it takes here
+            registered(uow, self._engine.config, acting)
             return self._stored(uow, begun(given(todo, acting.ref)), "claim")
 
         if wanted is not None:
@@ -215,7 +224,7 @@ class Todos:
         Raises: InputError kinds; NotFound; NotRegistered; PermissionDenied unless the to-do is the principal's own, or
             one that it is assigned to; InvalidStateTransition for a to-do that has ended; Conflict.
         """
-        named = None if agent is None else self._agents.named(agent)
+        named = None if agent is None else agent_named(self._engine, agent)
 
         def change(uow: UnitOfWork, todo: Todo) -> Todo:
             if not todo.is_open:
@@ -224,7 +233,11 @@ class Todos:
                 return dataclasses.replace(taken(todo), status=TodoStatus.PENDING)
             if todo.assigned_to == named.ref.id:
                 return todo
-            self._agents.require_assignable(uow, named)
+            uow.lock(AGENT, named.ref.id.bytes)
+            if uow.find(AGENT, named.ref.id.bytes) is None:
+                registered(uow, self._engine.config, named)
+            else:
+                require_assignable(uow, named.ref)
             return dataclasses.replace(given(todo, named.ref), status=TodoStatus.PENDING)
 
         return self._change(id, user, version, "assign", change)
@@ -362,11 +375,8 @@ class Todos:
         key = arguments.as_uuid(id, "id")
         readers = self._records.readers_for(user)
         self._records.read(key, readers)
-        plans = self._engine.store.plans[TODO_DEPENDENCY.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.lists["list_by_todo"], (key.bytes,))
-        found = [plans.codec.decode(row).depends_on for row in rows]
-        return [todo for todo in (self._records.find(other, readers) for other in found) if todo is not None]
+        found = self._engine.read(lambda uow: [uow.find(TODO, other.bytes) for other in awaited_by(uow, key)])
+        return [todo for todo in found if todo is not None and readers.allows_entity(TODO, todo)]
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -400,7 +410,7 @@ class Todos:
         """
         wanted = None if status is None else arguments.as_enum(status, TodoStatus, "status")
         above = None if parent is None else arguments.as_uuid(parent, "parent")
-        assigned = None if agent is None else self._agents.named(agent).ref.id
+        assigned = None if agent is None else agent_named(self._engine, agent).ref.id
         only_ready, most = arguments.as_flag(ready, "ready"), arguments.as_whole(limit, "limit", 1)
         states = (TodoStatus.PENDING, TodoStatus.IN_PROGRESS) if wanted is None else (wanted,)
         readers = self._records.readers_for(user)
@@ -437,7 +447,8 @@ class Todos:
         key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
         readers, embeddings = self._records.readers_for(user), self._engine.part(Embeddings)
         # Before the transaction: it may read, and in memory a reader waits for the writer.
-        me = self._agents.acting(None).ref.id if self._principal.kind is PrincipalKind.AGENT else None
+        is_agent = self._principal.kind is PrincipalKind.AGENT
+        me = acting_agent(self._engine, self._principal).ref.id if is_agent else None
 
         def work(uow: UnitOfWork) -> Todo:
             if links:
@@ -467,5 +478,4 @@ class Todos:
     def _is_ready(self, todo: Todo) -> bool:
         if todo.status is not TodoStatus.PENDING or todo.assigned_to is not None or not self._is_due(todo):
             return False
-        with self._engine.store.read() as session:
-            return not waits(self._engine.store, session, todo.todo_id)
+        return not self._engine.read(lambda uow: waits_for(uow, todo))

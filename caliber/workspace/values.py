@@ -49,10 +49,7 @@ class Values:
         """
         self._require_agent("read")
         wanted = _as_key(key, "key")
-        plans, engine = self._engine.store.plans[_KIND], self._engine
-        with engine.store.read() as session:
-            rows = session.run(plans.unique["key",], (wanted,))
-        found: WorkspaceValue | None = plans.codec.decode(rows[0]) if rows else None
+        found: WorkspaceValue | None = self._engine.read(lambda uow: uow.find_by(WORKSPACE_VALUE, ("key",), wanted))
         return None if found is None or found.deleted_at is not None else found
 
     def set(
@@ -159,12 +156,9 @@ class Values:
         require_registered(self._engine, self._principal)
 
     def _with_prefix(self, prefix: str) -> Iterable[WorkspaceValue]:
-        engine = self._engine
-        engine.check_open()
-        decode = engine.store.plans[_KIND].codec.decode
-        with engine.store.read() as session:
-            rows = session.run(engine.store.statements["workspace_value.by_prefix"], (prefix,))
-        return map(decode, rows)
+        self._engine.check_open()
+        statement = "workspace_value.by_prefix"
+        return self._engine.read(lambda uow: uow.select_entities(WORKSPACE_VALUE, statement, prefix))
 
     @staticmethod
     def _current(uow: UnitOfWork, key: str) -> WorkspaceValue | None:

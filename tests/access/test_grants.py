@@ -15,7 +15,7 @@ from support.inspection import inspect
 from support.weeks import SetClock
 
 import caliber
-from caliber.erasure import service
+from caliber.events import event_log
 from caliber.model import EntityRef, Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.schema.relations import EVENT
@@ -195,7 +195,7 @@ def test_purging_a_task_removes_the_grants_on_it_and_below(backend: Backend, mon
         raise RuntimeError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(service.event_log, "audit", fails)
+        patch.setattr(event_log, "audit", fails)
         with pytest.raises(RuntimeError):
             shared.admin.admin.purge_trajectory(shared.task)
     assert len(shared.admin.access.grants(ended=True)) == 4, "a purge that failed left all of it"

@@ -5,7 +5,6 @@ Source: C-374, C-382, C-400, C-413, C-426 to C-429, C-439, C-445, C-446, K-046.
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 
 import pytest
@@ -106,25 +105,7 @@ def test_an_agent_shares_only_what_it_may_read(team: Team) -> None:
 def test_of_racing_agents_one_accepts(team: Team) -> None:
     given = team.delegate(to_type="coder")
     assert [each.delegation_id for each in team.bob.agents.delegations.pending()] == [given.delegation_id]
-    barrier, won, lost = threading.Barrier(4), list[str](), list[str]()
-
-    def accept(name: str, handle: caliber.Caliber) -> None:
-        barrier.wait()
-        try:
-            handle.agents.delegations.accept(given.delegation_id)
-        except DelegationFailed:
-            lost.append(name)
-        else:
-            won.append(name)
-
-    pairs = [("ada", team.ada), ("bob", team.bob)] * 2
-    threads = [threading.Thread(target=accept, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(won)) == 1
-    assert sorted(won + lost) == ["ada", "ada", "bob", "bob"]
+    team.race(lambda handle: handle.agents.delegations.accept(given.delegation_id), DelegationFailed)
     below = [each for each in team.memory.storage.trajectories.all() if each.parent_trajectory_id == team.task]
     assert len(below) == 1
 

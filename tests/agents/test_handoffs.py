@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -131,26 +130,7 @@ def test_a_task_that_ends_ends_its_handoffs(team: Team) -> None:
 
 def test_of_racing_agents_one_takes_the_task(team: Team) -> None:
     offered = offer(team, to_type="coder")
-    barrier, won, lost = threading.Barrier(4), list[str](), list[str]()
-
-    def accept(name: str, handle: caliber.Caliber) -> None:
-        barrier.wait()
-        try:
-            handle.agents.handoffs.accept(offered.handoff_id)
-        except HandoffFailed:
-            lost.append(name)
-        else:
-            won.append(name)
-
-    pairs = [("ada", team.ada), ("bob", team.bob)] * 2
-    threads = [threading.Thread(target=accept, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(won)) == 1
-    assert sorted(won + lost) == ["ada", "ada", "bob", "bob"]
-    (winner,) = set(won)
+    winner = team.race(lambda handle: handle.agents.handoffs.accept(offered.handoff_id), HandoffFailed)
     task = team.memory.get(team.task, user="ana")
     assert task.agent_id == team.memory.agents.get(winner).agent_id
     assert task.turn_count == 1

@@ -15,7 +15,7 @@ from support.inspection import inspect
 from support.waits import until
 
 import caliber
-from caliber.agents.acting import acting_agent, registered
+from caliber.access.acting import acting_agent, registered
 from caliber.kernels import uuid7
 from caliber.model import AgentLifecycle, AgentRole, AgentStatus, EntityRef, FixedClock, LockMode, LockToken, Principal
 from caliber.model.agents import LockWaiter

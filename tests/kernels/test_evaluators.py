@@ -515,7 +515,7 @@ def test_searches_of_one_store_find_the_same(
             kinds=[relation.name for relation in relations if not conditions or relation.name in predicates],
             limit=limit,
             where=where,
-            readers=Readers(TaskOwners(memory, lambda: 0), principal),
+            readers=Readers(TaskOwners(memory, lambda: 0, world.config.access, world.store.catalog), principal),
             as_of_us=now + days * 86_400_000_000,
             now_us=now,
         )

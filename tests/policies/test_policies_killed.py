@@ -23,7 +23,7 @@ from support.evidence import record, scale, seed
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock, kept_of
 
-CHILD = Path(__file__).parent / "policy_process.py"
+CHILD = Path(__file__).parent / "trigger_process.py"
 LATER = datetime(2024, 1, 2, 12, tzinfo=UTC)
 AFTER = datetime(2024, 1, 2, 13, tzinfo=UTC)
 TEXT = [{"name": "content", "type": "text"}]
@@ -82,9 +82,8 @@ class Told:
     def kill(self, where: str, at: int) -> int:
         """Let a process be killed on the way; return how it ended."""
         now_us = int(LATER.timestamp()) * 1_000_000
-        order = json.dumps([
-            self._backend.path, {**self._backend.knobs, **KNOBS}, str(self._scope), now_us, where, at,
-        ])  # fmt: skip
+        knobs = {**self._backend.knobs, **KNOBS}
+        order = json.dumps([self._backend.path, knobs, now_us, "close", str(self._scope), where, at])
         return subprocess.run([sys.executable, str(CHILD), order], check=False, timeout=120).returncode
 
     def finish(self) -> tuple[Counter[str], dict[str, list[str]], dict[str, int]]:

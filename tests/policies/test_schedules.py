@@ -18,6 +18,7 @@ from support.weeks import MONDAY, SetClock
 import caliber
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Conflict, InvalidValue
+from caliber.policies import schedules
 from caliber.policies.schedules import Schedules
 
 CHILD = Path(__file__).parent / "scheduled_process.py"
@@ -252,7 +253,7 @@ def test_an_action_that_fails_is_recorded_and_what_follows_is_as_configured(
     def refuse(*_: Any) -> int:
         raise InvalidValue(field="planted", reason="no")
 
-    monkeypatch.setattr(Schedules, "prune", refuse)
+    monkeypatch.setattr(schedules, "prune_everywhere", refuse)
     at(clock, memory, MONDAY + 4 * HOUR)
     assert memory.jobs.run_due() == 0
     runs = log(memory)
@@ -272,13 +273,13 @@ def test_what_may_pass_is_tried_again_at_the_next_look_and_leaves_nothing_behind
     memory = backend.open(clock=clock, policies=[rule], jobs__attempts_max=3, **QUIET)
     note = start(memory).note("doubtful", confidence=0.1)
     memory.jobs.run_due()
-    prune = Schedules.prune
+    prune = schedules.prune_everywhere
 
-    def half(self: Any, uow: Any, action: Any) -> int:
-        prune(self, uow, action)
+    def half(*asked: Any) -> int:
+        prune(*asked)
         raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
 
-    monkeypatch.setattr(Schedules, "prune", half)
+    monkeypatch.setattr(schedules, "prune_everywhere", half)
     assert at(clock, memory, MONDAY + 4 * HOUR) == 1
     assert memory.jobs.schedules()[0].running_since == MONDAY + 3 * HOUR
     assert memory.jobs.run_due() == 0, "it waits before it is tried again"
@@ -290,7 +291,7 @@ def test_what_may_pass_is_tried_again_at_the_next_look_and_leaves_nothing_behind
     assert [(run["outcome"], run.get("attempt")) for run in log(memory)] == [
         ("done", None), ("to_retry", 1), ("to_retry", 2), ("done", None),
     ]  # fmt: skip
-    monkeypatch.setattr(Schedules, "prune", half)
+    monkeypatch.setattr(schedules, "prune_everywhere", half)
     at(clock, memory, MONDAY + DAY + 4 * HOUR)
     for _ in range(4):
         at(clock, memory, clock.at + timedelta(minutes=1))

@@ -1,6 +1,6 @@
-"""A process that says something, starts a task or does what another left, and is killed on the way.
+"""A process that says something, starts a task, closes a scope or does what another left, and is killed on the way.
 
-Told in JSON: the store, its knobs, the time, what it does (``turn``, ``task_start`` or ``due``), the scope to speak in,
+Told in JSON: the store, its knobs, the time, what it does (``turn``, ``task_start``, ``close`` or ``due``), its scope,
 and where it is to be killed: while it stores what sets a trigger off, or takes it up (``storing``), as soon as that is
 committed (``before``), while it writes an action's event (``in`` and which), or as soon as that is told (``after``).
 """
@@ -41,6 +41,7 @@ def main() -> None:
 
     import caliber
     from caliber.model.time import FixedClock
+    from caliber.retention import retaining
     from caliber.schema.relations import JOB
     from caliber.storage.write.unit_of_work import UnitOfWork
     from caliber.trajectory.service import Tasks
@@ -68,6 +69,9 @@ def main() -> None:
     elif does == "task_start":
         memory.start_trajectory("is killed", initiator=USER)
     else:
+        if does == "close":
+            retaining.SWEEP_ROWS = 1  # type: ignore[misc]
+            memory.close_scope(scope)
         memory.jobs.run_due()
     memory.close()
 

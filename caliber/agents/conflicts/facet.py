@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
+import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+from caliber.access.acting import agent_named
 from caliber.access.identities import not_registered, require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
-from caliber.agents.acting import agent_named
 from caliber.agents.conflicts import recording
 from caliber.agents.conflicts.recording import Side
 from caliber.engine.engine import Engine
@@ -32,29 +33,8 @@ from caliber.pcp.conflict_sides import close, strategy_of
 from caliber.pcp.conflicts import Keep, StatementConflicts
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, CONFLICT, TRAJECTORY
-from caliber.storage.compile.session import StatementSession
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-
-class _Reading:
-    """The rows of a session, as a unit of work gives them."""
-
-    def __init__(self, engine: Engine, session: StatementSession) -> None:
-        self.catalog = engine.store.catalog
-        self._plans = engine.store.plans
-        self._session = session
-
-    def find(self, relation: Relation, *key: Any) -> Any | None:
-        plans = self._plans[relation.name]
-        rows = self._session.run(plans.get, key)
-        return plans.codec.decode(rows[0]) if rows else None
-
-    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]:
-        plans = self._plans[relation.name]
-        return [plans.codec.decode(row) for row in self._session.run(plans.lists[path], key)]
-
-
-Rows = UnitOfWork | _Reading
 Allows = Callable[[Relation, Any], bool]
 
 
@@ -150,8 +130,7 @@ class Conflicts:
         key = arguments.as_uuid(conflict, "conflict")
         self._check_open()
         allows = self._readers(user).allows_entity
-        with self._engine.store.read() as session:
-            return self._found(_Reading(self._engine, session), key, allows)
+        return self._engine.read(lambda uow: self._found(uow, key, allows))
 
     def list(
         self,
@@ -195,16 +174,15 @@ class Conflicts:
             and kind in (None, each.conflict_type)
             and parties <= {each.agent_a_id, each.agent_b_id, each.escalated_to}
         ]
-        out: builtins.list[Disagreement] = []
-        with self._engine.store.read() as session:
-            reading, allows = _Reading(self._engine, session), readers.allows_entity
-            start = None if last is None else _age(self._found(reading, last, allows))
-            for each in sorted(found, key=_age):
-                if len(out) == most:
-                    break
-                if (start is None or _age(each) > start) and self._shows(reading, each, allows, of_task):
-                    out.append(each)
-        return out
+        allows = readers.allows_entity
+
+        def page(uow: UnitOfWork) -> builtins.list[Disagreement]:
+            start = None if last is None else _age(self._found(uow, last, allows))
+            behind = (each for each in sorted(found, key=_age) if start is None or _age(each) > start)
+            shown = (each for each in behind if self._shows(uow, each, allows, of_task))
+            return builtins.list(itertools.islice(shown, most))
+
+        return self._engine.read(page)
 
     def history(self, conflict: Id, *, user: str | EntityRef | None = None) -> builtins.list[Disagreement]:
         """Return the conflicts that a pair has had, the oldest first, with the ``resolution`` of each.
@@ -214,19 +192,21 @@ class Conflicts:
         key = arguments.as_uuid(conflict, "conflict")
         self._check_open()
         allows = self._readers(user).allows_entity
-        with self._engine.store.read() as session:
-            rows = _Reading(self._engine, session)
-            now = self._found(rows, key, allows)
-            found = rows.select_path(CONFLICT, "list_by_item_a", now.item_a.id.bytes)
-            return [each for each in found if each.item_b == now.item_b and self._shows(rows, each, allows)]
 
-    def _found(self, uow: Rows, key: uuid.UUID, allows: Allows) -> Disagreement:
+        def read(uow: UnitOfWork) -> builtins.list[Disagreement]:
+            now = self._found(uow, key, allows)
+            found = uow.select_path(CONFLICT, "list_by_item_a", now.item_a.id.bytes)
+            return [each for each in found if each.item_b == now.item_b and self._shows(uow, each, allows)]
+
+        return self._engine.read(read)
+
+    def _found(self, uow: UnitOfWork, key: uuid.UUID, allows: Allows) -> Disagreement:
         conflict: Disagreement | None = uow.find(CONFLICT, key.bytes)
         if conflict is None or not self._shows(uow, conflict, allows):
             raise NotFound(entity_type=CONFLICT.name, id=key)
         return conflict
 
-    def _shows(self, uow: Rows, conflict: Disagreement, allows: Allows, task: uuid.UUID | None = None) -> bool:
+    def _shows(self, uow: UnitOfWork, conflict: Disagreement, allows: Allows, task: uuid.UUID | None = None) -> bool:
         """Return whether the principal may know of a conflict, and it is of a task: of a hidden record is no trace."""
         both, of_task = 0, task in (None, conflict.trajectory_id)
         for ref in (conflict.item_a, conflict.item_b):

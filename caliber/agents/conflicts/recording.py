@@ -10,8 +10,8 @@ import dataclasses
 import uuid
 from typing import Final
 
+from caliber.access.acting import is_live
 from caliber.access.identities import named_in
-from caliber.agents.acting import is_live
 from caliber.agents.mail import delivery
 from caliber.agents.mail.wakeups import wakeups_of
 from caliber.engine.engine import Engine
@@ -165,19 +165,10 @@ def _tell(engine: Engine, uow: UnitOfWork, conflict: Disagreement, judge: Agent)
         return
     out = delivery.Outgoing(
         to=EntityRef(EntityType.AGENT, judge.agent_id),
-        to_type=None,
-        everyone=False,
         message_type=MessageType.QUESTION,
-        topic=None,
         priority=MessagePriority.HIGH,
         payload={"conflict": str(conflict.conflict_id), "conflict_type": conflict.conflict_type.value},
-        expires_in_ms=None,
-        delay_ms=0,
         trajectory_id=conflict.trajectory_id,
-        scope_id=None,
-        artifact_ids=(),
-        reply_to=None,
-        awaits_reply=False,
         idempotency_key=f"conflict {conflict.conflict_id} to {judge.agent_id}",
     )
     messages, new = delivery.send(uow, engine.config, sender, out)

@@ -12,12 +12,11 @@ import dataclasses
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import ClassVar
 
-from caliber.access.visibility import Readers
-from caliber.agents.acting import registered, require_assignable
+from caliber.access.acting import registered, require_assignable
 from caliber.agents.handing.ending import DONE, Endings, due_us, watch
-from caliber.agents.handing.parties import Parties, RecordParties
+from caliber.agents.handing.parties import Parties
 from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
@@ -40,10 +39,22 @@ from caliber.trajectory.service import Tasks
 class Delegations(Parties):
     """Tasks that agents give to each other, as one principal gives, does and sees them."""
 
-    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
-        super().__init__(engine, principal, DELEGATION)
+    _relation = DELEGATION
+    _agents = ("delegator_agent_id", "delegatee_agent_id")
+    _addressed = "delegatee_agent_type"
+    _waits = DelegationStatus.PENDING
+    _paths: ClassVar = {
+        "task": ("list_by_parent",),
+        "agent": ("list_by_delegator", "list_by_delegatee"),
+        "taker": ("list_by_delegatee",),
+        "status": ("list_by_status",),
+        "type": ("list_pending_of_type",),
+    }
+
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks) -> None:
+        super().__init__(engine, principal)
         self._tasks = tasks
-        self._endings = Endings(engine, tasks.retention, tasks.policies.cancel)
+        self._endings = Endings(engine, tasks.retention, cascade=True)
 
     # --- giving ----------------------------------------------------------------------------------
 
@@ -324,12 +335,8 @@ class Delegations(Parties):
             raise DelegationFailed(reason="its task was deleted; call fail")
         if below.status is TrajectoryStatus.FAILED:
             raise DelegationFailed(reason="its task ended as failed; call fail")
-        records = readable(uow, self._readers_of(below), *produced)
+        records = readable(uow, self._readers.acting_for(below.trajectory_id), *produced)
         return task, below, to_grant(self._engine, self._principal, self._readers, task, records)
-
-    def _readers_of(self, task: Trajectory) -> Readers:
-        """Return the readers of a window of a task, which may be hidden by now."""
-        return self._readers.acting_for(task.trajectory_id)
 
     def reject(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Decline a pending delegation that names the agent, for a ``reason``.
@@ -381,12 +388,7 @@ class Delegations(Parties):
 
         Raises: InputError kinds; PermissionDenied for another agent than the principal.
         """
-        most = arguments.as_whole(limit, "limit", 1)
-        acting = self._acting_on(agent, "list as")
-        found = [each for each in self._read("list_by_delegatee", acting.bytes) if each.accepted_at is None]
-        found += [] if (own := self._type_of(acting)) is None else self._read("list_pending_of_type", own)
-        waiting = [each for each in found if each.status is DelegationStatus.PENDING]
-        return sorted(waiting, key=_key)[:most]
+        return self._pending(agent, limit)
 
     def list(
         self,
@@ -406,36 +408,9 @@ class Delegations(Parties):
 
         Raises: InputError kinds; PermissionDenied for another user.
         """
-        wanted = None if status is None else arguments.as_enum(status, DelegationStatus, "status")
-        parent = None if task is None else arguments.as_uuid(task, "task")
-        most = arguments.as_whole(limit, "limit", 1)
-        last = None if after is None else arguments.as_uuid(after, "after")
-        self._check_open()
-        party = None if agent is None else self._party(agent)
-        if parent is not None:
-            found = self._read("list_by_parent", parent.bytes)
-        elif party is not None:
-            found = self._read("list_by_delegator", party.bytes) + self._read("list_by_delegatee", party.bytes)
-        else:
-            found = [
-                each
-                for one in ([wanted] if wanted is not None else DelegationStatus)
-                for each in self._read("list_by_status", one.value)
-            ]
-        fitting = (
-            each
-            for each in found
-            if wanted in (None, each.status)
-            and (party is None or party in (each.delegator_agent_id, each.delegatee_agent_id))
-        )
-        return self._page(fitting, last, most, _key, self._shown(user))
+        return self._selected(status, task, agent, user, limit, after)
 
     # --- checks ----------------------------------------------------------------------------------
-
-    def _between(self, record: Delegation) -> RecordParties:
-        parties = (record.delegator_agent_id, record.delegatee_agent_id)
-        waits = record.status is DelegationStatus.PENDING
-        return RecordParties(record.parent_trajectory_id, parties, record.delegatee_agent_type, waits)
 
     def _worked_on(self, uow: UnitOfWork, key: uuid.UUID, acting: uuid.UUID, action: str) -> Delegation:
         """Return a delegation, locked with its task, that names an agent. Raises: NotFound, PermissionDenied."""
@@ -461,7 +436,3 @@ class Delegations(Parties):
             delegatee=None if worker is None else str(worker),
             child=None if task.child_trajectory_id is None else str(task.child_trajectory_id),
         )
-
-
-def _key(task: Delegation) -> bytes:
-    return task.delegation_id.bytes

@@ -21,13 +21,12 @@ from caliber.jobs.queue import JobQueue
 from caliber.model import states
 from caliber.model.agents.delegation import TIMEOUT, Delegation, DelegationResult, DelegationStatus, HandoffStatus
 from caliber.model.events import EventType
-from caliber.model.references import EntityType
 from caliber.model.time import MS_US, from_us, to_us
-from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory
-from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY
+from caliber.model.trajectory import OutcomeStatus, Trajectory
+from caliber.schema.relations import DELEGATION, HANDOFF, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
-from caliber.trajectory.triggers import Cancel, Retention
+from caliber.trajectory.triggers import Retention
 
 WATCH: Final = "agents.delegation"
 """The kind of the jobs that end a delegation whose time is over."""
@@ -66,12 +65,12 @@ _OF_TASK: Final = "see the summary of its task"
 
 
 class Endings:
-    """Ends delegations and tasks of one tenant; without ``cancel`` the tasks of delegations go on alone."""
+    """Ends delegations and tasks of one tenant; without ``cascade`` the tasks of delegations go on alone."""
 
-    def __init__(self, engine: Engine, retention: Retention, cancel: Cancel | None) -> None:
+    def __init__(self, engine: Engine, retention: Retention, *, cascade: bool) -> None:
         self._engine = engine
         self._retention = retention
-        self._cancel = cancel
+        self._cascade = cascade
 
     def run(self, claim: Claim) -> int:
         """End the delegation of a job if its time is over; return how many ended. Raises: Superseded."""
@@ -107,7 +106,7 @@ class Endings:
         target = DelegationStatus.REJECTED if pending else DelegationStatus.FAILED
         kind = EventType.DELEGATION_REJECT if pending else EventType.DELEGATION_FAIL
         ended = self._step(uow, task, target, kind, by, DelegationResult(outcome, error=reason))
-        if ended.child_trajectory_id is not None and self._cancel is not None:
+        if ended.child_trajectory_id is not None and self._cascade:
             self.end_task(uow, ended.child_trajectory_id, reason, by)
         return ended
 
@@ -189,32 +188,5 @@ class Endings:
         for child in uow.select_path(TRAJECTORY, "list_children", task_id.bytes):
             if user_of(child) in (None, user_of(task)):
                 self.end_task(uow, child.trajectory_id, reason, by)
-        for scope in uow.select_path(SCOPE, "list_open", task_id.bytes):
-            self._close(uow, scope, by)
-        if self._cancel is not None:
-            self._cancel(uow, "list_by_trajectory", task_id.bytes, "the task was ended")
-        status = OutcomeStatus.FAILURE
-        _, session = lifecycle.finish_trajectory(uow, task_id, status=status, summary=reason, notes=())
-        if session is not None:
-            self._retention.session_ended(uow, session)
-        self._emit(uow, by, EventType.TRAJECTORY_COMPLETE, task_id, None, status=status.value)
-
-    def _close(self, uow: UnitOfWork, scope: Scope, by: str) -> None:
-        closed = lifecycle.close_left(uow, scope, self._engine.estimator)
-        self._retention.scope_closed(uow, closed)
-        self._emit(uow, by, EventType.SCOPE_CLOSE, closed.trajectory_id, closed)
-
-    def _emit(
-        self, uow: UnitOfWork, by: str, kind: EventType, task: uuid.UUID, scope: Scope | None, **payload: object
-    ) -> None:
-        about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)
-        event = self._engine.event(
-            kind,
-            principal=by,
-            trajectory_id=task,
-            scope_id=None if scope is None else scope.scope_id,
-            subject=about,
-            payload={"id": str(about[1]), **payload},
-            at_us=uow.now_us,
-        )
-        uow.emit(event)
+        of_task, outcome = (self._engine, self._retention, uow, task_id), OutcomeStatus.FAILURE
+        lifecycle.end_without_policies(*of_task, outcome, reason, by, cancelled="the task was ended")

@@ -12,13 +12,13 @@ import builtins
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from caliber.access.acting import registered, require_assignable
 from caliber.access.visibility import Readers
-from caliber.agents.acting import registered, require_assignable
 from caliber.agents.handing.ending import Endings
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
-from caliber.agents.handing.parties import Parties, RecordParties
+from caliber.agents.handing.parties import Parties
 from caliber.agents.handing.sharing import share, show_task, unshare
 from caliber.context.service import ContextService
 from caliber.embedding.embedding_target import attach, embedded_text
@@ -54,10 +54,22 @@ _LISTS: Final = (("next_steps", "Next steps"), ("blockers", "Blockers"), ("open_
 class Handoffs(Parties):
     """Tasks that agents pass on, as one principal gives, takes and sees them."""
 
-    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
-        super().__init__(engine, principal, HANDOFF)
+    _relation = HANDOFF
+    _agents = ("from_agent_id", "to_agent_id")
+    _addressed = "to_agent_type"
+    _waits = HandoffStatus.INITIATED
+    _paths: ClassVar = {
+        "task": ("by_trajectory",),
+        "agent": ("by_agent",),
+        "taker": ("by_agent",),
+        "status": ("by_status",),
+        "type": ("pending_of_type",),
+    }
+
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks) -> None:
+        super().__init__(engine, principal)
         self._tasks = tasks
-        self._endings = Endings(engine, tasks.retention, None)
+        self._endings = Endings(engine, tasks.retention, cascade=False)
 
     # --- giving ----------------------------------------------------------------------------------
 
@@ -364,12 +376,7 @@ class Handoffs(Parties):
 
         Raises: InputError kinds; PermissionDenied for another agent than the principal.
         """
-        most = arguments.as_whole(limit, "limit", 1)
-        acting = self._acting_on(agent, "list as")
-        found = [each for each in self._brief("by_agent", acting.bytes) if each.to_agent_id == acting]
-        found += [] if (own := self._type_of(acting)) is None else self._brief("pending_of_type", own)
-        waiting = [each for each in found if each.status is HandoffStatus.INITIATED]
-        return sorted(waiting, key=_key)[:most]
+        return self._pending(agent, limit)
 
     def list(
         self,
@@ -389,40 +396,13 @@ class Handoffs(Parties):
 
         Raises: InputError kinds; PermissionDenied for another user.
         """
-        wanted = None if status is None else arguments.as_enum(status, HandoffStatus, "status")
-        of = None if task is None else arguments.as_uuid(task, "task")
-        most = arguments.as_whole(limit, "limit", 1)
-        last = None if after is None else arguments.as_uuid(after, "after")
-        self._check_open()
-        party = None if agent is None else self._party(agent)
-        if of is not None:
-            found = self._brief("by_trajectory", of.bytes)
-        elif party is not None:
-            found = self._brief("by_agent", party.bytes)
-        else:
-            found = [
-                each
-                for one in ([wanted] if wanted is not None else HandoffStatus)
-                for each in self._brief("by_status", one.value)
-            ]
-        fitting = (
-            each
-            for each in found
-            if wanted in (None, each.status) and (party is None or party in (each.from_agent_id, each.to_agent_id))
-        )
-        return self._page(fitting, last, most, _key, self._shown(user))
+        return self._selected(status, task, agent, user, limit, after)
 
-    def _brief(self, statement: str, key: Any) -> builtins.list[Handoff]:
+    def _read(self, path: str, *key: Any) -> builtins.list[Any]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""
-        return self._rows(self._engine.store.statements[f"handoff.brief_{statement}"], key)
+        return self._engine.read(lambda uow: uow.select_entities(HANDOFF, f"handoff.brief_{path}", *key))
 
     # --- checks ----------------------------------------------------------------------------------
-
-    def _between(self, record: Handoff) -> RecordParties:
-        waits = record.status is HandoffStatus.INITIATED
-        return RecordParties(
-            record.trajectory_id, (record.from_agent_id, record.to_agent_id), record.to_agent_type, waits
-        )
 
     def _logged(self, uow: UnitOfWork, kind: EventType, handoff: Handoff) -> None:
         receiver = handoff.to_agent_id
@@ -434,10 +414,6 @@ class Handoffs(Parties):
             giver=str(handoff.from_agent_id),
             receiver=None if receiver is None else str(receiver),
         )
-
-
-def _key(handoff: Handoff) -> bytes:
-    return handoff.handoff_id.bytes
 
 
 def briefing(handoff: Handoff) -> str:

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
+from caliber.access.acting import ActingAgent, acting_agent, agent_named, find_agent
+from caliber.access.corrections import key_of
 from caliber.access.identities import require_registered
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, require
-from caliber.agents.acting import ActingAgent, acting_agent, agent_named, find_agent
 from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
-from caliber.events import event_log
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents.delegation import DelegationStatus, HandoffStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
-from caliber.model.events import EventFamily, EventType
+from caliber.model.events import EventType
+from caliber.model.ids import Id
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, TRAJECTORY
-from caliber.storage.compile.plan import Plan
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
@@ -43,22 +44,22 @@ class Addressee(NamedTuple):
     type: str | None
 
 
-class RecordParties(NamedTuple):
-    """The task of a record, its agents, the type of agents that it is addressed to, and whether it waits for one."""
-
-    task: uuid.UUID
-    agents: tuple[uuid.UUID | None, ...]
-    type: str | None
-    waits: bool
-
-
 class Parties:
     """The two sides of the records of one relation, as one principal acts among them."""
 
-    def __init__(self, engine: Engine, principal: Principal, relation: Relation) -> None:
+    _relation: ClassVar[Relation]
+    _agents: ClassVar[tuple[str, str]]
+    """The columns of the agent that gives a record, and of the one that takes it."""
+    _addressed: ClassVar[str]
+    """The column of the type of agents that a record is for."""
+    _waits: ClassVar[DelegationStatus | HandoffStatus]
+    """The status of a record that waits for an agent."""
+    _paths: ClassVar[Mapping[str, tuple[str, ...]]]
+    """The access paths to the records of a task, an agent, the agent that takes them, a status, and a type."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
         self._principal = principal
-        self._relation = relation
         self._owners = engine.part(TaskOwners)
         self._readers = Readers(self._owners, principal)
 
@@ -118,10 +119,6 @@ class Parties:
         self._check_open()
         return self._acting(agent, action).ref.id
 
-    def _party(self, agent: str | EntityRef) -> uuid.UUID:
-        """Return the id of an agent by which records are listed."""
-        return agent_named(self._engine, agent).ref.id
-
     def _type_of(self, agent_id: uuid.UUID) -> str | None:
         """Return the type of an agent; None for one that is not registered."""
         known = find_agent(self._engine, EntityRef(EntityType.AGENT, agent_id))
@@ -138,9 +135,13 @@ class Parties:
 
     # --- visibility ------------------------------------------------------------------------------
 
-    def _between(self, record: Any) -> RecordParties:
-        """Return the task and the agents of a record."""
-        raise NotImplementedError
+    def _task_of(self, record: Any) -> uuid.UUID:
+        task: uuid.UUID = getattr(record, self._relation.rights.task or "")
+        return task
+
+    def _parties(self, record: Any) -> list[uuid.UUID | None]:
+        """Return the agents of a record."""
+        return [getattr(record, name) for name in self._agents]
 
     def _may_name(self, record: Any, uow: UnitOfWork | None = None, *, once: bool = False) -> bool:
         """Return whether a call may name a record to change it: the principal sees it, or acts for users.
@@ -166,14 +167,15 @@ class Parties:
         """Return whether ``readers`` may know of a record; ``named``: for a user that the call names."""
         if readers.everything:
             return True
-        principal, between = self._principal, self._between(record)
+        principal, wanted = self._principal, getattr(record, self._addressed)
         if principal.kind is PrincipalKind.AGENT:
             own = self._readers.visibility().ids
-            if any(each is not None and each.bytes in own for each in between.agents):
+            if any(each is not None and each.bytes in own for each in self._parties(record)):
                 return True
-            if between.type is not None and (between.waits or once) and between.type in self._own_types(own, uow):
+            waits = once or record.status is self._waits
+            if wanted is not None and waits and wanted in self._own_types(own, uow):
                 return True
-        task = between.task
+        task = self._task_of(record)
         if principal.is_application and not named:
             return readers.sees_task(task.bytes)
         # A task without a user is seen by every user, none of whom is a party to what its agents agree on.
@@ -193,13 +195,11 @@ class Parties:
 
     def _own_types(self, ids: Iterable[bytes], uow: UnitOfWork | None) -> set[str]:
         """Return the types that the principal is registered under, as the database has them."""
-        plans = self._engine.store.plans[AGENT.name]
-        if uow is not None:
-            known = [uow.find(AGENT, key) for key in ids]
-        else:
-            with self._engine.store.read() as session:
-                known = [plans.codec.decode(row) for key in ids for row in session.run(plans.get, (key,))]
-        return {each.agent_type for each in known if each is not None}
+
+        def types(uow: UnitOfWork) -> set[str]:
+            return {each.agent_type for each in (uow.find(AGENT, key) for key in ids) if each is not None}
+
+        return self._engine.read(types) if uow is None else types(uow)
 
     def _not_found(self, key: uuid.UUID) -> NotFound:
         return NotFound(entity_type=self._relation.name, id=key)
@@ -217,35 +217,58 @@ class Parties:
 
     def _read(self, path: str, *key: Any) -> list[Any]:
         """Return the records of an access path, as the database has them. Raises: Unavailable."""
-        return self._rows(self._engine.store.plans[self._relation.name].lists[path], *key)
+        return self._engine.read(lambda uow: uow.select_path(self._relation, path, *key))
 
-    def _rows(self, plan: Plan, *values: Any) -> list[Any]:
-        """Return the records of a statement. Raises: Unavailable."""
-        decode = self._engine.store.plans[self._relation.name].codec.decode
-        with self._engine.store.read() as session:
-            return [decode(row) for row in session.run(plan, values)]
+    def _listed(self, of: str, key: Any) -> list[Any]:
+        return [each for path in self._paths[of] for each in self._read(path, key)]
 
-    def _page(
+    def _key(self, record: Any) -> bytes:
+        return key_of(self._relation, record).bytes
+
+    def _pending(self, agent: str | EntityRef | None, limit: int) -> list[Any]:
+        """Return the records that wait for an agent, by its name or its type, the oldest first."""
+        most = arguments.as_whole(limit, "limit", 1)
+        acting = self._acting_on(agent, "list as")
+        found = [each for each in self._listed("taker", acting.bytes) if self._parties(each)[1] == acting]
+        found += [] if (own := self._type_of(acting)) is None else self._listed("type", own)
+        return sorted((each for each in found if each.status is self._waits), key=self._key)[:most]
+
+    def _selected(
         self,
-        found: Iterable[R],
-        after: uuid.UUID | None,
-        most: int,
-        key: Callable[[R], bytes],
-        shows: Callable[[R], bool],
-    ) -> list[R]:
-        """Return the records to show, the oldest first, at most ``most``: those behind the record ``after``.
+        status: Any,
+        task: Id | None,
+        agent: str | EntityRef | None,
+        user: str | EntityRef | None,
+        limit: int,
+        after: Id | None,
+    ) -> list[Any]:
+        """Return the records to show, the oldest first, at most ``limit``: those behind the record ``after``.
 
         Ids rise with time, so the page goes on behind a record that is hidden or gone by now.
         """
-        once = {key(each): each for each in found}
-        behind = (once[each] for each in sorted(once) if after is None or each > after.bytes)
-        return list(itertools.islice(filter(shows, behind), most))
+        states = type(self._waits)
+        wanted = None if status is None else arguments.as_enum(status, states, "status")
+        of = None if task is None else arguments.as_uuid(task, "task")
+        most = arguments.as_whole(limit, "limit", 1)
+        last = None if after is None else arguments.as_uuid(after, "after")
+        self._check_open()
+        party = None if agent is None else agent_named(self._engine, agent).ref.id
+        if of is not None:
+            found = self._listed("task", of.bytes)
+        elif party is not None:
+            found = self._listed("agent", party.bytes)
+        else:
+            found = [each for one in states if wanted in (None, one) for each in self._listed("status", one.value)]
+        fitting = {
+            self._key(each): each
+            for each in found
+            if wanted in (None, each.status) and (party is None or party in self._parties(each))
+        }
+        behind = (fitting[key] for key in sorted(fitting) if last is None or key > last.bytes)
+        return list(itertools.islice(filter(self._shown(user), behind), most))
 
     def _found(self, key: uuid.UUID) -> Any | None:
-        plans = self._engine.store.plans[self._relation.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.get, (key.bytes,))
-        return plans.codec.decode(rows[0]) if rows else None
+        return self._engine.read(lambda uow: uow.find(self._relation, key.bytes))
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -259,7 +282,7 @@ class Parties:
         record = uow.find(self._relation, key.bytes)
         if record is None or not sees(record, uow):
             raise self._not_found(key)
-        task_id: uuid.UUID = getattr(record, self._relation.rights.task or "")
+        task_id = self._task_of(record)
         uow.lock(TRAJECTORY, task_id.bytes)
         uow.lock(self._relation, key.bytes)
         task, record = uow.find(TRAJECTORY, task_id.bytes), uow.find(self._relation, key.bytes)
@@ -283,26 +306,13 @@ def log_step(
     payload: dict[str, Any],
 ) -> None:
     """Write the audit event of a step in its transaction, and a trace event for each task that it concerns."""
+    about, fields = (relation, key), {"id": str(key), **payload}
     for task in tasks:
         if task is not None:
-            event = engine.event(
-                kind,
-                principal=by,
-                trajectory_id=task,
-                subject=(relation, key),
-                payload={"id": str(key), **payload},
-                at_us=uow.now_us,
+            uow.emit(
+                engine.event(kind, principal=by, trajectory_id=task, subject=about, payload=fields, at_us=uow.now_us)
             )
-            uow.emit(event)
-    event = engine.event(
-        kind,
-        principal=by,
-        subject=(relation, key),
-        payload={"id": str(key), **payload},
-        family=EventFamily.AUDIT,
-        at_us=uow.now_us,
-    )
-    event_log.audit(uow, event)
+    engine.audit(uow, kind, principal=by, subject=about, payload=fields)
 
 
 def _limited(values: tuple[R, ...], field: str) -> tuple[R, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from caliber.agents.acting import agent_named
+from caliber.access.acting import agent_named
 from caliber.agents.mail.delivery import Outgoing
 from caliber.engine.engine import Engine
 from caliber.model import arguments

@@ -71,20 +71,20 @@ class Outgoing:
     """A message as its sender wrote it, checked. Exactly one of ``to``, ``to_type`` and ``everyone`` is set."""
 
     to: EntityRef | None
-    to_type: str | None
-    everyone: bool
     message_type: MessageType | str
-    topic: str | None
     priority: MessagePriority
     payload: Any
-    expires_in_ms: int | None
-    delay_ms: int
-    trajectory_id: TrajectoryId | None
-    scope_id: ScopeId | None
-    artifact_ids: tuple[ArtifactId, ...]
-    reply_to: MessageId | None
-    awaits_reply: bool
-    idempotency_key: str | None
+    to_type: str | None = None
+    everyone: bool = False
+    topic: str | None = None
+    expires_in_ms: int | None = None
+    delay_ms: int = 0
+    trajectory_id: TrajectoryId | None = None
+    scope_id: ScopeId | None = None
+    artifact_ids: tuple[ArtifactId, ...] = ()
+    reply_to: MessageId | None = None
+    awaits_reply: bool = False
+    idempotency_key: str | None = None
 
 
 def send(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -> tuple[list[AgentMessage], bool]:
@@ -144,24 +144,16 @@ def _check_received(uow: UnitOfWork, agent: Agent, message_id: MessageId) -> Non
 
 def _receivers(uow: UnitOfWork, config: CaliberConfig, sender: Agent, out: Outgoing) -> list[uuid.UUID | None]:
     if out.everyone:
-        rows = [codec_of(AGENT).decode(row) for row in _all_agents(uow)]
+        rows = [codec_of(AGENT).decode(row) for page in uow.pages(AGENT) for row in page]
         active = [each.agent_id for each in rows if each.lifecycle is AgentLifecycle.ACTIVE]
         return [each for each in active if each != sender.agent_id and _has_room(uow, config, each, 0)]
     if out.to is None:
         return [None]
     receiver: Agent | None = uow.find(AGENT, out.to.id.bytes)
-    if receiver is None or not _reads(receiver):
+    if receiver is None or receiver.lifecycle is AgentLifecycle.ARCHIVED:
         state = "is not registered" if receiver is None else "is archived"
         raise MessageDeliveryFailed(message_id=None, reason=f"agent {out.to.id} {state}, and nothing was sent")
     return [out.to.id]
-
-
-def _all_agents(uow: UnitOfWork) -> Iterable[Any]:
-    return (row for page in uow.pages(AGENT) for row in page)
-
-
-def _reads(agent: Agent) -> bool:
-    return agent.lifecycle is not AgentLifecycle.ARCHIVED
 
 
 def _message(uow: UnitOfWork, sender: Agent, out: Outgoing, to_type: str | None, to: uuid.UUID | None) -> AgentMessage:

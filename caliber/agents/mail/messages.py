@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from caliber.agents.acting import ActingAgent, find_agent, registered
+from caliber.access.acting import ActingAgent, find_agent, registered
 from caliber.agents.mail import delivery
 from caliber.agents.mail.checked_messages import as_message, checked, checked_payload, message_type_of
 from caliber.agents.mail.receiving import Receiving
@@ -244,11 +244,9 @@ class Messages(Receiving):
         return MessageDeliveryFailed(message_id=request.message_id, reason=reason, retryable=True)
 
     def _take_reply(self, request: AgentMessage) -> AgentMessage | None:
-        plans = self._engine.store.plans[AGENT_MESSAGE.name]
         self._engine.check_open()
-        with self._engine.store.read() as session:
-            rows = session.run(plans.lists["list_replies"], (request.message_id.bytes,))
-        if not any(delivery.is_reply_to(request, plans.codec.decode(row)) for row in rows):
+        found = self._engine.read(lambda uow: uow.select_path(AGENT_MESSAGE, "list_replies", request.message_id.bytes))
+        if not any(delivery.is_reply_to(request, each) for each in found):
             return None
         return self._engine.write(lambda uow: delivery.take_reply(uow, request))
 
@@ -287,10 +285,7 @@ class Messages(Receiving):
         """Return a message that the agent sent or receives. Raises: InputError kinds; NotFound; PermissionDenied."""
         key = arguments.as_uuid(message_id, "message_id")
         boxes = self._seen(agent)
-        plans = self._engine.store.plans[AGENT_MESSAGE.name]
-        with self._engine.store.read() as session:
-            rows = session.run(plans.get, (key.bytes,))
-        found: AgentMessage | None = plans.codec.decode(rows[0]) if rows else None
+        found: AgentMessage | None = self._engine.read(lambda uow: uow.find(AGENT_MESSAGE, key.bytes))
         if found is None or not (boxes is None or _is_of(found, boxes)):
             raise NotFound(entity_type=AGENT_MESSAGE.name, id=key)
         return as_seen_by(found, None if boxes is None else boxes[0])
@@ -307,15 +302,11 @@ class Messages(Receiving):
         wanted = "" if state is None else arguments.as_enum(state, MessageState, "state").value
         most = arguments.as_whole(limit, "limit", 1)
         boxes = self._seen(agent)
-        statements, plans = self._engine.store.statements, self._engine.store.plans[AGENT_MESSAGE.name]
-        values = (wanted, self._engine.clock.now_us(), most)
-        with self._engine.store.read() as session:
-            if boxes is None:
-                rows = session.run(statements["message.list"], values)
-            else:
-                rows = session.run(statements["message.list_of"], (*values, *(each.bytes for each in boxes)))
+        statement = "message.list" if boxes is None else "message.list_of"
+        values = (wanted, self._engine.clock.now_us(), most, *(each.bytes for each in boxes or ()))
+        found = self._engine.read(lambda uow: uow.select_entities(AGENT_MESSAGE, statement, *values))
         reader = None if boxes is None else boxes[0]
-        return [as_seen_by(plans.codec.decode(row), reader) for row in rows]
+        return [as_seen_by(each, reader) for each in found]
 
     def redeliver(self, message_id: Id, *, agent: str | EntityRef | None = None) -> AgentMessage:
         """Let a dead letter, or a message whose receiver is lost, be delivered again at once; return it.

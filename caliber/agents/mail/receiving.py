@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from caliber.agents.acting import ActingAgent, acting_agent, admitted, registered
+from caliber.access.acting import ActingAgent, acting_agent, admitted, registered
 from caliber.agents.mail import delivery
 from caliber.agents.mail.checked_messages import as_message, delay_of
 from caliber.agents.mail.wakeups import Wakeups, wakeups_of
@@ -110,8 +110,7 @@ class Receiving:
         """Return the time until a lease or delay ends, or a look is due in any case."""
         own, of_type = self._boxes(self._receiver(self._acting(agent)))
         now, most = self._engine.clock.now_us(), self._knobs.lease_ms * MS_US
-        with self._engine.store.read() as session:
-            next_us = session.run(self._engine.store.statements["message.next"], (own.bytes, of_type.bytes, now))[0][0]
+        next_us = self._engine.read(lambda uow: uow.select("message.next", own.bytes, of_type.bytes, now))[0][0]
         return (most if next_us is None else min(next_us - now, most)) / 1_000_000
 
     def ack(self, messages: AgentMessage | Sequence[AgentMessage], *, agent: str | EntityRef | None = None) -> int:
@@ -194,10 +193,8 @@ class Receiving:
     def _ranks(self, agent: Agent) -> delivery.Ranks:
         """Return the ranks of the most urgent messages to an agent and to its type; None where none is due."""
         own, of_type = self._boxes(agent)
-        now = self._engine.clock.now_us()
-        with self._engine.store.read() as session:
-            values = (own.bytes, of_type.bytes, *delivery.ready_at(now))
-            ranks: delivery.Ranks = session.run(self._engine.store.statements["message.ready"], values)[0]
+        values = (own.bytes, of_type.bytes, *delivery.ready_at(self._engine.clock.now_us()))
+        ranks: delivery.Ranks = self._engine.read(lambda uow: uow.select("message.ready", *values))[0]
         return ranks
 
     def _lease_us(self, lease_ms: int | None) -> int:

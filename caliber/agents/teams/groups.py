@@ -1,4 +1,4 @@
-"""Service behind ``memory.agents.groups``: groups of agents, and the member that speaks next.
+"""Facet ``memory.agents.groups``: groups of agents, and the member that speaks next.
 
 The turn of a group is a row: it outlives the process, and two callers never get the same turn. Source: P-012 to P-015.
 """
@@ -10,8 +10,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
+from caliber.access.acting import agent_named
 from caliber.access.identities import not_registered, require_registered
-from caliber.agents.acting import agent_named
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
@@ -37,7 +37,7 @@ SUPERVISOR = "supervisor"
 """The role of the member of a group that leads it."""
 
 
-class GroupService:
+class Groups:
     """The groups of agents, as one principal uses them."""
 
     def __init__(self, engine: Engine, principal: Principal) -> None:
@@ -45,7 +45,13 @@ class GroupService:
         self._principal = principal
 
     def create(self, name: str, pattern: GroupPattern | str, *, description: str | None = None) -> AgentGroup:
-        """Create a group, or return the one of this name and pattern."""
+        """Create a group, or return the one of this name and pattern.
+
+        ``pattern`` is round_robin, dynamic, supervisor, pipeline or voting.
+
+        Raises: InputError kinds, also for a name that has another pattern; PermissionDenied unless the principal is the
+            application or an admin.
+        """
         self._engine.check_open()
         wanted = arguments.as_enum(pattern, GroupPattern, "pattern")
         plain, text = _plain(name), arguments.as_name(description, "description")
@@ -64,7 +70,10 @@ class GroupService:
         return self._engine.write(work)
 
     def add(self, name: str, agent: str | EntityRef, *, role: str | None = None) -> GroupMember:
-        """Let an agent join a group, behind the other members; a member again gets the ``role``."""
+        """Let an agent join a group, behind the other members; a member again gets the ``role``.
+
+        Raises: InputError kinds; NotFound for an unknown group; NotRegistered; PermissionDenied as ``create``.
+        """
         self._engine.check_open()
         plain, part = _plain(name), arguments.as_name(role, "role")
         joining = agent_named(self._engine, agent)
@@ -89,7 +98,10 @@ class GroupService:
         return self._engine.write(work)
 
     def remove(self, name: str, agent: str | EntityRef) -> bool:
-        """Let an agent leave a group; return whether it was a member."""
+        """Let an agent leave a group; return whether it was a member.
+
+        Raises: InputError kinds; NotFound for an unknown group; PermissionDenied as ``create``.
+        """
         self._engine.check_open()
         plain, leaving = _plain(name), agent_named(self._engine, agent)
         self._require_service("change", "a group of agents")
@@ -104,7 +116,10 @@ class GroupService:
         return self._engine.write(work)
 
     def members(self, name: str) -> builtins.list[GroupMember]:
-        """Return the members of a group, in the order in which they joined."""
+        """Return the members of a group, in the order in which they joined.
+
+        Raises: InputError kinds; NotFound for an unknown group; PermissionDenied for a user.
+        """
         self._engine.check_open()
         plain = _plain(name)
         self._require_no_user("read")
@@ -113,7 +128,17 @@ class GroupService:
     def next_speaker(
         self, name: str, *, choice: str | EntityRef | None = None, votes: Mapping[str, str] | None = None
     ) -> Agent | None:
-        """Return the agent whose turn comes next, and take the turn: the next call returns the one after it."""
+        """Return the agent whose turn comes next, and take the turn: the next call returns the one after it.
+
+        Members that are hibernated, archived or failed are passed over. By pattern: ``round_robin`` goes round in the
+        order of joining; ``pipeline`` goes through it once, then returns None until ``restart``; ``dynamic`` takes the
+        ``choice`` of the caller; ``supervisor`` gives every other turn to the member with the role ``supervisor``, and
+        after it takes the ``choice``, or the supervisor again without one; ``voting`` takes the member with most
+        ``votes`` (the name of a voter, and of the member it votes for), of equals the one that joined first.
+
+        Raises: InputError kinds, also for a choice or vote that is no member; NotFound for an unknown group;
+            PermissionDenied for a user.
+        """
         self._engine.check_open()
         plain = _plain(name)
         self._require_no_user("lead")
@@ -147,7 +172,10 @@ class GroupService:
         return self._engine.write(work)
 
     def restart(self, name: str) -> AgentGroup:
-        """Start the order of a group again: the next turn is that of its first member."""
+        """Start the order of a group again: the next turn is that of its first member.
+
+        Raises: InputError kinds; NotFound for an unknown group; PermissionDenied as ``create``.
+        """
         self._engine.check_open()
         plain = _plain(name)
         self._require_service("change", "a group of agents")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -29,7 +29,6 @@ from caliber.schema.relations import CONFLICT, SCOPE, TRAJECTORY, TURN
 from caliber.schema.traits import NEVER_US
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.session import StatementSession
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 ALL: Final = 2**31 - 1
@@ -40,12 +39,6 @@ _KEY_BYTES: Final = 16
 def reached(catalog: Catalog) -> Iterator[Relation]:
     """Yield the relations whose records follow a recovery of their task."""
     return (relation for relation in catalog.relations if relation.recovered is not None)
-
-
-def path_of(relation: Relation) -> tuple[str, tuple[int, ...]]:
-    """Return the access path to the records of a task, and its parameters besides the task."""
-    path = next(path for path in relation.paths if path.by == (relation.rights.task,))
-    return path.name, (ALL,) if path.limited else ()
 
 
 # --- as a checkpoint keeps them --------------------------------------------------------------------
@@ -92,8 +85,7 @@ def _own_state(
     if search.records is None:
         used = {each.name: _resident(snapshot[each.name], key.bytes) for each in relations}
     else:
-        with engine.store.read() as session:
-            used = {each.name: _stored(engine, session, each, key.bytes) for each in relations}
+        used = engine.read(lambda uow: {each.name: _stored(uow, each, key.bytes) for each in relations})
     return trajectory, CheckpointState(
         trajectory_status=trajectory.status,
         scope_count=1 + max((scope.sequence_number for scope in scopes), default=-1),
@@ -139,15 +131,8 @@ def _keys(owners: RelationSnapshot, numbers: NDArray[np.int64]) -> list[bytes]:
     return [pair.tobytes() for pair in owners.ties()[numbers].astype(">u8")]
 
 
-def _stored(engine: Engine, session: StatementSession, relation: Relation, task: bytes) -> RecordsInUse:
-    plans = engine.store.plans[relation.name]
-    if relation.rights.task is None:
-        assert plans.drawn_from is not None
-        rows = session.run(plans.drawn_from, (task,))
-    else:
-        name, more = path_of(relation)
-        rows = session.run(plans.lists[name], (task, *more))
-    found = list(entries(relation, rows))
+def _stored(uow: UnitOfWork, relation: Relation, task: bytes) -> RecordsInUse:
+    found = list(entries_of(uow, relation, task))
     unused = [each.key for each in found if not each.active and relation.rights.task is not None]
     return RecordsInUse.of(((each.key, each.version, each.until) for each in found if each.active), unused)
 
@@ -163,9 +148,15 @@ class Entry(NamedTuple):
     row: Row
 
 
-def entries(relation: Relation, rows: Sequence[Row]) -> Iterator[Entry]:
-    """Yield rows as the driver stores them, with what decides about them."""
+def entries_of(uow: UnitOfWork, relation: Relation, task: bytes) -> Iterator[Entry]:
+    """Yield the records of a task, or drawn from it, as a transaction has them."""
     assert relation.recovered is not None
+    if relation.rights.task is None:
+        codec, head = codec_of(relation), 0 if relation.ordinal else None
+        rows = [codec.encode(each, head) for each in uow.drawn_from(relation, task)]
+    else:
+        path = next(path for path in relation.paths if path.by == (relation.rights.task,))
+        rows = uow.path_rows(relation, path.name, task, *((ALL,) if path.limited else ()))
     index = codec_of(relation).index
     key, version, mark = index(relation.key[0]), index("version"), index(relation.recovered)
     active = [index(name) for name in relation.active]
@@ -174,17 +165,6 @@ def entries(relation: Relation, rows: Sequence[Row]) -> Iterator[Entry]:
         in_use = all(row[place] is None for place in active)
         end = None if until is None else row[until]
         yield Entry(row[key], row[version], end, in_use, row[mark], row)
-
-
-def entries_of(uow: UnitOfWork, relation: Relation, task: bytes) -> Iterator[Entry]:
-    """Yield the records of a task, or drawn from it, as a transaction has them."""
-    if relation.rights.task is None:
-        codec, head = codec_of(relation), 0 if relation.ordinal else None
-        rows = [codec.encode(each, head) for each in uow.drawn_from(relation, task)]
-    else:
-        name, more = path_of(relation)
-        rows = uow.path_rows(relation, name, task, *more)
-    return entries(relation, rows)
 
 
 # --- records that were drawn from a task -------------------------------------------------------------

@@ -40,7 +40,7 @@ _LOCKS = (Locks(), Locks(same_clock=False))
 _MESSAGES = (Messages(), Messages(same_clock=False))
 _PARTS = {
     "locks": Part("caliber.agents.locking.lock_queue", _LOCKS, _LOCKS),
-    "states": Part("caliber.agents.registry", (States(), States()), (States(), States())),
+    "states": Part("caliber.agents.facet", (States(), States()), (States(), States())),
     "values": Part("caliber.workspace.values", (Values(), Values()), (Values(), Values())),
     "tasks": Part("caliber.workspace.todos", (Tasks(), Tasks()), (Tasks(tasks=200), Tasks(tasks=200))),
     "handing": Part(
@@ -68,10 +68,10 @@ _IN_TWO = (
 """A claim that reads in one transaction and writes in another."""
 _OTHERS = {
     "a step is not checked": (
-        "states", "Registry", "set_status", "states.AGENT.check(known.status, target)", "None",
+        "states", "Agents", "set_status", "states.AGENT.check(known.status, target)", "None",
     ),
     "a state is not kept": (
-        "states", "Registry", "set_status", "AGENT, dataclasses.replace(known, status=target,",
+        "states", "Agents", "set_status", "AGENT, dataclasses.replace(known, status=target,",
         "AGENT, dataclasses.replace(known,",
     ),
     "a version is not compared": ("values", "", "_check", "if version != expected:", "if False:"),

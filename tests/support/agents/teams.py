@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -56,6 +58,28 @@ class Team:
         given = self.delegate(**options)
         self.ada.agents.delegations.accept(given.delegation_id)
         return self.ada.agents.delegations.start(given.delegation_id)
+
+    def race(self, accept: Callable[[caliber.Caliber], object], refused: type[Exception]) -> str:
+        """Let ada and bob accept the same twice at once, all but one of them ``refused``; return who won."""
+        barrier, won, lost = threading.Barrier(4), list[str](), list[str]()
+
+        def run(name: str) -> None:
+            barrier.wait()
+            try:
+                accept(getattr(self, name))
+            except refused:
+                lost.append(name)
+            else:
+                won.append(name)
+
+        threads = [threading.Thread(target=run, args=(name,)) for name in ("ada", "bob") * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (winner,) = set(won)
+        assert sorted(won + lost) == ["ada", "ada", "bob", "bob"]
+        return winner
 
     def sees(self, handle: caliber.Caliber) -> set[str]:
         """Return which of the shared records a handle gets, and finds."""

@@ -18,7 +18,7 @@ from support.waits import until
 from support.weeks import MONDAY
 
 import caliber
-from caliber.agents.acting import registered
+from caliber.access.acting import ActingAgent, registered
 from caliber.config import CaliberConfig
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
@@ -80,7 +80,7 @@ def heard(config: CaliberConfig, place: Place) -> int:
     engine = inspect(memory).engine
     made = memory.agents.register("planner")
     clock.advance(ms=3_000)
-    engine.write(lambda uow: registered(uow, engine.config, made.ref))
+    engine.write(lambda uow: registered(uow, engine.config, ActingAgent("planner", made.ref)))
     return (memory.agents.get("planner").last_heartbeat - made.last_heartbeat).seconds
 
 

@@ -17,7 +17,6 @@ from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentS
 from caliber.model.errors import PermissionDenied, RequiredFieldMissing
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
 from caliber.model.time import MS_US, from_us, to_us
 from caliber.schema.relations import AGENT, IDENTITY, JOB
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -92,9 +91,9 @@ def acting_agent(
     raise PermissionDenied(agent_id=principal.label, action=action, resource="another agent")
 
 
-def find_agent(engine: Engine, ref: EntityRef, consistency: ReadConsistency | None = None) -> Agent | None:
+def find_agent(engine: Engine, ref: EntityRef) -> Agent | None:
     """Return an agent's row as memory has it, or None."""
-    rows = engine.snapshot(consistency)[AGENT.name]
+    rows = engine.snapshot()[AGENT.name]
     number = rows.find(ref.id.bytes)
     if number < 0:
         return None
@@ -102,21 +101,20 @@ def find_agent(engine: Engine, ref: EntityRef, consistency: ReadConsistency | No
     return agent
 
 
-def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent | EntityRef) -> Agent:
+def registered(uow: UnitOfWork, config: CaliberConfig, agent: ActingAgent) -> Agent:
     """Return the row of an agent that acts, as this transaction has it; with ``open`` its first act registers it.
 
     An act is a sign of life: the heartbeat is renewed where it is old, and a failed agent becomes idle.
 
     Raises: NotRegistered; PermissionDenied for an agent that is hibernated or archived.
     """
-    ref = agent.ref if isinstance(agent, ActingAgent) else agent
-    known: Agent | None = uow.find(AGENT, ref.id.bytes)
+    key = agent.ref.id.bytes
+    known: Agent | None = uow.find(AGENT, key)
     if known is None:
-        name = agent.name if isinstance(agent, ActingAgent) else None
-        if name is None or config.agents.registration == "required":
-            raise not_registered(ref)
-        insert_agent(uow, config, new_agent(uow, name, ref))
-        known = uow.find(AGENT, ref.id.bytes)
+        if agent.name is None or config.agents.registration == "required":
+            raise not_registered(agent.ref)
+        insert_agent(uow, config, new_agent(uow, agent.name, agent.ref))
+        known = uow.find(AGENT, key)
         assert known is not None  # inserted here, or by another transaction that has ended
     if _acts_unwritten(known, uow.now_us, config):
         return known
