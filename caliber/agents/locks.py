@@ -44,11 +44,11 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 T = TypeVar("T")
 _SHORTEST_S = 0.001
 LIST_MAX = 1_000
+"""The most locks, or requests, that a list holds unless its caller asks for more."""
 PLACE_MS: Final = 5_000
 """Time after which a request that waits loses its place, as its process died; a process that runs renews it."""
 POLL_MS: Final = 50
 """Interval of looks for other processes' commits, where the database does not notify of them."""
-"""The most locks, or requests, that a list holds unless its caller asks for more."""
 
 
 class LockService:

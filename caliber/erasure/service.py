@@ -33,7 +33,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
-from caliber.model.errors import InvalidValue, NotFound, Unavailable
+from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
@@ -123,17 +123,13 @@ class Forgetting:
         self._principal.require_admin(action, "the store")
 
     def _family(self, trajectory_id: uuid.UUID) -> list[uuid.UUID]:
-        plans = self._engine.store.plans[TRAJECTORY.name]
-        out, waiting = [trajectory_id], [trajectory_id]
-        with self._engine.store.read() as session:
-            if not session.run(plans.get, (trajectory_id.bytes,)):
-                raise NotFound(entity_type="trajectory", id=trajectory_id)
-            while waiting:
-                rows = session.run(plans.lists["list_children"], (waiting.pop().bytes,))
-                children = [plans.codec.decode(row).trajectory_id for row in rows]
-                waiting += children
-                out += children
-        return out
+        def family(uow: UnitOfWork) -> list[uuid.UUID]:
+            found: list[uuid.UUID] = [uow.get(TRAJECTORY, trajectory_id.bytes).trajectory_id]
+            for task in found:
+                found += (each.trajectory_id for each in uow.select_path(TRAJECTORY, "list_children", task.bytes))
+            return found
+
+        return self._engine.read(family)
 
     def _run(
         self, kind: ErasureKind, wanted: Wanted, dry_run: bool, wait_ms: int | None, scrub_log: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from caliber.model.events import Event, EventType
 from caliber.model.process.interrupts import let_through
@@ -12,12 +12,8 @@ from caliber.model.process.interrupts import let_through
 Subscriber = Callable[[Event], None]
 EventFilter = Callable[[Event], Event | None]
 """Returns the part of an event that a subscriber may see; None to withhold the event."""
-
-
-class FailureSink(Protocol):
-    """Receiver of the errors that subscribers raise."""
-
-    def __call__(self, event: Event, error: Exception) -> None: ...
+FailureSink = Callable[[Event, Exception], None]
+"""Receives the errors that subscribers raise."""
 
 
 class _Entry(NamedTuple):

@@ -98,8 +98,8 @@ class JobQueue:
         trajectory_id: TrajectoryId | None = None,
         scope_id: ScopeId | None = None,
         within_s: float = 0.0,
-    ) -> bool:
-        """Add a job in the transaction that causes it; return False if the same work waits already.
+    ) -> Job | None:
+        """Add a job in the transaction that causes it, and return it; None if the same work waits already.
 
         Jobs of one ``kind`` and ``key`` are the same work until one of them starts. ``due_at`` is the time to run it;
         None means now. This process looks for it ``within_s`` seconds after the commit.
@@ -110,9 +110,9 @@ class JobQueue:
         if key is None:
             uow.insert(JOB, job)
         elif not uow.insert_new(JOB, job):
-            return False
+            return None
         uow.on_commit.append(lambda: self.on_enqueued(within_s))
-        return True
+        return job
 
     def enqueue_claimed(
         self,

@@ -26,7 +26,6 @@ from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
-from caliber.jobs.states import new_job
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
@@ -48,7 +47,7 @@ from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
-from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TRAJECTORY, TURN
+from caliber.schema.relations import NOTE, PERSON_FACT, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.waiting import DeadlineLock, apart
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -114,11 +113,8 @@ class Learner:
         if now:
             claim = self._jobs.enqueue_claimed(uow, KIND, payload=payload, principal=principal, trajectory_id=task)
             return claim.job.job_id, claim
-        due = from_us(uow.now_us)
-        job = new_job(KIND, due, due, principal, key=None, payload=payload, of=(task, None))
-        uow.insert(JOB, job)
-        uow.on_commit.append(lambda: self._jobs.on_enqueued(0.0))
-        return job.job_id, None
+        job = self._jobs.enqueue(uow, KIND, payload=payload, principal=principal, trajectory_id=task)
+        return None if job is None else (job.job_id, None)
 
     @staticmethod
     def _teaches(turn: Turn) -> bool:

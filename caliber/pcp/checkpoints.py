@@ -96,11 +96,6 @@ class CheckpointState:
     context_snapshot: Mapping[str, Any]
 
     @property
-    def active_scope_sequence(self) -> int | None:
-        """The number of the newest open scope."""
-        return max(self.open_scopes, default=None)
-
-    @property
     def is_empty(self) -> bool:
         """True where nothing was in use."""
         turns = self.turn_number - sum(last - first + 1 for first, last in self.rolled_back_turns)

@@ -18,14 +18,13 @@ from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures
-from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import NoteMaker, PreparedNote
 from caliber.knowledge.inheriting import trust_of_all, trust_of_extracted
 from caliber.model.access import Principal
 from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable, error_fields
-from caliber.model.events import Event, EventType
+from caliber.model.events import EventType
 from caliber.model.knowledge import Note
 from caliber.model.providers import ExtractionTurn
 from caliber.model.references import EntityType
@@ -303,7 +302,8 @@ class PolicyEngine:
             applied.pruned += count
             return {"pruned": count}
         if action.action is PolicyAction.NOTIFY:
-            self._notify(uow, subject, action)
+            payload = {"id": str(subject.trajectory.trajectory_id)}
+            self._emit(uow, f"caliber_{action.channel}", subject, None, payload)
             return {}
         if action.action is PolicyAction.INJECT and action.mode is not None:
             origin = f"{step.declared.origin} on {trigger.value}"
@@ -326,7 +326,7 @@ class PolicyEngine:
         )
         if created:
             attach(uow, "artifact", artifact.artifact_id, artifact.text, vector)
-            uow.emit(self._event(EventType.ARTIFACT_CREATE, subject, (EntityType.ARTIFACT, artifact.artifact_id)))
+            self._emit(uow, EventType.ARTIFACT_CREATE, subject, (EntityType.ARTIFACT, artifact.artifact_id))
         return artifact
 
     def prepare_notes(self, subject: Subject) -> list[PreparedNote]:
@@ -339,7 +339,7 @@ class PolicyEngine:
         """Write prepared notes. Raises: StaleInputs."""
 
         def told(kind: EventType, about: tuple[EntityType, uuid.UUID]) -> None:
-            uow.emit(self._event(kind, subject, about))
+            self._emit(uow, kind, subject, about)
 
         return [self.notes.apply(uow, subject.trajectory, note, versions, told) for note in prepared]
 
@@ -350,12 +350,8 @@ class PolicyEngine:
         keep = self._engine.config.checkpoint_retention
         scope_id = None if subject.scope is None else subject.scope.scope_id
         checkpoint = insert_checkpoint(uow, subject.trajectory, scope_id, *state, keep=keep, recovered_to=recovered_to)
-        uow.emit(self._event(EventType.CHECKPOINT_CREATE, subject, (EntityType.CHECKPOINT, checkpoint.checkpoint_id)))
+        self._emit(uow, EventType.CHECKPOINT_CREATE, subject, (EntityType.CHECKPOINT, checkpoint.checkpoint_id))
         return checkpoint.checkpoint_id
-
-    def _notify(self, uow: UnitOfWork, subject: Subject, action: ActionConfig) -> None:
-        payload = {"id": str(subject.trajectory.trajectory_id)}
-        uow.emit(self._event(f"caliber_{action.channel}", subject, None, payload))
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -385,30 +381,26 @@ class PolicyEngine:
         if step.error is not None:
             payload |= error_fields(step.error)
             failed = {name: payload[name] for name in ("trigger", "error", "message")}
-            uow.emit(self._event(EventType.ERROR, subject, None, {**failed, "action": declared.kind}))
+            self._emit(uow, EventType.ERROR, subject, None, {**failed, "action": declared.kind})
         took_s = step.took_s + (0 if begun is None else time.monotonic() - begun)
-        event = self._event(EventType.POLICY_EXECUTE, subject, None, payload, int(took_s * 1_000), uow.now_us)
-        event_log.log(uow, event, self._engine.bus.publish)
+        of, took_ms = self._of(subject), int(took_s * 1_000)
+        self._engine.trace(uow, EventType.POLICY_EXECUTE, **of, payload=payload, duration_ms=took_ms)
 
-    def _event(
+    def _emit(
         self,
+        uow: UnitOfWork,
         kind: EventType | str,
         subject: Subject,
         about: tuple[EntityType, uuid.UUID] | None,
         payload: dict[str, Any] | None = None,
-        duration_ms: int | None = None,
-        at_us: int | None = None,
-    ) -> Event:
-        return self._engine.event(
-            kind,
-            principal=self._principal.label,
-            trajectory_id=subject.trajectory.trajectory_id,
-            scope_id=None if subject.scope is None else subject.scope.scope_id,
-            subject=about,
-            payload=payload,
-            duration_ms=duration_ms,
-            at_us=at_us,
-        )
+    ) -> None:
+        uow.emit(self._engine.event(kind, **self._of(subject), subject=about, payload=payload))
+
+    def _of(self, subject: Subject) -> dict[str, Any]:
+        """Return the principal, task and scope of an event, as its fields."""
+        scope_id = None if subject.scope is None else subject.scope.scope_id
+        task = subject.trajectory.trajectory_id
+        return {"principal": self._principal.label, "trajectory_id": task, "scope_id": scope_id}
 
 
 _TURNS = ActionConfig(action=PolicyAction.SUMMARIZE, target=PolicyTarget.TURN_BUFFER)

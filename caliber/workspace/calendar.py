@@ -27,7 +27,6 @@ from caliber.model.workspace import CalendarEvent, Occurrence
 from caliber.schema.relations import CALENDAR_EVENT
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.text.recurrence import parse_rule, zone_named
 from caliber.workspace.records import SharedRecords
 from caliber.workspace.reminders import enqueue_reminder, next_reminder, repetition_of
 
@@ -246,11 +245,8 @@ def _minutes(value: Any) -> int | None:
 
 def _check(event: CalendarEvent) -> None:
     """Raise InvalidValue for an event that cannot take place."""
-    zone_named(event.time_zone)
     if event.ends_at is not None and event.ends_at < event.starts_at:
         raise InvalidValue(field="ends_at", reason="lies before starts_at")
-    if event.rrule is not None:
-        parse_rule(event.rrule)
     repetition_of(event).check_start()
 
 

@@ -77,15 +77,10 @@ class SharedRecords:
 
     def read(self, key: uuid.UUID, readers: Readers) -> Any:
         """Return a record that may be seen, as it is stored now. Raises: NotFound."""
-        record = self.find(key, readers)
-        if record is None:
+        record = self.engine.read(lambda uow: uow.find(self.relation, key.bytes))
+        if record is None or not readers.allows_entity(self.relation, record):
             raise readers.not_found(self.relation.name, key)
         return record
-
-    def find(self, key: uuid.UUID, readers: Readers) -> Any | None:
-        """Return a record, or None where it does not exist or is hidden."""
-        record = self.engine.read(lambda uow: uow.find(self.relation, key.bytes))
-        return record if record is not None and readers.allows_entity(self.relation, record) else None
 
     def visible(self, path: str, values: Sequence[Any], readers: Readers) -> list[Any]:
         """Return the records of an access path that may be seen, in its order."""
@@ -94,19 +89,14 @@ class SharedRecords:
             rows = session.run(plans.lists[path], tuple(values))
         return [plans.codec.decode(row) for row in rows if readers.allows_row(self.relation, row)]
 
-    def is_own(self, record: Any) -> bool:
-        """Return whether the principal may change a record that it sees: as its user or author, or acting for them."""
-        principal = self.principal
-        if principal.is_user and record.user_id is not None:
-            return True  # nobody else's can be seen
-        ownership = self.engine.config.access.ownership
-        return may_change(record.created_by, principal, self.engine.memory, ownership=ownership)
-
     def require_own(self, record: Any, key: uuid.UUID, action: str) -> None:
-        """Raise PermissionDenied unless the principal may change a record that it sees."""
-        if not self.is_own(record):
+        """Raise PermissionDenied unless the principal may change a record that it sees, as or for its author."""
+        principal, ownership = self.principal, self.engine.config.access.ownership
+        if principal.is_user and record.user_id is not None:
+            return  # nobody else's can be seen
+        if not may_change(record.created_by, principal, self.engine.memory, ownership=ownership):
             resource = f"{self.relation.name} {key}"
-            raise PermissionDenied(agent_id=self.principal.label, action=action, resource=resource)
+            raise PermissionDenied(agent_id=principal.label, action=action, resource=resource)
 
 
 def readable_by(readers: tuple[str, ...] | None, agent: EntityRef) -> tuple[str, ...] | None:

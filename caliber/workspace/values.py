@@ -29,9 +29,9 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.workspace.watching import Watch
 
 KEY_BYTES: Final = 1_024
+"""The longest key: databases index no text that is much longer."""
 VALUE_CHARS: Final = 1 << 20
 """Longest value under a key, as JSON."""
-"""The longest key: databases index no text that is much longer."""
 _KIND: Final = WORKSPACE_VALUE.name
 
 

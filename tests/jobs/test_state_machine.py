@@ -219,7 +219,7 @@ class Processes(RuleBasedStateMachine):
             added = self.queues[at].enqueue(uow, kind, key=key, payload={"n": number}, due_at=due_at)
             if rolls_back:
                 raise OSError("planted")
-            return added
+            return added is not None
 
         if rolls_back:
             with pytest.raises(OSError, match="planted"):

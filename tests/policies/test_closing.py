@@ -72,7 +72,7 @@ def test_close_does_what_its_policies_say_and_each_once(opened: Any, summarizer:
     (checkpoint,) = agent.memory.storage.checkpoints.list_by_trajectory(agent.trajectory_id)
     assert closed.checkpoint_id == checkpoint.checkpoint_id
     state = read_state(checkpoint)
-    assert (state.turn_number, state.active_scope_sequence) == (3, 0)
+    assert (state.turn_number, state.open_scopes) == (3, (0,))
     assert {str(turn.turn_id) for turn in turns} <= {
         source[1] for section in state.context_snapshot["sections"] for source in section["sources"]
     }

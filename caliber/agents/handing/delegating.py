@@ -43,6 +43,12 @@ class Delegations(Parties):
     _agents = ("delegator_agent_id", "delegatee_agent_id")
     _addressed = "delegatee_agent_type"
     _waits = DelegationStatus.PENDING
+    _tasks_of = ("parent_trajectory_id", "child_trajectory_id")
+    _told: ClassVar = {
+        "delegator": "delegator_agent_id",
+        "delegatee": "delegatee_agent_id",
+        "child": "child_trajectory_id",
+    }
     _paths: ClassVar = {
         "task": ("list_by_parent",),
         "agent": ("list_by_delegator", "list_by_delegatee"),
@@ -423,16 +429,3 @@ class Delegations(Parties):
         due = due_us(task, self._engine.config.delegation_timeout)
         if due is not None and due <= now_us:
             raise DelegationFailed(reason="its time is over")
-
-    def _logged(self, uow: UnitOfWork, kind: EventType, task: Delegation) -> None:
-        worker = task.delegatee_agent_id
-        self._log(
-            uow,
-            kind,
-            task.delegation_id,
-            task.parent_trajectory_id,
-            task.child_trajectory_id,
-            delegator=str(task.delegator_agent_id),
-            delegatee=None if worker is None else str(worker),
-            child=None if task.child_trajectory_id is None else str(task.child_trajectory_id),
-        )

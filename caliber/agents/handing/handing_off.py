@@ -58,6 +58,8 @@ class Handoffs(Parties):
     _agents = ("from_agent_id", "to_agent_id")
     _addressed = "to_agent_type"
     _waits = HandoffStatus.INITIATED
+    _tasks_of = ("trajectory_id",)
+    _told: ClassVar = {"giver": "from_agent_id", "receiver": "to_agent_id"}
     _paths: ClassVar = {
         "task": ("by_trajectory",),
         "agent": ("by_agent",),
@@ -401,19 +403,6 @@ class Handoffs(Parties):
     def _read(self, path: str, *key: Any) -> builtins.list[Any]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""
         return self._engine.read(lambda uow: uow.select_entities(HANDOFF, f"handoff.brief_{path}", *key))
-
-    # --- checks ----------------------------------------------------------------------------------
-
-    def _logged(self, uow: UnitOfWork, kind: EventType, handoff: Handoff) -> None:
-        receiver = handoff.to_agent_id
-        self._log(
-            uow,
-            kind,
-            handoff.handoff_id,
-            handoff.trajectory_id,
-            giver=str(handoff.from_agent_id),
-            receiver=None if receiver is None else str(receiver),
-        )
 
 
 def briefing(handoff: Handoff) -> str:

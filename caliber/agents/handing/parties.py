@@ -54,6 +54,10 @@ class Parties:
     """The column of the type of agents that a record is for."""
     _waits: ClassVar[DelegationStatus | HandoffStatus]
     """The status of a record that waits for an agent."""
+    _tasks_of: ClassVar[tuple[str, ...]]
+    """The columns of the tasks whose traces tell of a record."""
+    _told: ClassVar[Mapping[str, str]]
+    """The columns that these events tell, by their names there."""
     _paths: ClassVar[Mapping[str, tuple[str, ...]]]
     """The access paths to the records of a task, an agent, the agent that takes them, a status, and a type."""
 
@@ -290,9 +294,12 @@ class Parties:
             raise self._not_found(key)
         return record, task
 
-    def _log(self, uow: UnitOfWork, kind: EventType, key: uuid.UUID, *tasks: uuid.UUID | None, **payload: Any) -> None:
-        """Write the audit event of a step in its transaction, and a trace event for each task that it concerns."""
-        log_step(self._engine, uow, self._principal.label, kind, self._relation.name, key, tasks, payload)
+    def _logged(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:
+        """Write the events of a step, as ``log_step`` does."""
+        values = {name: getattr(record, column) for name, column in self._told.items()}
+        told = {name: None if value is None else str(value) for name, value in values.items()}
+        tasks, key = [getattr(record, name) for name in self._tasks_of], key_of(self._relation, record)
+        log_step(self._engine, uow, self._principal.label, kind, self._relation.name, key, tasks, told)
 
 
 def log_step(
