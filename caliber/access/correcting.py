@@ -373,15 +373,14 @@ class RecordCorrections(ABC, Generic[R]):
 
     def _emit(self, uow: UnitOfWork, kind: EventType, record: R) -> None:
         key, task = self._key(record), self.relation.rights.task
-        uow.emit(
-            self._engine.event(
-                kind,
-                principal=self._principal.label,
-                trajectory_id=None if task is None else getattr(record, task),
-                scope_id=getattr(record, "scope_id", None),
-                subject=(self.relation.name, key),
-                payload={"id": str(key)},
-            )
+        self._engine.emit(
+            uow,
+            kind,
+            principal=self._principal.label,
+            trajectory_id=None if task is None else getattr(record, task),
+            scope_id=getattr(record, "scope_id", None),
+            subject=(self.relation.name, key),
+            payload={"id": str(key)},
         )
 
     def _link(self, uow: UnitOfWork, new: uuid.UUID, old: uuid.UUID) -> None:

@@ -390,6 +390,10 @@ class Engine:
         """Write a trace event in the very transaction that it is about, published after the commit, as ``audit``."""
         event_log.log(uow, self.event(event_type, at_us=uow.now_us, **fields), self.bus.publish)
 
+    def emit(self, uow: UnitOfWork, event_type: EventType | str, **fields: Any) -> None:
+        """Have a trace event written behind the commit of a transaction; ``fields`` are those of ``event``."""
+        uow.emit(self.event(event_type, at_us=uow.now_us, **fields))
+
     def _committed(self, changes: Sequence[RowChange]) -> None:
         for worker in self._followers:
             worker.committed(changes)

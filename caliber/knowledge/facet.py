@@ -127,10 +127,8 @@ class NoteMethods:
                 attach(uow, "note", note.note_id, text, vector)
                 engine.part(CorrectionListeners).added(uow, NOTE, note, self._principal.label)
             kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
-            about = (EntityType.NOTE, note.note_id)
-            uow.emit(
-                engine.event(kind, principal=self._principal.label, subject=about, payload={"id": str(note.note_id)})
-            )
+            about, told = (EntityType.NOTE, note.note_id), {"id": str(note.note_id)}
+            engine.emit(uow, kind, principal=self._principal.label, subject=about, payload=told)
             return note
 
         vector = self._embeddings.vector("note", text)

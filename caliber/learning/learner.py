@@ -389,14 +389,9 @@ class _Writer:
         note, created = add_note(uow, new)
         if created:
             attach(uow, NOTE.name, note.note_id, _text_of(statement), self._vectors.get(at))
-        uow.emit(
-            self._engine.event(
-                EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE,
-                principal=self._owner.author.label,
-                subject=(EntityType.NOTE, note.note_id),
-                payload={"id": str(note.note_id)},
-            )
-        )
+        kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
+        about, told = (EntityType.NOTE, note.note_id), {"id": str(note.note_id)}
+        self._engine.emit(uow, kind, principal=self._owner.author.label, subject=about, payload=told)
         return note
 
     def _link(self, uow: UnitOfWork, statement: StatedCandidate, note: Note) -> PersonFact:

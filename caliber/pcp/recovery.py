@@ -226,9 +226,7 @@ class Recovery:
         writes = Rollback(uow, self._corrections, before_id)
         for scope in (scope for plan in plans for scope in plan.close):
             trigger_jobs.cancel(self._engine, uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
-            lifecycle.close_scope(
-                uow, scope.scope_id, summary=None, estimator=self._engine.estimator, artifact_ids=(), checkpoint_id=None
-            )
+            lifecycle.close_scope(uow, scope.scope_id, estimator=self._engine.estimator)
         for relation, record in (change for plan in plans for change in plan.mark):
             writes.mark(relation, record)
         for plan in plans:
@@ -284,15 +282,14 @@ class Recovery:
 
     def _emit(self, uow: UnitOfWork, kind: EventType, scope: Scope, payload: dict[str, Any]) -> None:
         about = EntityType.SCOPE if kind is EventType.SCOPE_OPEN else EntityType.CHECKPOINT
-        uow.emit(
-            self._engine.event(
-                kind,
-                principal=self._principal.label,
-                trajectory_id=scope.trajectory_id,
-                scope_id=scope.scope_id,
-                subject=(about, uuid.UUID(payload["id"])),
-                payload=payload,
-            )
+        self._engine.emit(
+            uow,
+            kind,
+            principal=self._principal.label,
+            trajectory_id=scope.trajectory_id,
+            scope_id=scope.scope_id,
+            subject=(about, uuid.UUID(payload["id"])),
+            payload=payload,
         )
 
 

@@ -394,7 +394,7 @@ class PolicyEngine:
         about: tuple[EntityType, uuid.UUID] | None,
         payload: dict[str, Any] | None = None,
     ) -> None:
-        uow.emit(self._engine.event(kind, **self._of(subject), subject=about, payload=payload))
+        self._engine.emit(uow, kind, **self._of(subject), subject=about, payload=payload)
 
     def _of(self, subject: Subject) -> dict[str, Any]:
         """Return the principal, task and scope of an event, as its fields."""

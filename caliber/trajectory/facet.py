@@ -17,7 +17,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import LockToken
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
-from caliber.model.events import Event, EventType
+from caliber.model.events import EventType
 from caliber.model.ids import Id, ScopeId
 from caliber.model.knowledge import Note
 from caliber.model.references import EntityRef, EntityType
@@ -70,7 +70,7 @@ class TaskMethods:
 
         def work(uow: UnitOfWork) -> Session:
             session = lifecycle.start_session(uow, who(uow))
-            uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
+            self._emit(uow, EventType.SESSION_START, (EntityType.SESSION, session.session_id))
             return session
 
         self._searching.readers.require_kind(SESSION)
@@ -139,7 +139,7 @@ class TaskMethods:
             session, ended = lifecycle.end_session(uow, session_key)
             if ended:
                 self._tasks.retention.session_ended(uow, session)
-                uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
+                self._emit(uow, EventType.SESSION_END, (EntityType.SESSION, session.session_id))
             return session
 
         return engine.write(work)
@@ -419,7 +419,8 @@ class TaskMethods:
             if created:
                 attach(uow, "artifact", artifact.artifact_id, text, vector)
                 about = (EntityType.ARTIFACT, artifact.artifact_id)
-                uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
+                of = {"trajectory_id": artifact.trajectory_id, "scope_id": artifact.scope_id}
+                self._emit(uow, EventType.ARTIFACT_CREATE, about, **of)
                 if issues:
                     uow.emit(artifact_ops.lint_event(engine, self._principal.label, artifact, issues))
             return artifact
@@ -440,18 +441,6 @@ class TaskMethods:
             self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), below=NOTE)
         )
 
-    def _event(
-        self,
-        kind: EventType,
-        about: tuple[EntityType, uuid.UUID],
-        trajectory_id: uuid.UUID | None = None,
-        scope_id: uuid.UUID | None = None,
-    ) -> Event:
-        return self._engine.event(
-            kind,
-            principal=self._principal.label,
-            trajectory_id=trajectory_id,
-            scope_id=scope_id,
-            subject=about,
-            payload={"id": str(about[1])},
-        )
+    def _emit(self, uow: UnitOfWork, kind: EventType, about: tuple[EntityType, uuid.UUID], **of: uuid.UUID) -> None:
+        told = {"id": str(about[1])}
+        self._engine.emit(uow, kind, principal=self._principal.label, subject=about, payload=told, **of)

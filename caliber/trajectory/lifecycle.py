@@ -252,10 +252,10 @@ def close_scope(
     uow: UnitOfWork,
     scope_id: uuid.UUID,
     *,
-    summary: str | None,
     estimator: Estimator,
-    artifact_ids: Sequence[uuid.UUID],
-    checkpoint_id: uuid.UUID | None,
+    summary: str | None = None,
+    artifact_ids: Sequence[uuid.UUID] | None = None,
+    checkpoint_id: uuid.UUID | None = None,
     turns: Sequence[Turn] | None = None,
 ) -> Scope:
     """Write the close of an open scope and retire records that end with it.
@@ -286,8 +286,8 @@ def close_scope(
             end_turn_id=turns[-1].turn_id if turns else scope.end_turn_id,
             summary=summary,
             summary_tokens=derived_value(SCOPE, "summary_tokens", estimator, summary=summary),
-            artifact_ids=tuple(ArtifactId(item) for item in artifact_ids),
-            checkpoint_id=None if checkpoint_id is None else CheckpointId(checkpoint_id),
+            artifact_ids=scope.artifact_ids if artifact_ids is None else tuple(map(ArtifactId, artifact_ids)),
+            checkpoint_id=scope.checkpoint_id if checkpoint_id is None else CheckpointId(checkpoint_id),
         ),
     )
     return closed
@@ -328,14 +328,7 @@ def close_left(engine: Engine, retention: Retention, uow: UnitOfWork, scope: Sco
 
     Raises: as ``close_scope``.
     """
-    closed = close_scope(
-        uow,
-        scope.scope_id,
-        summary=None,
-        estimator=engine.estimator,
-        artifact_ids=scope.artifact_ids,
-        checkpoint_id=scope.checkpoint_id,
-    )
+    closed = close_scope(uow, scope.scope_id, estimator=engine.estimator)
     retention.scope_closed(uow, closed)
     emit(engine, uow, by, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, **payload)
 
@@ -351,13 +344,12 @@ def emit(
 ) -> None:
     """Emit the event of a step of a task, or of one of its scopes."""
     about = (EntityType.TRAJECTORY, task) if scope is None else (EntityType.SCOPE, scope.scope_id)
-    event = engine.event(
+    engine.emit(
+        uow,
         kind,
         principal=by,
         trajectory_id=task,
         scope_id=None if scope is None else scope.scope_id,
         subject=about,
         payload={"id": str(about[1]), **payload},
-        at_us=uow.now_us,
     )
-    uow.emit(event)

@@ -30,4 +30,4 @@ def emit_todo(engine: Engine, uow: UnitOfWork, todo: Todo, action: str, by: str)
     payload = {"id": str(todo.todo_id), "action": action, "status": todo.status.value}
     if todo.assigned_to is not None:
         payload["assigned_to"] = str(todo.assigned_to)
-    uow.emit(engine.event("todo", principal=by, subject=(TODO.name, todo.todo_id), payload=payload))
+    engine.emit(uow, "todo", principal=by, subject=(TODO.name, todo.todo_id), payload=payload)

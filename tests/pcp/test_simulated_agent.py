@@ -24,9 +24,6 @@ from caliber.model.time import FixedClock
 TURNS = scale(40, 2_000)
 LATER_US = 1_700_000_000_000_000 + 3_600_000_000
 """An hour after the killed processes: their leases are over."""
-WINDOW = 1_200
-"""Tokens: fewer than the turns that are looked at hold, of which those of closed scopes are limited (a recovery closes
-the scope that was open)."""
 FAILURES = ["killed", "bad tool output", "contradiction", "runaway context", "killed while recovering"]
 IMPORTED = [
     "caliber.api.opening",

@@ -844,7 +844,6 @@ def _parse(text):
 
 
 _TOPICS = {style: _parse(text) for style, text in _STYLE_TOPICS.items()}
-STYLES = tuple(_TOPICS)
 
 
 def _capital(sentence):

@@ -316,9 +316,7 @@ def log_step(
     about, fields = (relation, key), {"id": str(key), **payload}
     for task in tasks:
         if task is not None:
-            uow.emit(
-                engine.event(kind, principal=by, trajectory_id=task, subject=about, payload=fields, at_us=uow.now_us)
-            )
+            engine.emit(uow, kind, principal=by, trajectory_id=task, subject=about, payload=fields)
     engine.audit(uow, kind, principal=by, subject=about, payload=fields)
 
 

@@ -163,15 +163,14 @@ class Messages(Receiving):
         self._wakeups.notify(uow, [each.mailbox for each in messages])
         first = messages[0]
         if first.trajectory_id is not None:
-            event = self._engine.event(
+            self._engine.emit(
+                uow,
                 EventType.MESSAGE_SEND,
                 principal=acting.label,
                 trajectory_id=first.trajectory_id,
                 scope_id=first.scope_id,
                 payload={"id": str(first.message_id), "type": str(first.message_type), "messages": len(messages)},
-                at_us=uow.now_us,
             )
-            uow.emit(event)
         every_s = self._engine.config.retention.sweep_every_ms / 1_000
         if every_s and time.monotonic() >= self._wakeups.sweep_at_s:
             due = from_us(uow.now_us + int(every_s * 1_000_000))

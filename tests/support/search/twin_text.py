@@ -6,7 +6,6 @@ the table of letters, the stemmer, a language's stop words and words of time, an
 
 from __future__ import annotations
 
-import calendar
 import datetime
 import re
 import unicodedata
@@ -21,7 +20,6 @@ WORD_BYTES = 256
 PHRASE_PARTS = 32
 STEMMED_CHARS = 64
 NAME_PARTS = 6
-MONTHS = [name.casefold() for name in calendar.month_name[1:]]
 _JOINERS = "'.-/\\:@+#&’"
 _QUOTES = {'"': '"', "“": "”", "«": "»", "„": "“”"}
 

@@ -13,7 +13,6 @@ from caliber.model.time import FixedClock
 
 VIEWS: Final = "access.views"
 SCORING: Final = f"{VIEWS}.scoring"
-DAY_S: Final = 86_400
 
 
 def hits(config: CaliberConfig, place: Place, role: AgentRole, *, after_s: int = 0) -> Any:
