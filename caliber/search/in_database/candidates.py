@@ -8,23 +8,23 @@ Source: design, section 5; docs/decisions/0209.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
-from caliber.model.embedding import DistanceMetric, EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.schema.predicate import all_of
 from caliber.schema.relations import BY_NAME
 from caliber.schema.validity import asked_us
+from caliber.search.in_database.vectors import StoredVectors, distances_of
 from caliber.search.query import Query
 from caliber.search.ranking.days import SAID_WITHIN_US
 from caliber.search.ranking.graph import DEPTH
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.filters import Filters, parameters, unfiltered
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
@@ -33,8 +33,6 @@ from caliber.storage.sql.full_text import PART_MARK
 from caliber.storage.sql.vector_index import Near
 from caliber.text.dates import DAY_US
 
-_PAGE_VECTORS: Final = 1_024
-"""Vectors that are read at once: a megabyte or so stays in the caches of a processor."""
 _MORE_CHECKED: Final = 8
 """Factor by which more near records are checked where some of them may not be seen, or do not meet the filter."""
 
@@ -51,9 +49,11 @@ class Candidates:
         store: Store,
         statements: Mapping[str, Plan],
         settings: SearchConfig,
+        vectors: StoredVectors,
         asked: Asked,
     ) -> None:
         self._session = session
+        self._vectors = vectors
         self._store = store
         self._statements = statements
         self._settings = settings
@@ -150,7 +150,7 @@ class Candidates:
             for filters in self._filters[kind]:
                 found = self._by_index(kind, filters, space, vector)
                 if found is None:
-                    compared = self._compared(space, vector) if compared is None else compared
+                    compared = compared or self._vectors.nearest(self._session, space, vector, self.ask)
                     keys, nearest = compared
                     found = self._met(kind, filters, keys, nearest[kind])
                 ordinals.update(found)
@@ -164,25 +164,9 @@ class Candidates:
         rows = None if index is None else index.nearest(self._session, space, near)
         if not rows:
             return None if rows is None else []
-        order = np.argsort(_distances([row[3] for row in rows], query, space), kind="stable")
+        vectors = np.frombuffer(b"".join([row[3] for row in rows]), "<f4").reshape(len(rows), space.dimensions)
+        order = np.argsort(distances_of(vectors, query, space), kind="stable")
         return list(dict.fromkeys(rows[at][1] for at in order.tolist()))[: self._limit]
-
-    def _compared(
-        self, space: EmbeddingSpace, query: NDArray[np.float32]
-    ) -> tuple[list[bytes], dict[str, NDArray[np.int64]]]:
-        """Return the keys of all records with a vector, and their places by kind, the nearest first: read once."""
-        number = {kind: at for at, kind in enumerate(sorted(self._filters))}
-        keys: list[bytes] = []
-        kinds, distances = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-        last, wanted = -1, dump_json(list(number))
-        while rows := self.ask("vectors", space.space_id.bytes, wanted, last, _PAGE_VECTORS):
-            keys += [row[2] for row in rows]
-            kinds.append(np.array([number[row[1]] for row in rows]))
-            distances.append(_distances([row[3] for row in rows], query, space))
-            last = last_of(rows, last)
-        order = np.argsort(np.concatenate(distances), kind="stable")
-        kind_of = np.concatenate(kinds)[order]
-        return keys, {kind: order[kind_of == at] for kind, at in number.items()}
 
     def _met(self, kind: str, filters: Filters, keys: list[bytes], nearest: NDArray[np.int64]) -> list[int]:
         """Return the first of some records that may be seen and meet a filter: looked up until there are enough.
@@ -252,20 +236,6 @@ def rows_of(session: StatementSession, store: Store, kind: str, ordinals: Iterab
     plan, some = store.plans[kind].get_many, sorted(ordinals)
     assert plan is not None
     return session.run(plan, (dump_json(some),)) if some else []
-
-
-def _distances(vectors: Sequence[bytes], query: NDArray[np.float32], space: EmbeddingSpace) -> NDArray[np.float32]:
-    """Return distances that order vectors by nearness; the searcher scores the nearest exactly. Shapes: f32[n]"""
-    rows = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), space.dimensions)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        if space.metric is DistanceMetric.L2:
-            distances: NDArray[np.float32] = np.linalg.norm(rows - query, axis=1)
-            return distances
-        products = rows @ query
-        if space.metric is DistanceMetric.COSINE:
-            norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-            products = np.where(norms > 0, products / norms, 0)
-        return -products
 
 
 def _hex(keys: Iterable[bytes]) -> str:

@@ -28,6 +28,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
 from caliber.search.in_database.candidates import Candidates
 from caliber.search.in_database.full_text import indexer_name
+from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.query import Query
 from caliber.search.ranking.days import newest_day
 from caliber.search.request import Asked, Outcome, Request
@@ -87,6 +88,7 @@ class StoredSearch:
         self._lock = threading.Lock()
         self.kinds = tuple(relation.name for relation in texts_of(store.catalog))
         """The relations that it searches."""
+        self._vectors = StoredVectors(store, self.kinds)
         self._searcher = self._fresh()
         forms = ((each.name, each.resident) for each in store.catalog.mirrored)
         read = (name for name, resident in forms if resident.form is Mirror.ROWS and not resident.framed)
@@ -94,7 +96,8 @@ class StoredSearch:
         """Empty snapshots, against which filters are checked."""
 
     def forget_words(self) -> None:
-        """Clear the caches of words: some may no longer occur in any text."""
+        """Clear the caches of words and vectors: some may no longer be of any text."""
+        self._vectors.forget()
         self._searcher = self._fresh()
 
     def searcher(self) -> Searcher:
@@ -134,7 +137,7 @@ class StoredSearch:
 
     def candidates(self, session: StatementSession, asked: Asked) -> Candidates:
         """Return the candidates of a search in a session; none is read yet."""
-        return Candidates(session, self._store, self.statements, self._settings, asked)
+        return Candidates(session, self._store, self.statements, self._settings, self._vectors, asked)
 
     def checked(self, session: StatementSession, asked: Asked) -> None:
         """Refuse a full text that lacks searched texts. Raises: SchemaMismatch"""

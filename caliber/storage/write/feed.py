@@ -24,6 +24,9 @@ class ChangeBatch:
 class Feed(Protocol):
     """The change records of one store, as its one follower reads them."""
 
+    ordered: bool
+    """Whether records are committed in the order of their numbers, so that all up to one stay what they are."""
+
     def bound(self, session: StatementSession) -> int:
         """Return the position of ``session``; changes after it are new."""
         ...
@@ -39,6 +42,8 @@ class Feed(Protocol):
 
 class SequenceFeed:
     """A feed whose records are numbered in the order of commits, without gaps."""
+
+    ordered = True
 
     def __init__(self, statements: dict[str, Plan]) -> None:
         self._statements = statements

@@ -44,6 +44,8 @@ class SnapshotFeed:
     Its methods are called under the follower's lock, except ``claim``, ``question`` and ``due``.
     """
 
+    ordered = False
+
     def __init__(self, statements: dict[str, Plan], writer: bytes) -> None:
         self._statements = statements
         self._writer = writer
