@@ -176,9 +176,9 @@ def add_parts(engine: Engine) -> None:
     retaining.register(jobs)
     sprawl = engine.config.pcp.anti_sprawl
     if sprawl is not None and sprawl.on_write is not None:
-        from caliber.pcp.lint import WriteLint  # parsers that few processes need
+        from caliber.pcp.lint import lint_new  # parsers that few processes need
 
-        engine.add(LintOnWrite(WriteLint(sprawl)))
+        engine.add(LintOnWrite(functools.partial(lint_new, sprawl)))
     if engine.config.orphan_detection_threshold is not None:
         from caliber.pcp.orphans import Orphans  # most stores end no task by themselves
 

@@ -87,7 +87,6 @@ class Held:
     value: str
     stated_at: datetime
     content: str
-    note_type: NoteType
     stored: tuple[PersonFact, Note] | None = None
     holds: bool = True
 
@@ -109,7 +108,7 @@ class StatedCandidate:
     def held(self) -> Held:
         """Return the fact that the statement adds."""
         new = self.candidate
-        return Held(self.person, new.attribute, new.slot, new.value, self.stated_at, new.content, new.note_type)
+        return Held(self.person, new.attribute, new.slot, new.value, self.stated_at, new.content)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,5 @@ def _held(person: EntityRef, fact: PersonFact, note: Note) -> Held:
         fact.value,
         fact.stated_at if note.valid_from is None else max(fact.stated_at, note.valid_from),
         note.content,
-        note.note_type,
         (fact, note),
     )

@@ -85,20 +85,17 @@ class Linter:
         yield LintIssue(Severity.INFO, LintIssueType.DUPLICATE, message, (own, *alike), action)
 
 
-class WriteLint:
-    """Lint of artifacts that are about to be stored: all but near duplicates, which have no vector yet."""
+def lint_new(knobs: AntiSprawlConfig, new: NewArtifact) -> tuple[LintIssue, ...]:
+    """Return the issues of an artifact about to be stored, but near duplicates: it has no vector yet.
 
-    def __init__(self, knobs: AntiSprawlConfig) -> None:
-        self._knobs = knobs
-
-    def check(self, new: NewArtifact) -> tuple[LintIssue, ...]:
-        """Return the issues of a new artifact. Raises: ConstraintViolation for one that is to be refused."""
-        issues = tuple(_of_content((), new, self._knobs))
-        refused = [issue for issue in issues if not _is_guess(issue)]
-        if refused and self._knobs.on_write == "refuse":
-            reason = "; ".join(f"{issue.message}: {issue.action}" for issue in refused)
-            raise ConstraintViolation(constraint="pcp.anti_sprawl.on_write", reason=reason)
-        return issues
+    Raises: ConstraintViolation for one that is to be refused.
+    """
+    issues = tuple(_of_content((), new, knobs))
+    refused = [issue for issue in issues if not _is_guess(issue)]
+    if refused and knobs.on_write == "refuse":
+        reason = "; ".join(f"{issue.message}: {issue.action}" for issue in refused)
+        raise ConstraintViolation(constraint="pcp.anti_sprawl.on_write", reason=reason)
+    return issues
 
 
 def _is_guess(issue: LintIssue) -> bool:

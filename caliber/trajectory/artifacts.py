@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from caliber.access.owners import require_own_trust
 from caliber.engine.engine import Engine
@@ -72,27 +72,18 @@ class NewArtifact:
 _STATED: Final = tuple(each.name for each in dataclasses.fields(NewArtifact) if each.name != "trust")
 
 
-class ArtifactLint(Protocol):
-    """Check of artifacts that are about to be stored, which ``pcp`` implements and ``api`` wires."""
-
-    def check(self, new: NewArtifact) -> Sequence[LintIssue]:
-        """Return the issues of a new artifact. Raises: ConstraintViolation for one that is to be refused."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LintOnWrite:
-    """The part of a tenant that lints artifacts as they are stored."""
+    """The part of a tenant that lints artifacts as they are stored, where ``pcp.anti_sprawl.on_write`` is set."""
 
-    lint: ArtifactLint
+    check: Callable[[NewArtifact], Sequence[LintIssue]]
+    """Returns the issues of a new artifact. Raises: ConstraintViolation for one that is to be refused."""
 
 
 def lint_on_write(engine: Engine, new: NewArtifact) -> Sequence[LintIssue]:
-    """Return the issues of an artifact about to be stored, where ``pcp.anti_sprawl.on_write`` is set.
-
-    Raises: ConstraintViolation for one that is to be refused.
-    """
-    return engine.part(LintOnWrite).lint.check(new)
+    """Return the issues of an artifact about to be stored; none where nothing lints it. Raises: ConstraintViolation."""
+    lint = engine.find_part(LintOnWrite)
+    return () if lint is None else lint.check(new)
 
 
 def lint_event(engine: Engine, principal: str, artifact: Artifact, issues: Sequence[LintIssue]) -> Event:

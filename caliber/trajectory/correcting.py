@@ -111,8 +111,7 @@ class ArtifactCorrections(RecordCorrections[Artifact]):
             label, _ = label_of(uow, scope, values["source_turn"], None, unlabelled)
             values["trust"] = least_trusted(old.trust, label)
         new = check_artifact(self._engine.estimator, **values, idempotency_key=idempotency_key)
-        sprawl = self._engine.config.pcp.anti_sprawl
-        issues = lint_on_write(self._engine, new) if sprawl is not None and sprawl.on_write is not None else ()
+        issues = lint_on_write(self._engine, new)
         author_id = self._corrections.guest_in(old.scope_id)
         artifact, created = create_artifact(
             uow, old.scope_id, new, unlabelled=unlabelled, author_id=author_id, closing=True

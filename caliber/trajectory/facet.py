@@ -405,10 +405,8 @@ class TaskMethods:
         )
         scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"), below=ARTIFACT)
         text = new.content.decode("utf-8", "replace")
-        sprawl = engine.config.pcp.anti_sprawl
-        linted = sprawl is not None and sprawl.on_write is not None
         user = self._principal.label if new.trust is not None and self._principal.is_user else None
-        issues = artifact_ops.lint_on_write(engine, new) if linted else ()
+        issues = artifact_ops.lint_on_write(engine, new)
         author_id = self._author(scope_id=scope)
 
         def work(uow: UnitOfWork) -> Artifact:

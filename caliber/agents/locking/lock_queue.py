@@ -16,8 +16,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from caliber.engine.commit_waiters import Key, wake_waiters
 from caliber.engine.engine import Engine
@@ -45,16 +44,7 @@ _TOO_FAR: Final = 1.5
 """A place with more of its time left than this is of a clock that was put back since."""
 
 
-class _Claim(Protocol):
-    @property
-    def holder(self) -> str: ...
-    @property
-    def mode(self) -> LockMode: ...
-    @property
-    def expires_at(self) -> datetime: ...
-
-
-C = TypeVar("C", bound=_Claim)
+C = TypeVar("C", Lock, LockWaiter)
 
 
 @dataclass(frozen=True, slots=True)
