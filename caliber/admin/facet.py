@@ -19,7 +19,7 @@ from caliber.model.ids import Id
 from caliber.model.progress import Progress, unheard
 from caliber.model.storage import OperationStats
 from caliber.storage.maintain.integrity import Finding
-from caliber.storage.maintain.maintenance import VIEW_LIMIT, StoreStatus, Vacuumed
+from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 
 
 class Admin:
@@ -146,7 +146,7 @@ class Admin:
     def create_views(self) -> list[str]:
         """Recreate the views for people, under the names of the sources; no code reads them. Raises: Conflict."""
         engine = self._require("create views in")
-        return engine.store.maintenance.create_views(VIEW_LIMIT)
+        return engine.store.maintenance.create_views()
 
     def drop_views(self) -> list[str]:
         """Remove the views for people; return their names."""

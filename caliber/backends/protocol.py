@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from caliber.config import CaliberConfig
     from caliber.dump.archive import Archive
+    from caliber.dump.moving import Replica
     from caliber.storage.directory import DirectoryStore
-    from caliber.storage.maintain.moving import Replica
     from caliber.storage.migrate.memory_steps import MigrationPlan
 
 
@@ -49,6 +49,10 @@ class BackendModule(Protocol):
 
     def open_replica(self, settings: Any, *, clock_us: Callable[[], int]) -> Replica: ...
 
-    def create_role(self, settings: Any) -> None: ...
+    def create_role(self, settings: Any) -> None:
+        """Make the login role of a store and an empty schema that it owns; for settings with a ``login_role``."""
+        ...
 
-    def drop_role(self, settings: Any) -> None: ...
+    def drop_role(self, settings: Any) -> None:
+        """Remove the login role of a store whose schema has been dropped."""
+        ...

@@ -424,14 +424,21 @@ class Archive:
         if member is not None:
             yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)
 
-    def check_rows(self, relation: Relation, digest: RowsDigest) -> None:
+    def verify(self, restored: StoreSnapshot, progress: Progress) -> None:
         """Raise StorageError unless the rows read back equal those that were written."""
-        member = self.member(relation)
-        rows, right = (0, None) if member is None else (member.rows, member.rows_sha256)
-        if digest.rows != rows or (right is not None and digest.hex() != right):
-            raise StorageError(
-                f"{relation.name} did not come back as it was backed up; nothing was changed", reason="not verified"
-            )
+        done = 0
+        for relation in dump_relations(self.catalog):
+            digest = RowsDigest(relation, self.columns_of(relation))
+            for batch in restored.read(relation):
+                digest.add_batch(batch)
+                progress("verifying rows", done + digest.rows, self.rows)
+            done += digest.rows
+            member = self.member(relation)
+            rows, right = (0, None) if member is None else (member.rows, member.rows_sha256)
+            if digest.rows != rows or (right is not None and digest.hex() != right):
+                raise StorageError(
+                    f"{relation.name} did not come back as it was backed up; nothing was changed", reason="not verified"
+                )
 
     @property
     def rows(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from caliber.config import CaliberConfig
+from caliber.config.providers import ProviderConfig
 from caliber.engine.refusals import PREVIOUS
 from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
@@ -62,26 +63,25 @@ class Providers:
 
         Raises: DTypeError for what is none, MultipleErrors for one of other dimensions.
         """
-        given, settings = self._given, self._config.embedding_provider
-        # A small model on this machine is quicker than a look into the store.
-        durable = given is not None or (settings is not None and is_costly(settings))
-        if given is not None:
-            check_provider(given, "embedding_provider")
-        elif settings is not None:
-            given = self._own(build_embedding_provider(settings, self._count_text))
-        if given is not None:
-            check_dimensions(self._config, given)
-        self._embedding = given
-        return given, durable
+        found, durable = self._embedder(self._given, self._config.embedding_provider, "embedding_provider")
+        if found is not None:
+            check_dimensions(self._config, found)
+        self._embedding = found
+        return found, durable
 
     def previous(self) -> tuple[EmbeddingProvider | None, bool]:
         """As ``embedding``, for the previous provider. Raises: DTypeError for an object that is no provider."""
-        given, settings = self._given_previous, self._config.previous_embedding_provider
+        return self._embedder(self._given_previous, self._config.previous_embedding_provider, PREVIOUS)
+
+    def _embedder(
+        self, given: EmbeddingProvider | None, settings: ProviderConfig | None, field: str
+    ) -> tuple[EmbeddingProvider | None, bool]:
+        # A small model on this machine is quicker than a look into the store.
         durable = given is not None or (settings is not None and is_costly(settings))
         if given is not None:
-            check_provider(given, PREVIOUS)
+            check_provider(given, field)
         elif settings is not None:
-            given = self._own(build_embedding_provider(settings, self._count_text, field=PREVIOUS))
+            given = self._own(build_embedding_provider(settings, self._count_text, field=field))
         return given, durable
 
     def summarization(self) -> SummarizationProvider | None:

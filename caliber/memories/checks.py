@@ -5,11 +5,11 @@ Errors name fields, never values. Source: C-130 to C-141; docs/memories.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from caliber.memories.conditions import unknown
+from caliber.memories.conditions import PLAIN, Check, unknown
 from caliber.model import arguments
 from caliber.model.errors import ConstraintViolation, DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
@@ -19,8 +19,7 @@ from caliber.schema.declared_memories import INDEXED_TEXT_BYTES, KEY
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import IndexType, MemoryType, RetentionKind
 from caliber.schema.relation import Column, ColumnType
-from caliber.storage.compile.json_values import as_json, finite
-from caliber.storage.compile.json_values import whole as whole_number
+from caliber.storage.compile.json_values import as_json
 
 JSON_BYTES: Final = 1 << 20
 
@@ -140,12 +139,6 @@ def _text(memory: MemoryBinding, column: Column, value: Any, field: str) -> str:
     return text
 
 
-def _bool(value: Any, field: str) -> bool:
-    if not isinstance(value, bool):
-        raise DTypeError(field=field, expected="a bool", got=type(value).__name__)
-    return value
-
-
 def _instant(value: Any, field: str) -> datetime:
     if not isinstance(value, datetime):
         raise DTypeError(field=field, expected="a datetime", got=type(value).__name__)
@@ -156,11 +149,4 @@ def _json(value: Any, field: str) -> Any:
     return as_json(value, field, JSON_BYTES)
 
 
-_CHECKS: Final[Mapping[ColumnType, Callable[[Any, str], Any]]] = {
-    ColumnType.UUID: arguments.as_uuid,
-    ColumnType.INT: whole_number,
-    ColumnType.FLOAT: finite,
-    ColumnType.BOOL: _bool,
-    ColumnType.INSTANT: _instant,
-    ColumnType.JSON: _json,
-}
+_CHECKS: Final[Mapping[ColumnType, Check]] = {**PLAIN, ColumnType.INSTANT: _instant, ColumnType.JSON: _json}

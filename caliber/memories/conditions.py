@@ -5,10 +5,7 @@ Source: C-161 to C-165; docs/search.md.
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 from caliber.model import arguments
@@ -17,6 +14,7 @@ from caliber.model.hints import did_you_mean
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Comparison, Either, Operator, Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType
+from caliber.storage.compile.json_values import finite, whole
 from caliber.storage.compile.listing import ORDERED
 
 
@@ -45,58 +43,40 @@ def _compared(column: Column, value: Any, field: str, is_list: bool) -> Any:
         if not column.nullable or is_list:
             raise InvalidValue(field=field, reason="must have a value")
         return None
+    if column.enum is not None:
+        return arguments.as_enum(value, column.enum, field).value
     check = _CHECKS.get(column.type)
     if check is None:
         raise InvalidValue(field=field, reason="cannot be compared")
-    return check(column, value, field)
+    return check(value, field)
 
 
-def _text(_: Column, value: Any, field: str) -> str:
+def _text(value: Any, field: str) -> str:
     if not isinstance(value, str):
         raise DTypeError(field=field, expected="str", got=type(value).__name__)
     return str(value)
 
 
-def _number(column: Column, value: Any, field: str) -> int | float:
-    types = int if column.type is ColumnType.INT else (int, float)
-    if isinstance(value, bool) or not isinstance(value, types):
-        what = "an int" if column.type is ColumnType.INT else "a number"
-        raise DTypeError(field=field, expected=what, got=type(value).__name__)
-    if column.type is ColumnType.INT:
-        if not abs(value) < 2**63:
-            raise InvalidValue(field=field, reason="must fit 64 bits")
-        return int(value)
-    with contextlib.suppress(OverflowError):
-        if math.isfinite(number := float(value)):
-            return number
-    raise InvalidValue(field=field, reason="must be finite")
-
-
-def _bool(_: Column, value: Any, field: str) -> bool:
+def _bool(value: Any, field: str) -> bool:
     if not isinstance(value, bool):
         raise DTypeError(field=field, expected="a bool", got=type(value).__name__)
     return value
 
 
-def _instant(_: Column, value: Any, field: str) -> datetime | None:
-    return arguments.as_instant(value, field)
-
-
-def _member(column: Column, value: Any, field: str) -> str:
-    assert column.enum is not None
-    return arguments.as_enum(value, column.enum, field).value
-
-
-_CHECKS: Final[Mapping[ColumnType, Callable[[Column, Any, str], Any]]] = {
-    ColumnType.UUID: lambda _, value, field: arguments.as_uuid(value, field),
-    ColumnType.UUID_ARRAY: lambda _, value, field: arguments.as_uuid(value, field),
+Check = Callable[[Any, str], Any]
+PLAIN: Final[Mapping[ColumnType, Check]] = {
+    ColumnType.UUID: arguments.as_uuid,
+    ColumnType.INT: whole,
+    ColumnType.FLOAT: finite,
+    ColumnType.BOOL: _bool,
+}
+"""The checks of values that are written as they are compared."""
+_CHECKS: Final[Mapping[ColumnType, Check]] = {
+    **PLAIN,
+    ColumnType.UUID_ARRAY: arguments.as_uuid,
     ColumnType.TEXT: _text,
     ColumnType.TEXT_ARRAY: _text,
-    ColumnType.INT: _number,
-    ColumnType.FLOAT: _number,
-    ColumnType.BOOL: _bool,
-    ColumnType.INSTANT: _instant,
-    ColumnType.ENUM: _member,
+    ColumnType.INSTANT: arguments.as_instant,
 }
 
 

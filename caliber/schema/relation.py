@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from caliber.model.errors import InternalError
@@ -389,37 +390,18 @@ class Relation:
         return tuple(column.name for column in self.columns if column.content)
 
 
-def uuid_(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.UUID, **options)
-
-
-def instant(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.INSTANT, **options)
-
-
-def stamped(name: str, **options: Any) -> Column:
-    """An instant that is the present one in rows that are loaded without it."""
-    return instant(name, initial=Initial.NOW, **options)
-
-
-def text(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.TEXT, **options)
-
-
-def integer(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.INT, **options)
-
-
-def real(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.FLOAT, **options)
-
-
-def boolean(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.BOOL, **options)
-
-
-def blob(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.BYTES, **options)
+uuid_ = partial(Column, type=ColumnType.UUID)
+instant = partial(Column, type=ColumnType.INSTANT)
+stamped = partial(instant, initial=Initial.NOW)
+"""An instant that is the present one in rows that are loaded without it."""
+text = partial(Column, type=ColumnType.TEXT)
+integer = partial(Column, type=ColumnType.INT)
+real = partial(Column, type=ColumnType.FLOAT)
+boolean = partial(Column, type=ColumnType.BOOL)
+blob = partial(Column, type=ColumnType.BYTES)
+text_array = partial(Column, type=ColumnType.TEXT_ARRAY)
+uuid_array = partial(Column, type=ColumnType.UUID_ARRAY)
+vector = partial(Column, type=ColumnType.VECTOR)
 
 
 def enum(name: str, members: type[StrEnum], **options: Any) -> Column:
@@ -445,18 +427,6 @@ def json_(
 ) -> Column:
     """A column of JSON; without ``encode`` and ``decode`` an entity holds the value as JSON has it."""
     return Column(name, ColumnType.JSON, json_encode=encode, json_decode=decode, **options)
-
-
-def text_array(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.TEXT_ARRAY, **options)
-
-
-def uuid_array(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.UUID_ARRAY, **options)
-
-
-def vector(name: str, **options: Any) -> Column:
-    return Column(name, ColumnType.VECTOR, **options)
 
 
 def version() -> Column:

@@ -21,6 +21,18 @@ from typing import Any, Final
 
 from caliber.backends import backend
 from caliber.config.storage import StorageConfig
+from caliber.dump.dumped_relations import BATCH_ROWS, dump_relations
+from caliber.dump.moving import (
+    Proof,
+    Reading,
+    Replica,
+    bring_up,
+    copy_all,
+    erasures_of,
+    make_equal,
+    named_since,
+    verify,
+)
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through
@@ -28,24 +40,11 @@ from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
+from caliber.schema.relations import CHANGE
 from caliber.storage.maintain.moved import FenceState
-from caliber.storage.maintain.moving import (
-    Proof,
-    Reading,
-    Replica,
-    bring_up,
-    copied_of,
-    copy_all,
-    erasures_of,
-    make_equal,
-    named_since,
-    verify,
-)
 from caliber.storage.migrate.migrations import check_needed
 from caliber.tenancy.directory import Directory
 
-BATCH_ROWS: Final = 2_048
-"""Rows that a move keeps in memory at once."""
 ROUNDS_MOST: Final = 8
 """How often a copy is brought up to date before writers are blocked for the rest."""
 FEW: Final = 2_000
@@ -54,7 +53,7 @@ FEW: Final = 2_000
 
 def _not_named(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the relations that the change feed does not name the rows of."""
-    return tuple(relation for relation in copied_of(catalog) if not relation.mirrored)
+    return tuple(relation for relation in dump_relations(catalog) if not relation.mirrored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,6 @@ class Move:
         self._directory = directory
         self._hooks = hooks
         self._token = uuid.uuid4().hex
-        self._rows = BATCH_ROWS
         hooks.progress("begin", 0, None)
         self._tenant = self._begin(directory.get(name), directory.new_place(name, source))
         assert self._tenant.target is not None
@@ -208,10 +206,10 @@ class Move:
         with self._left.reading() as source:
             self._check_memories(source)
             if empty:
-                self._forgotten = erasures_of(source, self._rows)
-                copy_all(source, self._entered, self._token, self._rows, self._hooks.progress)
+                self._forgotten = erasures_of(source)
+                copy_all(source, self._entered, self._token, self._hooks.progress)
             else:
-                make_equal(source, self._entered, self._token, copied_of(self._catalog), self._rows)
+                make_equal(source, self._entered, self._token, dump_relations(self._catalog))
             mark = source.mark
         rounds = 0
         while rounds < ROUNDS_MOST:
@@ -223,7 +221,7 @@ class Move:
                 last = written <= FEW or rounds == ROUNDS_MOST
                 if last and not self._directory.config.verify_in_fence:
                     with self._entered.reading() as copy:
-                        verify(source, copy, self._rows, copied_of(self._catalog))
+                        verify(source, copy, dump_relations(self._catalog))
             if last:
                 break
         return mark, rounds
@@ -233,10 +231,10 @@ class Move:
         self._check_memories(source)
         named = named_since(source, mark)
         if named is None:
-            rows = make_equal(source, self._entered, self._token, copied_of(self._catalog), self._rows) * self._rows
+            rows = make_equal(source, self._entered, self._token, dump_relations(self._catalog)) * BATCH_ROWS
         else:
             rows = bring_up(source, self._entered, self._token, named)
-            make_equal(source, self._entered, self._token, _not_named(self._catalog), self._rows)
+            make_equal(source, self._entered, self._token, _not_named(self._catalog))
         self._caught_up += rows
         return rows
 
@@ -262,11 +260,11 @@ class Move:
         self._hooks.progress("last rows", 0, None)
         with self._left.reading() as source:
             self._follow(source, mark)
-            numbers = source.numbers()
-            forgotten = erasures_of(source, self._rows)
+            numbers = {**source.ordinals(), CHANGE.name: source.sequence}
+            forgotten = erasures_of(source)
             with self._entered.reading() as copy:
-                relations = (copied_of if config.verify_in_fence else _not_named)(self._catalog)
-                proof: Proof = verify(source, copy, self._rows, relations)
+                relations = (dump_relations if config.verify_in_fence else _not_named)(self._catalog)
+                proof: Proof = verify(source, copy, relations)
         self._hooks.progress("finish", 0, None)
         self._entered.finish(self._epoch, self._token, numbers, self._catalog)
         self._hooks.complete(

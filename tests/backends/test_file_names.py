@@ -122,7 +122,7 @@ def test_no_write_is_acknowledged(opened: Opened, way: Callable[[Opened], str]) 
     reason = way(opened)
     refused(lambda: opened.say("into nowhere"), reason)
     refused(lambda: inspect(opened.memory).store.bulk_load(NOTE, [], OnExisting.ERROR, lambda *_: None), reason)
-    refused(lambda: inspect(opened.memory).store.maintenance.create_views(100), reason)
+    refused(lambda: inspect(opened.memory).store.maintenance.create_views(), reason)
     refused(lambda: opened.memory.search("before", consistency="latest"), reason)
 
 

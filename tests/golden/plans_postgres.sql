@@ -722,12 +722,12 @@ SELECT nextval('"tenant_a"."agent_message_ordinal_seq"'::regclass) FROM generate
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
-UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
+UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4, turn_count = turn_count + $4, tokens_input = tokens_input + $1, tokens_output = tokens_output + $2, last_activity_at = $3, version = version + 1 WHERE scope_id = $5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, user_id, agent_id, turn_count, tokens_input, tokens_output, version
-UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "user_id", "agent_id", "turn_count", "tokens_input", "tokens_output", "version";
+UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4, tokens_input = tokens_input + $1, tokens_output = tokens_output + $2, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "user_id", "agent_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- artifact.reserve
 --   takes: count
@@ -1027,7 +1027,7 @@ DELETE FROM "tenant_a"."event" WHERE created_at < $1 AND family <> 'audit';
 -- event.recent
 --   takes: family, since, limit
 --   gives: ordinal, event_id, family, event_type, created_at, trajectory_id, scope_id, subject_type, subject_id, principal, payload, duration_ms
-SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM "tenant_a"."event" WHERE family = $1::text AND created_at >= $2 ORDER BY created_at DESC LIMIT $3::bigint;
+SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM "tenant_a"."event" WHERE family = $1 AND created_at >= $2 ORDER BY created_at DESC LIMIT $3;
 
 -- event.reserve
 --   takes: count
@@ -1177,7 +1177,7 @@ SELECT holder FROM "tenant_a"."lock" WHERE resource = $1 AND token = $2 AND expi
 -- lock.list_live
 --   takes: now, holder, limit
 --   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
-SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "tenant_a"."lock" WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text) ORDER BY expires_at, lock_id LIMIT $3::bigint;
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "tenant_a"."lock" WHERE expires_at > $1 AND (holder = $2 OR $2 IS NULL) ORDER BY expires_at, lock_id LIMIT $3;
 
 -- lock.of_resource
 --   takes: resource
@@ -1201,7 +1201,7 @@ DELETE FROM "tenant_a"."lock_waiter" WHERE expires_at <= $1 AND resource IN (SEL
 -- lock_waiter.list_live
 --   takes: now, holder, limit
 --   gives: ordinal, waiter_id, resource, holder, mode, ticket, queued_at, renewed_at, expires_at, version
-SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_at", "renewed_at", "expires_at", "version" FROM "tenant_a"."lock_waiter" WHERE expires_at > $1 AND ($2::text IS NULL OR holder = $2::text) ORDER BY resource, ticket LIMIT $3::bigint;
+SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_at", "renewed_at", "expires_at", "version" FROM "tenant_a"."lock_waiter" WHERE expires_at > $1 AND (holder = $2 OR $2 IS NULL) ORDER BY resource, ticket LIMIT $3;
 
 -- lock_waiter.reserve
 --   takes: count
@@ -1211,7 +1211,7 @@ SELECT nextval('"tenant_a"."lock_waiter_ordinal_seq"'::regclass) FROM generate_s
 -- memory.revision
 --   takes: nothing
 --   gives: memories, versions
-SELECT count(*), coalesce(sum(version), 0)::bigint FROM "tenant_a"."memory_type";
+SELECT count(*), CAST(coalesce(sum(version), 0) AS BIGINT) FROM "tenant_a"."memory_type";
 
 -- message.ack
 --   takes: message_ids, claim_id, now, claimed_by
@@ -1379,7 +1379,7 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 -- turn.newest
 --   takes: scope_id, limit
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT $2::bigint;
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT $2;
 
 -- turn.of_closed_scopes
 --   takes: created_until
@@ -1389,7 +1389,7 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 -- turn.outline
 --   takes: scope_id, turn_number
 --   gives: turn_number, is_result, calls
-SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM "tenant_a"."turn" WHERE scope_id = $1 AND turn_number >= $2 AND rolled_back_at IS NULL ORDER BY turn_number;
+SELECT turn_number, CAST(role = 'tool' AS INTEGER), CAST(CAST(tool_calls AS TEXT) <> '[]' AS INTEGER) FROM "tenant_a"."turn" WHERE scope_id = $1 AND turn_number >= $2 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.reserve
 --   takes: count
@@ -1419,7 +1419,7 @@ SELECT nextval('"tenant_a"."turn_summary_ordinal_seq"'::regclass) FROM generate_
 -- usage.bump
 --   takes: usage_id, owner_type, owner_id, used_by, count, now
 --   gives: ordinal, usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version
-INSERT INTO "tenant_a"."usage" AS known (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version) VALUES ($1, $2, $3, $4, $5, $6, 1) ON CONFLICT (usage_id) DO UPDATE SET access_count = known.access_count + excluded.access_count, last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at), version = known.version + 1 RETURNING "ordinal", "usage_id", "owner_type", "owner_id", "used_by", "access_count", "last_accessed_at", "version";
+INSERT INTO "tenant_a"."usage" AS known (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version) VALUES ($1, $2, $3, $4, $5, $6, 1) ON CONFLICT (usage_id) DO UPDATE SET access_count = known.access_count + excluded.access_count, last_accessed_at = CASE WHEN excluded.last_accessed_at > known.last_accessed_at THEN excluded.last_accessed_at ELSE known.last_accessed_at END, version = known.version + 1 RETURNING "ordinal", "usage_id", "owner_type", "owner_id", "used_by", "access_count", "last_accessed_at", "version";
 
 -- usage.reserve
 --   takes: count

@@ -636,22 +636,22 @@ UPDATE "agent" SET last_heartbeat = ?2, version = version + 1, status = CASE WHE
 -- append.scope
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, rolled_back_at, version
-UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
+UPDATE "scope" SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE scope_id = ?5 AND closed_at IS NULL RETURNING "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "rolled_back_at", "version";
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, user_id, agent_id, turn_count, tokens_input, tokens_output, version
-UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "user_id", "agent_id", "turn_count", "tokens_input", "tokens_output", "version";
+UPDATE "trajectory" SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "scope" WHERE scope_id = ?5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "user_id", "agent_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- change.bounds
 --   takes: nothing
 --   gives: first, last
-SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM change;
+SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM "change";
 
 -- change.insert
 --   takes: writer, entries, created_at
 --   gives: sequence
-INSERT INTO change (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING sequence;
+INSERT INTO "change" (writer, entries, created_at) VALUES (?1, ?2, ?3) RETURNING sequence;
 
 -- change.prune
 --   takes: older_than, keep_rows
@@ -660,21 +660,21 @@ DELETE FROM change WHERE created_at < ?1 AND sequence <= (SELECT sequence FROM c
 -- change.since
 --   takes: sequence
 --   gives: sequence, writer, entries
-SELECT sequence, writer, entries FROM change WHERE sequence > ?1 ORDER BY sequence;
+SELECT sequence, writer, entries FROM "change" WHERE sequence > ?1 ORDER BY sequence;
 
 -- checkpoint.prune
 --   takes: trajectory_id, keep, before
-WITH asked AS (SELECT ordinal FROM checkpoint WHERE trajectory_id = ?1 AND recovered_to IS NULL ORDER BY ordinal DESC LIMIT ?2), made AS (SELECT ordinal, recovered_to FROM checkpoint WHERE trajectory_id = ?1 AND recovered_to IS NOT NULL ORDER BY ordinal DESC LIMIT ?2), kept AS (SELECT ordinal, recovered_to FROM made UNION SELECT ordinal, NULL FROM asked UNION SELECT target.ordinal, target.recovered_to FROM checkpoint AS target JOIN made ON target.checkpoint_id = made.recovered_to) DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal FROM kept) AND ordinal NOT IN (SELECT max(older.ordinal) FROM kept JOIN checkpoint AS older ON older.trajectory_id = ?1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal);
+WITH asked AS (SELECT ordinal FROM "checkpoint" WHERE trajectory_id = ?1 AND recovered_to IS NULL ORDER BY ordinal DESC LIMIT ?2), made AS (SELECT ordinal, recovered_to FROM "checkpoint" WHERE trajectory_id = ?1 AND recovered_to IS NOT NULL ORDER BY ordinal DESC LIMIT ?2), kept AS (SELECT ordinal, recovered_to FROM made UNION SELECT ordinal, NULL FROM asked UNION SELECT target.ordinal, target.recovered_to FROM "checkpoint" AS target JOIN made ON target.checkpoint_id = made.recovered_to) DELETE FROM "checkpoint" WHERE trajectory_id = ?1 AND ordinal < ?3 AND ordinal NOT IN (SELECT ordinal FROM kept) AND ordinal NOT IN (SELECT max(older.ordinal) FROM kept JOIN "checkpoint" AS older ON older.trajectory_id = ?1 AND older.recovered_to IS NOT NULL AND older.ordinal < kept.ordinal WHERE kept.recovered_to IS NULL GROUP BY kept.ordinal);
 
 -- content.at
 --   takes: owner_type, owner_ordinal, owner_version
 --   gives: body
-SELECT body FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 AND owner_version >= ?3 ORDER BY owner_version LIMIT 1;
+SELECT body FROM "content_version" WHERE owner_type = ?1 AND owner_ordinal = ?2 AND owner_version >= ?3 ORDER BY owner_version LIMIT 1;
 
 -- content.owner
 --   takes: owner_type, owner_ordinal
 --   gives: owner_id
-SELECT owner_id FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 LIMIT 1;
+SELECT owner_id FROM "content_version" WHERE owner_type = ?1 AND owner_ordinal = ?2 LIMIT 1;
 
 -- content.prune
 --   takes: before
@@ -878,16 +878,16 @@ DELETE FROM "embedding_cache" WHERE created_at < ?1;
 
 -- event.drop_trace
 --   takes: trajectory_id
-DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace';
+DELETE FROM "event" WHERE trajectory_id = ?1 AND family = 'trace';
 
 -- event.prune
 --   takes: older_than
-DELETE FROM event WHERE created_at < ?1 AND family <> 'audit';
+DELETE FROM "event" WHERE created_at < ?1 AND family <> 'audit';
 
 -- event.recent
 --   takes: family, since, limit
 --   gives: ordinal, event_id, family, event_type, created_at, trajectory_id, scope_id, subject_type, subject_id, principal, payload, duration_ms
-SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM event WHERE family = ?1 AND created_at >= ?2 ORDER BY created_at DESC LIMIT ?3;
+SELECT "ordinal", "event_id", "family", "event_type", "created_at", "trajectory_id", "scope_id", "subject_type", "subject_id", "principal", "payload", "duration_ms" FROM "event" WHERE family = ?1 AND created_at >= ?2 ORDER BY created_at DESC LIMIT ?3;
 
 -- handoff.brief_by_agent
 --   takes: agent_id
@@ -982,27 +982,27 @@ UPDATE "job" SET attempts = CASE WHEN done < ?3 THEN 1 ELSE attempts END, error 
 -- lock.delete_ended
 --   takes: now, resources
 --   gives: token
-DELETE FROM lock WHERE resource IN (SELECT value FROM json_each(?2)) AND expires_at <= ?1 AND resource > '' AND (EXISTS (SELECT 1 FROM lock AS newer WHERE newer.resource = lock.resource AND newer.token > lock.token) OR NOT EXISTS (SELECT 1 FROM lock AS live WHERE live.resource = lock.resource AND live.expires_at > ?1)) RETURNING token;
+DELETE FROM "lock" AS old WHERE old.resource IN (SELECT value FROM json_each(?2)) AND old.expires_at <= ?1 AND old.resource > '' AND (EXISTS (SELECT 1 FROM "lock" AS newer WHERE newer.resource = old.resource AND newer.token > old.token) OR NOT EXISTS (SELECT 1 FROM "lock" AS live WHERE live.resource = old.resource AND live.expires_at > ?1)) RETURNING token;
 
 -- lock.ended
 --   takes: now, after_resource, limit
 --   gives: resource, is_free
-SELECT resource, 1 FROM (SELECT resource FROM lock WHERE expires_at <= ?1 AND resource > '' AND (EXISTS (SELECT 1 FROM lock AS newer WHERE newer.resource = lock.resource AND newer.token > lock.token) OR NOT EXISTS (SELECT 1 FROM lock AS live WHERE live.resource = lock.resource AND live.expires_at > ?1)) UNION SELECT resource FROM lock_waiter WHERE expires_at <= ?1) WHERE resource > ?2 ORDER BY resource LIMIT ?3;
+SELECT resource, 1 FROM (SELECT resource FROM lock AS old WHERE old.expires_at <= ?1 AND old.resource > '' AND (EXISTS (SELECT 1 FROM "lock" AS newer WHERE newer.resource = old.resource AND newer.token > old.token) OR NOT EXISTS (SELECT 1 FROM "lock" AS live WHERE live.resource = old.resource AND live.expires_at > ?1)) UNION SELECT resource FROM lock_waiter WHERE expires_at <= ?1) WHERE resource > ?2 ORDER BY resource LIMIT ?3;
 
 -- lock.held
 --   takes: resource, token, now
 --   gives: holder
-SELECT holder FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
+SELECT holder FROM "lock" WHERE resource = ?1 AND token = ?2 AND expires_at > ?3;
 
 -- lock.list_live
 --   takes: now, holder, limit
 --   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
-SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM lock WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2) ORDER BY expires_at, lock_id LIMIT ?3;
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "lock" WHERE expires_at > ?1 AND (holder = ?2 OR ?2 IS NULL) ORDER BY expires_at, lock_id LIMIT ?3;
 
 -- lock.of_resource
 --   takes: resource
 --   gives: ordinal, lock_id, resource, holder, mode, token, acquired_at, expires_at, version
-SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM lock WHERE resource IN (?1, '') ORDER BY token;
+SELECT "ordinal", "lock_id", "resource", "holder", "mode", "token", "acquired_at", "expires_at", "version" FROM "lock" WHERE resource IN (?1, '') ORDER BY token;
 
 -- lock.serialize
 --   takes: resource
@@ -1011,17 +1011,17 @@ SELECT ?1 IS NOT NULL;
 
 -- lock_waiter.delete_ended
 --   takes: now, resources
-DELETE FROM lock_waiter WHERE expires_at <= ?1 AND resource IN (SELECT value FROM json_each(?2));
+DELETE FROM "lock_waiter" WHERE expires_at <= ?1 AND resource IN (SELECT value FROM json_each(?2));
 
 -- lock_waiter.list_live
 --   takes: now, holder, limit
 --   gives: ordinal, waiter_id, resource, holder, mode, ticket, queued_at, renewed_at, expires_at, version
-SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_at", "renewed_at", "expires_at", "version" FROM lock_waiter WHERE expires_at > ?1 AND (?2 IS NULL OR holder = ?2) ORDER BY resource, ticket LIMIT ?3;
+SELECT "ordinal", "waiter_id", "resource", "holder", "mode", "ticket", "queued_at", "renewed_at", "expires_at", "version" FROM "lock_waiter" WHERE expires_at > ?1 AND (holder = ?2 OR ?2 IS NULL) ORDER BY resource, ticket LIMIT ?3;
 
 -- memory.revision
 --   takes: nothing
 --   gives: memories, versions
-SELECT count(*), coalesce(sum(version), 0) FROM memory_type;
+SELECT count(*), CAST(coalesce(sum(version), 0) AS BIGINT) FROM "memory_type";
 
 -- message.ack
 --   takes: message_ids, claim_id, now, claimed_by
@@ -1089,17 +1089,17 @@ WITH loaded AS (SELECT "scope_id" AS of_owner, max(CASE "trust" WHEN 'system' TH
 -- scope.next_sequence
 --   takes: trajectory_id
 --   gives: sequence
-SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1;
+SELECT coalesce(max(sequence_number) + 1, 0) FROM "scope" WHERE trajectory_id = ?1;
 
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 AND rolled_back_at IS NULL ORDER BY turn_number;
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "turn" WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.hold_block
 --   takes: trajectory_id, scope_id, first_turn, last_turn
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM turn WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 AND rolled_back_at IS NULL ORDER BY turn_number;
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "turn" WHERE trajectory_id = ?1 AND scope_id = ?2 AND turn_number BETWEEN ?3 AND ?4 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn.last_said
 --   takes: trajectory_id
@@ -1109,17 +1109,17 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 -- turn.newest
 --   takes: scope_id, limit
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM turn WHERE scope_id = ?1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT ?2;
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "turn" WHERE scope_id = ?1 AND rolled_back_at IS NULL ORDER BY turn_number DESC LIMIT ?2;
 
 -- turn.of_closed_scopes
 --   takes: created_until
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM turn WHERE created_at <= ?1 AND scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL) ORDER BY ordinal;
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "turn" WHERE created_at <= ?1 AND scope_id IN (SELECT scope_id FROM "scope" WHERE closed_at IS NOT NULL) ORDER BY ordinal;
 
 -- turn.outline
 --   takes: scope_id, turn_number
 --   gives: turn_number, is_result, calls
-SELECT turn_number, role = 'tool', tool_calls <> '[]' FROM turn WHERE scope_id = ?1 AND turn_number >= ?2 AND rolled_back_at IS NULL ORDER BY turn_number;
+SELECT turn_number, CAST(role = 'tool' AS INTEGER), CAST(CAST(tool_calls AS TEXT) <> '[]' AS INTEGER) FROM "turn" WHERE scope_id = ?1 AND turn_number >= ?2 AND rolled_back_at IS NULL ORDER BY turn_number;
 
 -- turn_summary.hold_scope
 --   takes: trajectory_id, scope_id
@@ -1129,7 +1129,7 @@ SELECT scope_id FROM scope WHERE trajectory_id = ?1 AND scope_id = ?2 AND closed
 -- turn_summary.overlapping
 --   takes: scope_id, first_turn, last_turn
 --   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
-SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM turn_summary WHERE scope_id = ?1 AND first_turn <= ?3 AND last_turn >= ?2 ORDER BY first_turn;
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "turn_summary" WHERE scope_id = ?1 AND first_turn <= ?3 AND last_turn >= ?2 ORDER BY first_turn;
 
 -- turn_summary.ranges
 --   takes: scope_id
@@ -1139,11 +1139,11 @@ SELECT first_turn, last_turn, length(source_turns) / 16 FROM turn_summary WHERE 
 -- usage.bump
 --   takes: usage_id, owner_type, owner_id, used_by, count, now
 --   gives: ordinal, usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version
-INSERT INTO usage (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1) ON CONFLICT (usage_id) DO UPDATE SET access_count = access_count + excluded.access_count, last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1 RETURNING "ordinal", "usage_id", "owner_type", "owner_id", "used_by", "access_count", "last_accessed_at", "version";
+INSERT INTO "usage" AS known (usage_id, owner_type, owner_id, used_by, access_count, last_accessed_at, version) VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1) ON CONFLICT (usage_id) DO UPDATE SET access_count = known.access_count + excluded.access_count, last_accessed_at = CASE WHEN excluded.last_accessed_at > known.last_accessed_at THEN excluded.last_accessed_at ELSE known.last_accessed_at END, version = known.version + 1 RETURNING "ordinal", "usage_id", "owner_type", "owner_id", "used_by", "access_count", "last_accessed_at", "version";
 
 -- window.prune
 --   takes: now, older_than
-DELETE FROM context_window WHERE expires_at <= ?1 OR assembled_at < ?2;
+DELETE FROM "context_window" WHERE expires_at <= ?1 OR assembled_at < ?2;
 
 -- workspace_value.by_prefix
 --   takes: prefix

@@ -97,9 +97,7 @@ class PostgresRecords:
             )
         plans = self.plans[SCHEMA_MIGRATION.name]
         rows = self.connection.run(plans.lists["list_all"], ())
-        check_versions(
-            self._shared.store, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION
-        )
+        check_versions(self._shared.store, [plans.codec.decode(row) for row in rows], version=DIRECTORY_VERSION)
 
     def read(self, work: Callable[[UnitOfWork], T]) -> T:
         return self.work(work)

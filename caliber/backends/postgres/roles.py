@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from caliber.backends.postgres.connecting.dialling import connect
-from caliber.backends.postgres.connecting.errors import StatementError, lost, translate
+from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.connecting.logins import password_of
 from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.statements import ADVISORY_CLASS
@@ -52,11 +52,7 @@ def _as_user_of_the_dsn(settings: PostgresConfig) -> Iterator[tuple[Connection, 
         )
         failed.__cause__ = error
     except psycopg.Error as error:
-        if error.sqlstate is None:
-            failed = lost(shared.store, error)
-        else:
-            fault = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
-            failed = translate(fault, shared.store)
+        failed = translate_driver(error, shared.store)
     else:
         return
     finally:

@@ -111,7 +111,7 @@ def create(
                 raise Conflict(
                     entity_type="store", id=schema, reason="it exists already; open it, or pass exist_ok=True"
                 )
-            check_schema(connection, plans, shared.store, writing=True)
+            check_schema(connection, plans, shared.store)
             return
         statements = [statement for relation in plans.values() for statement in relation.create]
         statements += state_table(dialect)
@@ -166,11 +166,11 @@ def validate_checks(shared: Shared, schema: str, lock_timeout_ms: int) -> None:
             connection.command(statement)
 
 
-def check_schema(connection: PgConnection, plans: dict[str, RelationPlans], store: str, *, writing: bool) -> str:
+def check_schema(connection: PgConnection, plans: dict[str, RelationPlans], store: str) -> str:
     """Return the epoch of a store that this version may use. Raises: SchemaMismatch."""
     plan = plans[SCHEMA_MIGRATION.name]
     applied = [plan.codec.decode(row) for row in connection.run(plan.lists["list_all"], ())]
-    check_versions(store, applied, writing=writing)
+    check_versions(store, applied)
     return str(applied[0].epoch)
 
 

@@ -30,7 +30,7 @@ from caliber.backends.postgres.writing.listener import Listener, place_of
 from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of, prefix_of
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
-from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
+from caliber.model.errors import InternalError, InvalidConfigValue, InvalidValue, MissingRequired, TransactionFailed
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.memory_types import MemoryType
@@ -53,7 +53,10 @@ from caliber.storage.stored_memories import catalog_of, check_declared, declared
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from caliber.config import CaliberConfig, PostgresConfig
+    from caliber.dump.archive import Archive
 
 T = TypeVar("T")
 
@@ -116,6 +119,23 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
     """Return the steps of ``migrate``. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
     target = Wanted(declared_in(config), tuple(drop))
     return memories.planned(shared_of(config), _settings(config).schema_name, target, clock_us=clock_us)
+
+
+def restore(
+    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Progress
+) -> str:
+    """Replace the tenant's records with an archive's; return its new epoch. Raises: see ``restoring``."""
+    from caliber.backends.postgres.maintaining import restoring  # needs pyarrow, and few processes restore
+    from caliber.dump.archive import Archive
+
+    if not isinstance(source, Archive):
+        raise InvalidValue(
+            field=str(source),
+            reason="is a file of SQLite; name it as storage.path, and back that store up as *.zip, which restores here",
+        )
+    return restoring.restore(
+        shared_of(config), _settings(config), source, replace=replace, clock_us=clock_us, progress=progress
+    )
 
 
 class PostgresStore:
@@ -201,7 +221,7 @@ class PostgresStore:
             dialect = schemas.require_store(connection, self._schema, self._shared.store)
             plans = schemas.compile_plans(dialect)
             self._own = own(dialect)
-            self.epoch = schemas.check_schema(connection, plans, self._shared.store, writing=True)
+            self.epoch = schemas.check_schema(connection, plans, self._shared.store)
             self.catalog = catalog_of(connection, plans)
             check_declared(self._shared.store, self.catalog, declared)
             self.plans = plans_of(self.catalog, plans, dialect)

@@ -1,7 +1,8 @@
-"""Bulk load into SQLite by prepared inserts in one transaction, and bulk read page by page."""
+"""Bulk load into SQLite by prepared inserts in one transaction, bulk read page by page, and snapshots of a store."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import apsw
 from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.dialect import DIALECT
+from caliber.backends.sqlite.schema import PLANS
 from caliber.backends.sqlite.statements import STATEMENTS
+from caliber.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS, columns_of
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -21,9 +24,10 @@ from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.paging import pages
-from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.plan import Plan, RelationPlans, compile_relation
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
+from caliber.storage.stored_memories import catalog_of
 from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.consequences import LOWERS
 from caliber.storage.write.unit_of_work import RowChange
@@ -130,7 +134,56 @@ def _check(connection: SqliteConnection, relation: Relation, last: int, tally: T
             raise InvalidRow(row=row, field=question.field, reason=question.reason)
 
 
+@functools.lru_cache(maxsize=256)
+def _insert_of(relation: Relation) -> str:
+    return compile_relation(relation, DIALECT).insert.sql
+
+
+def insert_batch(connection: SqliteConnection, relation: Relation, batch: Any) -> None:
+    """Write a record batch of a relation of ``dump_relations`` as it is. Raises: apsw.Error."""
+    columns = columns_of(relation.columns, batch, 0)
+    with connection.turn():
+        connection.raw.executemany(_insert_of(relation), rows_of(relation, columns, batch.num_rows)).fetchall()
+
+
 def read(session: StatementSession, plans: RelationPlans, batch_rows: int) -> Iterator[Any]:
     """Yield the rows that a session sees as record batches."""
     for rows in pages(session, plans, batch_rows):
         yield arrow.batch_from_rows(plans.relation, rows)
+
+
+class SqliteSnapshot:
+    """See ``caliber.storage.maintain.maintenance.StoreSnapshot``."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+        self.epoch = str(connection.command("SELECT coalesce(min(epoch), '') FROM schema_migration")[0][0])
+        self.sequence = int(connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0])
+        self.catalog = catalog_of(connection, PLANS)
+
+    def ordinals(self) -> dict[str, int]:
+        return last_ordinals(self._connection)
+
+    def count(self, relation: Relation) -> int:
+        return int(self._connection.command(f"SELECT count(*) FROM {quote(relation.name)}")[0][0])
+
+    def read(self, relation: Relation, where: str = "") -> Iterator[Any]:
+        """Yield record batches of the rows, or of those that meet a condition (``WHERE`` included)."""
+        names = quote_all(column.name for column in relation.columns)
+        order = quote_all(relation.key)
+        rows: list[Row] = []
+        size = 0
+        text = f"SELECT {names} FROM {quote(relation.name)} {where} ORDER BY {order}"
+        for row in self._connection.rows_of(text, relation.name):
+            rows.append(row)
+            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+                yield arrow.batch_from_rows(relation, rows)
+                rows, size = [], 0
+        if rows:
+            yield arrow.batch_from_rows(relation, rows)
+
+
+def last_ordinals(connection: SqliteConnection) -> dict[str, int]:
+    """Return the last ordinal that was given out, by relation."""
+    return dict(connection.command("SELECT name, seq FROM sqlite_sequence"))

@@ -73,7 +73,7 @@ class SqliteRecords:
             raise SchemaMismatch(store=self._shown, reason="the file is no directory of tenants; choose another path")
         plans = _PLANS[SCHEMA_MIGRATION.name]
         rows = self._connection.run(plans.lists["list_all"], ())
-        check_versions(self._shown, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION)
+        check_versions(self._shown, [plans.codec.decode(row) for row in rows], version=DIRECTORY_VERSION)
 
     def read(self, work: Callable[[UnitOfWork], T]) -> T:
         with self._lock:

@@ -158,7 +158,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
             raise _exists_already(file)
         connection = SqliteConnection(options, Counter(), memory_name="")
         try:
-            check_schema(connection, options, writing=True)
+            check_schema(connection, options)
         finally:
             connection.close()
         return
@@ -174,7 +174,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
         if baseline(connection, clock_us(), declared_in(config)):
             connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
         elif exist_ok:
-            check_schema(connection, options, writing=True)
+            check_schema(connection, options)
         else:
             raise _exists_already(file)
     finally:
@@ -231,10 +231,10 @@ def _applied(connection: SqliteConnection, options: OpenOptions) -> list[Migrati
     return [plans.codec.decode(row) for row in rows]
 
 
-def check_schema(connection: SqliteConnection, options: OpenOptions, *, writing: bool) -> str:
+def check_schema(connection: SqliteConnection, options: OpenOptions) -> str:
     """Return the epoch of a store that this version may use. Raises: SchemaMismatch."""
     applied = _applied(connection, options)
-    check_versions(options.shown, applied, writing=writing)
+    check_versions(options.shown, applied)
     return str(applied[0].epoch)
 
 

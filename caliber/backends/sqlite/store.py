@@ -43,7 +43,7 @@ from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
 from caliber.storage.maintain.moved import elsewhere
-from caliber.storage.protocol import CommitSignal, Follower, RemoteEventListener
+from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
 from caliber.storage.sql.vector_index import VectorIndexes
@@ -67,7 +67,16 @@ class SqliteStore:
     sees_every_commit = True
     capabilities = frozenset({"full text", "bulk"})
 
-    def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
+    def __init__(
+        self, config: CaliberConfig, *, clock_us: Callable[[], int], connection_pool: ConnectionPool | None = None
+    ) -> None:
+        """Open an existing store; refuse one that does not exist or has another schema version."""
+        if connection_pool is not None:
+            raise IncompatibleOptions(
+                option_a="connection_pool",
+                option_b="storage.adapter = sqlite",
+                reason="a SQLite file uses no connection pool",
+            )
         check_version()
         self._options = options_of(config)
         self._counter = Counter()
@@ -81,7 +90,7 @@ class SqliteStore:
         else:
             connection = open_existing(self._options, self._counter)
         try:
-            self.epoch = check_schema(connection, self._options, writing=True)
+            self.epoch = check_schema(connection, self._options)
             self.catalog = catalog_of(connection, PLANS)
             check_declared(self._options.shown, self.catalog, declared)
             if not self._options.in_memory and connection.pragma("journal_mode") != "wal":

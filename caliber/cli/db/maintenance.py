@@ -41,10 +41,9 @@ def views(settings: Settings, drop: bool) -> None:
     Ids and hashes are shown as text, instants as dates. No part of CALIBER reads them, and none needs them. A view
     holds on to the columns it shows: drop them before a migration that removes one.
     """
-    from caliber.storage.maintain.maintenance import VIEW_LIMIT
 
     with _maintenance(settings) as maintenance:
-        names = maintenance.drop_views() if drop else maintenance.create_views(VIEW_LIMIT)
+        names = maintenance.drop_views() if drop else maintenance.create_views()
     document = {"dropped" if drop else "created": names}
 
     def human() -> None:

@@ -8,10 +8,9 @@ Source: design sections 3 and 4; D-005.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +20,6 @@ from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow, Inva
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import blaming
-
-if TYPE_CHECKING:
-    pass
 
 U8s = npt.NDArray[np.uint8]
 
@@ -75,14 +71,10 @@ def _type_of(kind: CopyKind) -> Any:
     }[kind]()
 
 
-def schema_of(relation: Relation, *, numbered: bool = False) -> Any:
-    """Return the ``pyarrow.Schema`` of a relation: its columns, without the ordinal, which is the store's own.
-
-    ``numbered`` puts it first, for rows that are to keep it.
-    """
+def schema_of(relation: Relation) -> Any:
+    """Return the ``pyarrow.Schema`` of a relation: its columns, without the ordinal, which is the store's own."""
     pa = load_pyarrow()
-    fields = [pa.field("ordinal", pa.int64(), False)] if numbered and relation.ordinal else []
-    fields += [pa.field(column.name, _type_of(KINDS[column.type]), column.nullable) for column in relation.columns]
+    fields = [pa.field(column.name, _type_of(KINDS[column.type]), column.nullable) for column in relation.columns]
     return pa.schema(fields, metadata={"relation": relation.name})
 
 
@@ -319,11 +311,9 @@ def _buffers(array: Any, field: CopyField) -> CopyColumn:
     return CopyColumn(field, _u8(child.buffers()[2]), **given)
 
 
-def batch_from_columns(relation: Relation, columns: Sequence[CopyColumn], rows: int, *, numbered: bool = False) -> Any:
+def batch_from_columns(relation: Relation, columns: Sequence[CopyColumn], rows: int) -> Any:
     """Return columns that were decoded as a ``pyarrow.RecordBatch``; their buffers are taken over, not copied."""
-    pa = load_pyarrow()
-    schema = schema_of(relation, numbered=numbered)
-    return pa.record_batch([_array(column, rows) for column in columns], schema=schema)
+    return load_pyarrow().record_batch([_array(column, rows) for column in columns], schema=schema_of(relation))
 
 
 def _narrow(offsets: npt.NDArray[Any] | None) -> npt.NDArray[np.int32]:
@@ -353,13 +343,13 @@ def _array(column: CopyColumn, rows: int) -> Any:
     return pa.Array.from_buffers(type_, rows, [validity, offsets], null_count=column.missing, children=[child])
 
 
-def batch_from_rows(relation: Relation, rows: Sequence[Row], *, numbered: bool = False) -> Any:
+def batch_from_rows(relation: Relation, rows: Sequence[Row]) -> Any:
     """Return rows as a driver gives them, ordinal first where there is one, as a ``pyarrow.RecordBatch``.
 
     Raises: StorageError for a damaged row, naming it
     """
     pa = load_pyarrow()
-    schema = schema_of(relation, numbered=numbered)
+    schema = schema_of(relation)
     start = 1 if relation.ordinal else 0
     width = start + len(relation.columns)
     by_column = list(zip(*rows, strict=True)) if rows else [()] * width
@@ -368,8 +358,6 @@ def batch_from_rows(relation: Relation, rows: Sequence[Row], *, numbered: bool =
             pa.array(_arrow_values(column.type, values), schema.field(column.name).type)
             for column, values in zip(relation.columns, by_column[start:], strict=True)
         ]
-        if numbered and start:
-            arrays.insert(0, pa.array(by_column[0], pa.int64()))
         return pa.record_batch(arrays, schema=schema)
 
 
@@ -388,69 +376,3 @@ def _arrow_values(kind: ColumnType, values: Sequence[Any]) -> Sequence[Any]:
 def reader_of(relation: Relation, batches: Iterable[Any]) -> Any:
     """Return a ``pyarrow.RecordBatchReader`` of batches that come one at a time."""
     return load_pyarrow().RecordBatchReader.from_batches(schema_of(relation), batches)
-
-
-# --- rows that are to be the same elsewhere -------------------------------------------------------
-
-
-def joined_batches(relation: Relation, batches: Sequence[Any]) -> Any:
-    """Return the rows of numbered batches as one batch."""
-    pa = load_pyarrow()
-    table = pa.Table.from_batches(batches, schema=schema_of(relation, numbered=True)).combine_chunks()
-    found = table.to_batches()
-    return found[0] if found else batch_from_rows(relation, [], numbered=True)
-
-
-def keys_of(relation: Relation, batch: Any) -> list[tuple[Any, ...]]:
-    """Return the sort keys of a batch's rows: the ordinal where there is one, else the key."""
-    names = ("ordinal",) if relation.ordinal else relation.key
-    return list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
-
-
-class RowsHash:
-    """A hash of rows in their order, independent of batch sizes and of the database they come from."""
-
-    def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {}
-        self.rows = 0
-
-    def add(self, batch: Any) -> None:
-        """Take more rows, of the same columns."""
-        self.rows += batch.num_rows
-        for name, array in zip(batch.schema.names, batch.columns, strict=True):
-            parts = self._columns.setdefault(name, [])
-            for at, data in enumerate(_canonical(array)):
-                if at == len(parts):
-                    parts.append(hashlib.sha256())
-                parts[at].update(data)
-
-    def hex(self) -> str:
-        """Return the hash of the added rows; without rows, the hash of no bytes."""
-        whole = hashlib.sha256()
-        for name, parts in sorted(self._columns.items()):
-            whole.update(name.encode())
-            for part in parts:
-                whole.update(part.digest())
-        return whole.hexdigest() if self.rows else hashlib.sha256().hexdigest()
-
-
-def _canonical(array: Any) -> Iterator[bytes]:
-    """Yield which values an array has, their lengths and their bytes: the same for equal values, however they lie."""
-    types = load_pyarrow().types
-    yield np.asarray(array.is_valid(), np.uint8).tobytes()
-    if array.null_count:
-        array = array.drop_null()
-    type_ = array.type
-    if types.is_boolean(type_):
-        yield np.asarray(array, np.uint8).tobytes()
-    elif types.is_fixed_size_binary(type_):
-        yield _fixed(array, type_.byte_width).tobytes()
-    elif types.is_list(type_):
-        yield np.diff(_edges(array, wide=False)).astype(np.int64).tobytes()
-        yield from _canonical(array.flatten())
-    elif types.is_string(type_) or types.is_binary(type_):
-        edges = _edges(array, wide=False)
-        yield np.diff(edges).astype(np.int64).tobytes()
-        yield _u8(array.buffers()[2])[int(edges[0]) : int(edges[-1])].tobytes()
-    else:
-        yield _fixed(array, type_.bit_width // 8).tobytes()

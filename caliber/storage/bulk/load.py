@@ -43,36 +43,29 @@ def batches_of(
         unknown or lacking
     """
     completing.check_names(relation, source.names)
-    return _batches_of(relation, source, maker, spaces, owners, kinds)
 
+    def batches() -> Iterator[Batch]:
+        first_row = 0
+        for source_batch in source.batches:
+            rows: int = source_batch.num_rows
+            columns: Columns = {}
+            for name in source.names:
+                declared = relation.column(name)
+                column = arrow.column_from(source_batch, declared, first_row=first_row)
+                if declared.json_decode is not None:
+                    column = canonical_json(column, declared, rows, first_row)
+                columns[name] = column
+            completing.add_plain(relation, columns, rows, maker)
+            check_batch(relation, columns, rows, first_row, kinds)
+            if relation.resident.form is Mirror.VECTORS and rows:
+                check_owners(columns, rows, first_row, owners)
+                check_dimensions(columns, rows, first_row, spaces)
+            completing.verify(relation, columns, source.names, rows, first_row, maker)
+            completing.add_derived(relation, columns, rows, first_row, maker)
+            yield Batch(first_row, rows, {column.name: columns[column.name] for column in relation.columns})
+            first_row += rows
 
-def _batches_of(
-    relation: Relation,
-    source: Source,
-    maker: Maker,
-    spaces: Mapping[bytes, int],
-    owners: Sequence[str],
-    kinds: Sequence[str],
-) -> Iterator[Batch]:
-    first_row = 0
-    for source_batch in source.batches:
-        rows: int = source_batch.num_rows
-        columns: Columns = {}
-        for name in source.names:
-            declared = relation.column(name)
-            column = arrow.column_from(source_batch, declared, first_row=first_row)
-            if declared.json_decode is not None:
-                column = canonical_json(column, declared, rows, first_row)
-            columns[name] = column
-        completing.add_plain(relation, columns, rows, maker)
-        check_batch(relation, columns, rows, first_row, kinds)
-        if relation.resident.form is Mirror.VECTORS and rows:
-            check_owners(columns, rows, first_row, owners)
-            check_dimensions(columns, rows, first_row, spaces)
-        completing.verify(relation, columns, source.names, rows, first_row, maker)
-        completing.add_derived(relation, columns, rows, first_row, maker)
-        yield Batch(first_row, rows, {column.name: columns[column.name] for column in relation.columns})
-        first_row += rows
+    return batches()
 
 
 def ahead(items: Iterable[T]) -> Generator[T, None, None]:

@@ -8,7 +8,7 @@ Source: C-161 to C-165; docs/search.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from caliber.model.errors import InvalidValue
@@ -64,15 +64,12 @@ class Listing:
         behind: Behind | None = None,
         *,
         page_rows: int = PAGE_ROWS,
-        check: Callable[[], None] | None = None,
     ) -> Iterator[Row]:
-        """Yield the rows, read in pages; ``check`` is called before each."""
+        """Yield the rows, read in pages."""
         key_at = self._codec.key_places[0]
         order_at = None if self._order_by is None else self._codec.index(self._order_by.name)
         bound = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]
         while True:
-            if check is not None:
-                check()
             plan, more = self._page(behind)
             page = session.run(plan, (*bound, *more, page_rows))
             for row in page:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.catalog import Catalog
@@ -29,6 +29,7 @@ from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
+from caliber.storage.maintain.maintenance import Maintenance
 from caliber.storage.sql.trust_statements import distrust_of
 
 EXAMPLES: Final = 5
@@ -79,21 +80,12 @@ class IntegrityCheck:
 _RESTORE: Final = "restore a backup of before, or load the missing rows with `caliber import`"
 
 
-def _owner(table: Callable[[str], str], relation: Relation, column: str, also: str = "") -> str:
+def _owner(table: Callable[[str], str], relation: Relation, column: str) -> str:
     key = quote(relation.key[0])
-    return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)}{also})"
+    return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)})"
 
 
-class Spelling(Protocol):
-    """The spelling of a database where statements differ; see ``caliber.storage.maintain.maintenance.Maintenance``."""
-
-    def table(self, name: str) -> str: ...
-    def dimensions(self, expression: str) -> str: ...
-    def length(self, expression: str) -> str: ...
-    def contains(self, expression: str, identifier: str) -> str: ...
-
-
-def questions(spelling: Spelling, catalog: Catalog) -> Iterator[IntegrityCheck]:
+def questions(spelling: Maintenance, catalog: Catalog) -> Iterator[IntegrityCheck]:
     """Yield every question, in the words of a database."""
     table, size = spelling.table, spelling.dimensions
     yield from _references(table, catalog)
@@ -161,7 +153,7 @@ def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Integrity
             )
 
 
-def _summaries(spelling: Spelling) -> Iterator[IntegrityCheck]:
+def _summaries(spelling: Maintenance) -> Iterator[IntegrityCheck]:
     """Yield the checks for summaries of turns that do not cover exactly their turns."""
     sources = f"t.{quote('source_turns')}"
     source = spelling.contains(sources, f"o.{quote('turn_id')}")

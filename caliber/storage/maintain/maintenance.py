@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.storage.compile.session import StatementSession
-
-VIEW_LIMIT: Final = 100
-"""Newest windows, and artifacts, that their views for people show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +114,8 @@ class Maintenance(Protocol):
     copies_files: bool
     """True where ``copy_to`` is supported."""
 
-    def create_views(self, limit: int) -> list[str]:
-        """Recreate the views for people, all or none; return their names. ``limit``: ``VIEW_LIMIT``.
+    def create_views(self) -> list[str]:
+        """Recreate the views for people, all or none; return their names.
 
         Raises: Conflict
         """

@@ -9,6 +9,8 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.views import Shown, View
 from caliber.storage.compile.spelling import quote
 
+VIEW_LIMIT: Final = 100
+"""Newest windows, and artifacts, that their views show."""
 MARK: Final = "For people only: no code reads this view."
 """Prefix of the comment of every view that CALIBER creates; a view without it belongs to somebody else."""
 
@@ -37,8 +39,8 @@ def comment_of(view: View) -> str:
     return f"{MARK} {view.comment} From {view.relation}."
 
 
-def select_of(view: View, spelling: ViewSpelling, limit: int) -> str:
-    """Return the statement that a view stands for; ``limit`` is that of views that have one."""
+def select_of(view: View, spelling: ViewSpelling) -> str:
+    """Return the statement that a view stands for."""
     relation = BY_NAME[view.relation]
     parts = []
     for shown in view.columns:
@@ -58,5 +60,5 @@ def select_of(view: View, spelling: ViewSpelling, limit: int) -> str:
     if view.descending:
         text += f" ORDER BY t.{quote(view.descending)} DESC, t.{quote('ordinal')} DESC"
     if view.limited:
-        text += f" LIMIT {limit}"
+        text += f" LIMIT {VIEW_LIMIT}"
     return text

@@ -144,7 +144,7 @@ def check_migratable(store: str, applied: Sequence[Migration]) -> None:
         )
 
 
-def check_versions(store: str, applied: Sequence[Migration], *, writing: bool, version: int | None = None) -> None:
+def check_versions(store: str, applied: Sequence[Migration], version: int | None = None) -> None:
     """Refuse a store that this version of CALIBER, whose schema is ``version``, may not use.
 
     Raises: SchemaMismatch, saying whether to migrate the store or to upgrade CALIBER.
@@ -152,8 +152,7 @@ def check_versions(store: str, applied: Sequence[Migration], *, writing: bool, v
     check_migratable(store, applied)
     ours = version or SCHEMA_VERSION
     newest = max(applied, key=lambda migration: migration.schema_version)
-    needed = newest.min_writer_version if writing else newest.min_reader_version
-    if needed > ours:
+    if newest.min_writer_version > ours:
         raise SchemaMismatch(
             store=store,
             reason=f"schema version {newest.schema_version} needs a newer CALIBER; upgrade the package caliber-memory",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
@@ -20,7 +20,8 @@ from psycopg import RawCursor
 
 from caliber.backends.postgres.bulk.target import Connection, Target, limit
 from caliber.backends.postgres.bulk.texts import for_server
-from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
+from caliber.backends.postgres.bulk.writing import copy_in, pieces_of
+from caliber.kernels.copy.rows import CopyRows
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
@@ -33,7 +34,6 @@ from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.write.changes import pack_upserts
 from caliber.storage.write.consequences import LOWERS
 
-_CHUNK_BYTES: Final = 1 << 18
 _RECORDS_AT_ONCE: Final = 200
 _STAGING: Final = "caliber_load"
 _STAGING_BUFFERS: Final = "64MB"
@@ -107,18 +107,17 @@ class _Loading:
 
     def stream(self, into: str, batches: Iterable[Batch], numbered: bool, sent: Callable[[Batch], None]) -> None:
         """Copy batches into a table; ``numbered`` puts each row's number before it."""
-        text = f"COPY {into} FROM STDIN (FORMAT binary)"
         made = (self._made(batch, numbered) for batch in batches)
-        with self.connection.cursor() as cursor, closing(ahead(made)) as coming, cursor.copy(text) as copy:
-            copy.write(COPY_HEADER)
-            for batch, rows in coming:
-                try:
-                    for piece in copy_tuples(rows, chunk_bytes=_CHUNK_BYTES):
-                        copy.write(piece)
-                except InvalidRow as error:
-                    raise InvalidRow(row=batch.first_row + error.row, field=error.field, reason=error.reason) from error
-                sent(batch)
-            copy.write(COPY_TRAILER)
+        with closing(ahead(made)) as coming:
+            copy_in(self.connection, into, self._pieces(coming, sent))
+
+    def _pieces(self, coming: Iterable[tuple[Batch, CopyRows]], sent: Callable[[Batch], None]) -> Iterator[memoryview]:
+        for batch, rows in coming:
+            try:
+                yield from pieces_of(rows)
+            except InvalidRow as error:
+                raise InvalidRow(row=batch.first_row + error.row, field=error.field, reason=error.reason) from error
+            sent(batch)
 
     def _made(self, batch: Batch, numbered: bool) -> tuple[Batch, CopyRows]:
         """Return a batch as it is sent; called by the thread that is a batch ahead."""
@@ -151,7 +150,7 @@ class _Loading:
         if floor is None or not self.written:
             return
         with RawCursor(self.connection) as cursor:
-            rows = cursor.execute(self.target.statement(floor.lower_loaded).sql, (self.last,)).fetchall()
+            rows = cursor.execute(self.target.statements[floor.lower_loaded].sql, (self.last,)).fetchall()
         place = codec_of(floor.owner).version_place
         if rows:
             self._record(floor.owner.code, [row[0] for row in rows], [row[place] for row in rows])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,18 +10,15 @@ import psycopg
 
 from caliber.backends.postgres.bulk.loading import load
 from caliber.backends.postgres.bulk.reading import read
-from caliber.backends.postgres.bulk.target import Connection, Target
+from caliber.backends.postgres.bulk.target import Connection, Target, limit
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.statements import irregular
 from caliber.model.errors import CaliberError
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
-from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
-from caliber.storage.compile.spelling import quote
 
 
 class PostgresBulk:
@@ -62,24 +57,13 @@ class PostgresBulk:
 
     def read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
         """See ``BulkStore.bulk_read``."""
-        with self.connection() as connection:
-            yield from read(connection, self.target(), relation, batch_rows)
+        with self.connection() as connection, connection.transaction():
+            limit(connection, self.target(), "min_reader_version")
+            yield from read(connection, self._dialect.table, relation, batch_rows)
 
     def target(self) -> Target:
-        """Return the target of the rows, and the writer named in change records."""
-        # The load has no writer's id, so that our own memory treats its changes as foreign, and reads them.
-        sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
-        return Target(
-            self._dialect.schema,
-            self._dialect.table,
-            sequence.format,
-            irregular(self._dialect).__getitem__,
-            os.urandom(16),
-            from_us(self._clock_us()),
-            functools.partial(translate_driver, store=self._shared.store),
-            self._lock_timeout_ms,
-            self._shared.channel,
-        )
+        """Return the target of one load."""
+        return Target(self._shared, self._dialect, self._lock_timeout_ms, self._clock_us())
 
     @managed
     def connection(self) -> Iterator[Connection]:

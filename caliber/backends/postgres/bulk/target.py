@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+import os
 from typing import Any
 
 import psycopg
 
+from caliber.backends.postgres.connecting.connection import Shared
+from caliber.backends.postgres.connecting.errors import translate_driver
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.statements import irregular
 from caliber.model.errors import CaliberError
-from caliber.model.lazy_dataclass import dataclass
-from caliber.storage.compile.plan import Plan
+from caliber.model.time import from_us
+from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.migrations import check_needed
 
 Connection = psycopg.Connection[Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Target:
-    """The schema to load into, its names, and the writer named in change records."""
+    """The schema of one load, and the writer and instant of its change records."""
 
-    schema: str
-    table: Callable[[str], str]
-    """The name of a relation's table, as statements have it."""
-    sequence: Callable[[str], str]
-    """The name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
-    statement: Callable[[str], Plan]
-    """An irregular statement by its name."""
-    writer: bytes
-    now: datetime
-    translate: Callable[[psycopg.Error], CaliberError]
-    lock_timeout_ms: int
-    channel: str | None = None
+    def __init__(self, shared: Shared, dialect: PostgresDialect, lock_timeout_ms: int, now_us: int) -> None:
+        self._store = shared.store
+        self._schema = dialect.schema
+        self.channel = shared.channel
+        self.table = dialect.table
+        self.statements = irregular(dialect)
+        self.lock_timeout_ms = lock_timeout_ms
+        self.now = from_us(now_us)
+        self.writer = os.urandom(16)  # no handle's id, so that our own memory reads the changes as it does foreign ones
+
+    def sequence(self, relation: str) -> str:
+        """Return the name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
+        return f"{quote(self._schema)}.{quote(f'{relation}_ordinal_seq')}"
+
+    def translate(self, error: psycopg.Error) -> CaliberError:
+        """Return the error of ours for one of the driver's."""
+        return translate_driver(error, self._store)
 
 
 def limit(connection: Connection, target: Target, needs: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -13,6 +13,7 @@ from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
+from caliber.backends.postgres.statements import own
 from caliber.dump.dumped_relations import BATCH_ROWS
 from caliber.model.errors import InternalError
 from caliber.model.process.interrupts import managed
@@ -51,6 +52,9 @@ _OWNED: Final = (
     " WHERE n.nspname = %s AND c.relkind = 'r' AND (pg_has_role(c.relowner, 'USAGE') OR pg_has_role((SELECT d.datdba"
     " FROM pg_database AS d WHERE d.datname = current_database()), 'USAGE'))"
 )
+_SEQUENCES: Final = (
+    "SELECT sequencename::text, coalesce(last_value, 0)::text FROM pg_sequences WHERE schemaname = '{schema}'"
+)
 _WAL_ALLOWED: Final = "SELECT has_function_privilege('pg_catalog.pg_ls_waldir()', 'execute')"
 _WAL: Final = "SELECT coalesce(sum(size), 0)::bigint FROM pg_catalog.pg_ls_waldir()"
 
@@ -74,9 +78,9 @@ class PostgresMaintenance:
 
     # --- views -----------------------------------------------------------------------------------
 
-    def create_views(self, limit: int) -> list[str]:
+    def create_views(self) -> list[str]:
         with self._bulk.connection() as connection, connection.transaction():
-            return views.create(connection, self._dialect, limit)
+            return views.create(connection, self._dialect)
 
     def drop_views(self) -> list[str]:
         with self._bulk.connection() as connection, connection.transaction():
@@ -88,7 +92,7 @@ class PostgresMaintenance:
         schema = self._dialect.schema
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
-            whole = PostgresSnapshot(connection, self._bulk)
+            whole = PostgresSnapshot(connection, self._dialect)
             relations = whole.catalog.relations
             rows = {relation.name: whole.count(relation) for relation in relations}
             tables = connection.execute(_TABLES, (schema,)).fetchall()
@@ -154,7 +158,7 @@ class PostgresMaintenance:
             connection.execute(_SNAPSHOT)
             # A process that does not know the newest schema would leave out new relations.
             limit(connection, self._bulk.target(), "schema_version")
-            yield PostgresSnapshot(connection, self._bulk)
+            yield PostgresSnapshot(connection, self._dialect)
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
         raise InternalError("PostgreSQL has no file of a tenant to copy")
@@ -174,24 +178,12 @@ class PostgresMaintenance:
         return f"{identifier} = ANY ({expression})"
 
     def ordinals(self, session: StatementSession) -> dict[str, int]:
-        connection = cast(PgConnection, session)
-        rows = connection.command(
-            "SELECT sequencename::text, coalesce(last_value, 0)::text FROM pg_sequences"
-            f" WHERE schemaname = '{self._dialect.schema}'"
-        )
-        return {name.removesuffix("_ordinal_seq"): int(last) for name, last in rows}
+        return _last_ordinals(cast(PgConnection, session).command(_SEQUENCES.format(schema=self._dialect.schema)))
 
     def missing(self, session: StatementSession) -> list[str]:
         connection = cast(PgConnection, session)
         schema = self._dialect.schema
-        columns = {
-            f"{table}.{column}"
-            for table, column in connection.command(
-                "SELECT c.relname::text, a.attname::text FROM pg_attribute AS a"
-                " JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace"
-                f" WHERE n.nspname = '{schema}' AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped"
-            )
-        }
+        columns = {row[0] for row in connection.run(own(self._dialect)["store.columns"], (schema,))}
         present = {
             row[0] for row in connection.command(f"SELECT indexname FROM pg_indexes WHERE schemaname = '{schema}'")
         }
@@ -205,26 +197,26 @@ class PostgresMaintenance:
 class PostgresSnapshot:
     """See ``caliber.storage.maintain.maintenance.StoreSnapshot``; inside a transaction of the connection."""
 
-    def __init__(self, connection: Connection, bulk: PostgresBulk) -> None:
+    def __init__(self, connection: Connection, dialect: PostgresDialect) -> None:
         self._connection = connection
-        self._target = bulk.target()
-        migration, change = self._target.table("schema_migration"), self._target.table("change")
-        self.epoch = str(_one(connection, f"SELECT epoch FROM {migration} ORDER BY schema_version LIMIT 1")[0])
+        self._dialect = dialect
+        migration, change = dialect.table("schema_migration"), dialect.table("change")
+        self.epoch: str = _one(connection, f"SELECT coalesce(min(epoch), '') FROM {migration}")[0]
         self.sequence = int(_one(connection, f"SELECT coalesce(max(sequence), 0) FROM {change}")[0])
-        self.catalog = catalog_in(connection, self._target.table("memory_type"))
+        self.catalog = catalog_in(connection, dialect.table("memory_type"))
 
     def ordinals(self) -> dict[str, int]:
-        rows = self._connection.execute(
-            "SELECT sequencename::text, coalesce(last_value, 0) FROM pg_sequences WHERE schemaname = %s",
-            (self._target.schema,),
-        ).fetchall()
-        return {name.removesuffix("_ordinal_seq"): last for name, last in rows}
+        return _last_ordinals(self._connection.execute(_SEQUENCES.format(schema=self._dialect.schema).encode()))
 
     def count(self, relation: Relation) -> int:
-        return int(_one(self._connection, f"SELECT count(*) FROM {self._target.table(relation.name)}")[0])
+        return int(_one(self._connection, f"SELECT count(*) FROM {self._dialect.table(relation.name)}")[0])
 
     def read(self, relation: Relation) -> Iterator[Any]:
-        return read(self._connection, self._target, relation, BATCH_ROWS)
+        return read(self._connection, self._dialect.table, relation, BATCH_ROWS)
+
+
+def _last_ordinals(rows: Iterable[tuple[Any, ...]]) -> dict[str, int]:
+    return {name.removesuffix("_ordinal_seq"): int(last) for name, last in rows}
 
 
 def _one(connection: Connection, text: str) -> tuple[Any, ...]:

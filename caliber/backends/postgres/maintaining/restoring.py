@@ -6,30 +6,25 @@ Readers see the old records until the commit; writers wait. Grants, indexes and 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk.store import PostgresBulk
 from caliber.backends.postgres.bulk.target import Connection, limit
-from caliber.backends.postgres.bulk.texts import for_server
+from caliber.backends.postgres.bulk.writing import columns_in, copy_in, pieces_of, sent
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
 from caliber.backends.postgres.memories import catalog_in
+from caliber.config.storage import PostgresConfig
 from caliber.dump.archive import Archive
-from caliber.dump.dumped_relations import (
-    RowsDigest,
-    columns_of,
-    dump_relations,
-    record_relations,
-    relations_to_empty,
-)
-from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
+from caliber.dump.dumped_relations import dump_relations, record_relations, relations_to_empty
+from caliber.kernels.copy.rows import CopyRows
 from caliber.model.errors import Conflict, InternalError
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
@@ -38,19 +33,15 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.storage.bulk.load import ahead
 from caliber.storage.compile.plan import compile_relation
-from caliber.storage.compile.spelling import quote
 from caliber.storage.write.changes import RELOAD_RECORD
-
-_CHUNK_BYTES: Final = 1 << 18
 
 
 def restore(
     shared: Shared,
-    schema: str,
+    settings: PostgresConfig,
     archive: Archive,
     *,
     replace: bool,
-    lock_timeout_ms: int,
     clock_us: Callable[[], int],
     progress: Progress,
 ) -> str:
@@ -59,6 +50,7 @@ def restore(
     Raises: Conflict for a store with records unless ``replace``; StorageError for an archive that is damaged;
         SchemaMismatch, Unavailable. The store is then as it was.
     """
+    schema, lock_timeout_ms = settings.schema_name, settings.lock_timeout_ms
     schemas.create(shared, schema, exist_ok=True, clock_us=clock_us)
     opened = connect(shared)
     try:
@@ -92,7 +84,6 @@ class _Restoring:
         progress: Progress,
     ) -> None:
         self._connection = connection
-        self._bulk = bulk
         self._target = bulk.target()
         self._dialect = dialect
         self._archive = archive
@@ -113,7 +104,7 @@ class _Restoring:
         done = 0
         for relation in dump_relations(self._archive.catalog):
             done = self._load(relation, done)
-        self._verify()
+        self._archive.verify(PostgresSnapshot(self._connection, self._dialect), self._progress)
         return self._renew()
 
     def _make_memories(self, there: Catalog) -> None:
@@ -150,18 +141,18 @@ class _Restoring:
         return [name for (name,) in rows if name.startswith("text_")]
 
     def _load(self, relation: Relation, before: int) -> int:
-        names = ", ".join(quote(column.name) for column in relation.columns)
-        text = f"COPY {self._dialect.table(relation.name)} ({names}) FROM STDIN (FORMAT binary)"
         done = before
-        cursor = self._connection.cursor()
-        with cursor, closing(ahead(self._made(relation))) as coming, cursor.copy(text) as copy:
-            copy.write(COPY_HEADER)
+
+        def pieces(coming: Iterable[CopyRows]) -> Iterator[memoryview]:
+            nonlocal done
             for rows in coming:
-                for piece in copy_tuples(rows, chunk_bytes=_CHUNK_BYTES):
-                    copy.write(piece)
+                yield from pieces_of(rows)
                 done += rows.rows
                 self._progress("restoring rows", done, self._archive.rows)
-            copy.write(COPY_TRAILER)
+
+        made = (sent(relation, batch) for batch in self._archive.batches(relation))
+        with closing(ahead(made)) as coming:
+            copy_in(self._connection, columns_in(self._dialect.table(relation.name), relation), pieces(coming))
         member = self._archive.member(relation)
         if member is not None and member.last_ordinal:
             sequence = self._target.sequence(relation.name)
@@ -170,23 +161,6 @@ class _Restoring:
             with RawCursor(self._connection) as raw:
                 raw.execute(text, (sequence, member.last_ordinal))
         return done
-
-    def _made(self, relation: Relation) -> Iterator[CopyRows]:
-        for batch in self._archive.batches(relation):
-            columns = columns_of(relation.columns, batch, 0)
-            sent = [for_server(columns[each.name], each, batch.num_rows) for each in relation.columns]
-            yield CopyRows(sent, batch.num_rows)
-
-    def _verify(self) -> None:
-        whole = PostgresSnapshot(self._connection, self._bulk)
-        done = 0
-        for relation in dump_relations(self._archive.catalog):
-            digest = RowsDigest(relation, self._archive.columns_of(relation))
-            for batch in whole.read(relation):
-                digest.add_batch(batch)
-                self._progress("verifying rows", done + digest.rows, self._archive.rows)
-            self._archive.check_rows(relation, digest)
-            done += digest.rows
 
     def _renew(self) -> str:
         """Begin a new epoch, which makes every follower reload the store."""

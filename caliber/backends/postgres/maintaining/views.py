@@ -55,7 +55,7 @@ class _Spelling:
         return f"octet_length({expression})"
 
 
-def create(connection: Connection, dialect: PostgresDialect, limit: int) -> list[str]:
+def create(connection: Connection, dialect: PostgresDialect) -> list[str]:
     """Recreate the views inside the caller's transaction; return their names. Raises: Conflict."""
     drop(connection, dialect)
     spelling = _Spelling(dialect)
@@ -67,7 +67,7 @@ def create(connection: Connection, dialect: PostgresDialect, limit: int) -> list
     for view in VIEWS:
         if view.name in existing:
             raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
-        connection.execute(f"CREATE VIEW {dialect.table(view.name)} AS {select_of(view, spelling, limit)}")
+        connection.execute(f"CREATE VIEW {dialect.table(view.name)} AS {select_of(view, spelling)}")
         comment = comment_of(view).replace("'", "''")
         connection.execute(f"COMMENT ON VIEW {dialect.table(view.name)} IS '{comment}'")
     return [view.name for view in VIEWS]

@@ -17,67 +17,49 @@ import psycopg
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.bulk.reading import joined
-from caliber.backends.postgres.bulk.texts import for_server, from_server
+from caliber.backends.postgres.bulk.reading import keys_of, read
+from caliber.backends.postgres.bulk.writing import columns_in, copy_in, pieces_of, sent
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.memories import catalog_in
+from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
 from caliber.backends.postgres.moving import fence as fences
 from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS, FENCE, MOVED, own
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
-from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
+from caliber.dump.dumped_relations import BATCH_ROWS
+from caliber.dump.moving import Key, no_store
 from caliber.model.errors import CaliberError, Conflict
 from caliber.model.process.interrupts import managed
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import ORDINAL, Column, ColumnType, Relation
-from caliber.schema.relations import BY_NAME, CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations import BY_NAME, CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.memory import TABLE_PREFIX
-from caliber.storage.bulk import arrow
 from caliber.storage.compile.plan import compile_relation, plans_of
 from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.maintain.moved import FenceState
-from caliber.storage.maintain.moving import Key, no_store
 from caliber.storage.migrate.migrations import baseline_of, checksum_of
 
 Connection = psycopg.Connection[Any]
 
-_CHUNK_BYTES: Final = 1 << 18
 _MARK: Final = "caliber move "
-_TEXTUAL: Final = frozenset({ColumnType.TEXT, ColumnType.ENUM})
-
-
-def _keys(relation: Relation) -> list[str]:
-    """Return the expressions that order rows by bytes, independent of the database's collation."""
-    if relation.ordinal:
-        return [quote("ordinal")]
-    return [quote(name) + (' COLLATE "C"' if relation.column(name).type in _TEXTUAL else "") for name in relation.key]
 
 
 def _key_values(relation: Relation, key: Key) -> list[Any]:
     """Return the values of a key as PostgreSQL compares its columns with them: ids are UUIDs here, not bytes."""
-    if relation.ordinal:
-        return list(key)
     ids = [relation.column(name).type is ColumnType.UUID for name in relation.key]
     return [uuid.UUID(bytes=value) if is_id else value for is_id, value in zip(ids, key, strict=True)]
 
 
-def _columns(relation: Relation) -> list[Column]:
-    return [ORDINAL, *relation.columns] if relation.ordinal else list(relation.columns)
-
-
-class _Reading:
+class _Reading(PostgresSnapshot):
     """See ``Reading``; one REPEATABLE READ transaction."""
 
     def __init__(self, connection: Connection, dialect: PostgresDialect, finished: bool) -> None:
-        self._connection = connection
-        self._dialect = dialect
+        super().__init__(connection, dialect)
         self._own = own(dialect)
         self.mark: str = self._one("SELECT pg_current_snapshot()::text") if finished else ""
-        self.catalog = catalog_in(connection, dialect.table(MEMORY_TYPE.name))
         versions = dialect.table(SCHEMA_MIGRATION.name)
         self.schema_version: int = self._one(f"SELECT coalesce(max(schema_version), 0) FROM {versions}")
 
@@ -86,46 +68,15 @@ class _Reading:
             row = cursor.execute(text, parameters).fetchone()
         return None if row is None else row[0]
 
-    def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        order = ", ".join(_keys(relation))
-        return self._copied(relation, f"ORDER BY {order}", batch_rows)
-
-    def some(self, relation: Relation, ordinals: list[int]) -> Any:
-        numbers = ", ".join(str(int(ordinal)) for ordinal in ordinals)
-        batches = list(self._copied(relation, f"WHERE ordinal IN ({numbers}) ORDER BY ordinal", len(ordinals) + 1))
-        return arrow.joined_batches(relation, batches)
-
-    def _copied(self, relation: Relation, which: str, batch_rows: int) -> Iterator[Any]:
-        columns = _columns(relation)
-        names = ", ".join(quote(column.name) for column in columns)
-        table = self._dialect.table(relation.name)
-        text = f"COPY (SELECT {names} FROM {table} {which}) TO STDOUT (FORMAT binary)"
-        reader = CopyReader([arrow.field_of(column) for column in columns])
-        with self._connection.cursor() as cursor, cursor.copy(text.encode()) as copy:
-            for piece in joined(copy):
-                for part in reader.feed(piece, rows_max=batch_rows):
-                    copied = [
-                        from_server(column, declared, part.rows)
-                        for column, declared in zip(part.columns, columns, strict=True)
-                    ]
-                    yield arrow.batch_from_columns(relation, copied, part.rows, numbered=True)
-        reader.close()
+    def some(self, relation: Relation, ordinals: list[int]) -> Iterator[Any]:
+        numbers = ", ".join(map(str, ordinals))
+        return read(self._connection, self._dialect.table, relation, BATCH_ROWS, f"WHERE ordinal IN ({numbers})")
 
     def changes_since(self, mark: Any) -> list[bytes] | None:
         if self._one(self._own["feed.reach"].sql, mark):
             return None
         with RawCursor(self._connection) as cursor:
             return [bytes(row[2]) for row in cursor.execute(self._own["feed.since"].sql, (mark,))]
-
-    def numbers(self) -> dict[str, int]:
-        out = {}
-        for relation in self.catalog.relations:
-            column = "ordinal" if relation.ordinal else "sequence" if relation.auto_key else None
-            if column is not None:
-                sequence = self._dialect.table(f"{relation.name}_{column}_seq")
-                text = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}"
-                out[relation.name] = int(self._one(text))
-        return out
 
 
 class _Writing:
@@ -136,14 +87,13 @@ class _Writing:
         self._dialect = dialect
 
     def remove_between(self, relation: Relation, after: Key | None, upto: Key | None) -> None:
-        keys = _keys(relation)
-        row = f"({', '.join(keys)})" if len(keys) > 1 else keys[0]
+        row = f"ROW({', '.join(keys_of(relation))})"
         conditions: list[str] = []
         values: list[Any] = []
         for sign, bound in ((">", after), ("<=", upto)):
             if bound is not None:
                 marks = ", ".join(f"${len(values) + at}" for at in range(1, len(bound) + 1))
-                conditions.append(f"{row} {sign} ({marks})" if len(bound) > 1 else f"{row} {sign} {marks}")
+                conditions.append(f"{row} {sign} ROW({marks})")
                 values += _key_values(relation, bound)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         self._execute(f"DELETE FROM {self._dialect.table(relation.name)}{where}", values)
@@ -157,19 +107,8 @@ class _Writing:
             cursor.execute(text.encode(), values)
 
     def add(self, relation: Relation, batches: Iterable[Any]) -> None:
-        columns = _columns(relation)
-        names = ", ".join(quote(column.name) for column in columns)
-        text = f"COPY {self._dialect.table(relation.name)} ({names}) FROM STDIN (FORMAT binary)"
-        with self._connection.cursor() as cursor, cursor.copy(text.encode()) as copy:
-            copy.write(COPY_HEADER)
-            for batch in batches:
-                values = [
-                    for_server(arrow.column_from(batch, declared, first_row=0), declared, batch.num_rows)
-                    for declared in columns
-                ]
-                for piece in copy_tuples(CopyRows(values, batch.num_rows), chunk_bytes=_CHUNK_BYTES):
-                    copy.write(piece)
-            copy.write(COPY_TRAILER)
+        pieces = (piece for batch in batches for piece in pieces_of(sent(relation, batch)))
+        copy_in(self._connection, columns_in(self._dialect.table(relation.name), relation), pieces)
 
 
 class PostgresReplica:
@@ -336,7 +275,7 @@ class PostgresReplica:
                 for relation in catalog.relations:
                     for statement in self._references(relation):
                         connection.execute(statement.encode())
-                self._go_on_from(connection, numbers)
+                self._go_on_from(connection, numbers, catalog)
                 self._record(connection, epoch, checksum_of([*statements, *own_tables]))
                 connection.execute(f"COMMENT ON SCHEMA {quote(self._schema)} IS NULL".encode())
             for relation in catalog.relations:
@@ -350,12 +289,13 @@ class PostgresReplica:
                 f" ON DELETE {key.on_delete.upper()}"
             )
 
-    def _go_on_from(self, connection: Connection, numbers: Mapping[str, int]) -> None:
+    def _go_on_from(self, connection: Connection, numbers: Mapping[str, int], catalog: Catalog) -> None:
         """Give out no ordinal again, and number changes on from the last one, which readers look for."""
-        for name, last in numbers.items():
-            column = "sequence" if name == CHANGE.name else "ordinal"
-            sequence = self._dialect.table(f"{name}_{column}_seq")
+        for relation in catalog.relations:
+            last = numbers.get(relation.name, 0)
             if last:
+                column = "ordinal" if relation.ordinal else "sequence"
+                sequence = self._dialect.table(f"{relation.name}_{column}_seq")
                 connection.execute(b"SELECT setval(%s::regclass, %s)", (sequence, last))
         last = numbers.get(CHANGE.name, 0)
         if last:

@@ -79,9 +79,7 @@ class SqliteConnection(Calls):
 
     __slots__ = ("_counter", "_held", "_options", "closed", "files", "raw")
 
-    def __init__(
-        self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False, read_only: bool = False
-    ) -> None:
+    def __init__(self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False) -> None:
         super().__init__(options.fork_wait_ms)
         self._counter = counter
         self._options = options
@@ -92,7 +90,7 @@ class SqliteConnection(Calls):
         self._held = None if options.in_memory else HeldFiles(options.path)
         with self.turn():
             try:
-                self._open(memory_name, create=create, read_only=read_only)
+                self._open(memory_name, create=create)
             except BaseException:
                 self._release()  # a caught error keeps this object alive, and the file may be another's soon
                 raise
@@ -102,12 +100,12 @@ class SqliteConnection(Calls):
             self._held.release()
             self._held = None
 
-    def _open(self, memory_name: str, *, create: bool, read_only: bool) -> None:
+    def _open(self, memory_name: str, *, create: bool) -> None:
         options = self._options
         path = f"file:/{memory_name}?vfs=memdb" if options.in_memory else options.path
-        flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+        flags = apsw.SQLITE_OPEN_READWRITE
         if create or options.in_memory:
-            flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+            flags |= apsw.SQLITE_OPEN_CREATE
         if options.in_memory:
             flags |= apsw.SQLITE_OPEN_URI  # only for names of our own: a path is taken as it is
         try:

@@ -6,29 +6,25 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import apsw
 
+from caliber.backends.sqlite.bulk import SqliteSnapshot, last_ordinals
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.maintaining import views
-from caliber.backends.sqlite.schema import PLANS, check_allowed
-from caliber.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
+from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.errors import StorageError
 from caliber.model.process.files import open_descriptor, sync
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
-from caliber.schema.relation import Relation
-from caliber.storage.bulk import arrow
-from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote, quote_all
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, StoreStatus, Vacuumed
-from caliber.storage.stored_memories import catalog_of
 
 _PAGES: Final = 100
 """Pages copied between two reports of progress."""
@@ -57,9 +53,9 @@ class SqliteMaintenance:
 
     # --- views -----------------------------------------------------------------------------------
 
-    def create_views(self, limit: int) -> list[str]:
+    def create_views(self) -> list[str]:
         with self._transaction() as connection:
-            return views.create(connection, limit)
+            return views.create(connection)
 
     def drop_views(self) -> list[str]:
         with self._transaction() as connection:
@@ -131,13 +127,13 @@ class SqliteMaintenance:
         with self._reading() as connection:
             # A process that does not know the newest schema would leave out new relations.
             check_allowed(connection, self._options.shown, "schema_version")
-            yield SqliteSnapshot(connection, self._options.shown)
+            yield SqliteSnapshot(connection)
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:
         os.close(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         with self._reading() as connection:
             # A transaction that has read keeps its boundary while pages are copied, whatever other processes write.
-            whole = SqliteSnapshot(connection, self._options.shown)
+            whole = SqliteSnapshot(connection)
             copy_pages(connection.raw, path, progress, self._options.fork_wait_ms)
         check_file(path, self._options.fork_wait_ms)
         return whole.epoch, whole.sequence
@@ -169,43 +165,6 @@ class SqliteMaintenance:
             found += [f"column {column} of {name}" for column in plans.codec.names if column not in there]
             found += [f"index {index} of {name}" for index in index_names(plans) if index not in present]
         return found
-
-
-class SqliteSnapshot:
-    """See ``caliber.storage.maintain.maintenance.StoreSnapshot``."""
-
-    def __init__(self, connection: SqliteConnection, shown: str) -> None:
-        self._connection = connection
-        self._shown = shown
-        self.epoch = str(connection.command("SELECT epoch FROM schema_migration ORDER BY schema_version")[0][0])
-        self.sequence = int(connection.command("SELECT coalesce(max(sequence), 0) FROM change")[0][0])
-        self.catalog = catalog_of(connection, PLANS)
-
-    def ordinals(self) -> dict[str, int]:
-        return last_ordinals(self._connection)
-
-    def count(self, relation: Relation) -> int:
-        return int(self._connection.command(f"SELECT count(*) FROM {quote(relation.name)}")[0][0])
-
-    def read(self, relation: Relation) -> Iterator[Any]:
-        names = ", ".join(quote(column.name) for column in relation.columns)
-        order = quote_all(relation.key)
-        rows: list[Row] = []
-        size = 0
-        text = f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"
-        for row in self._connection.rows_of(text, relation.name):
-            rows.append(row)
-            size += sum(len(value) for value in row if isinstance(value, str | bytes))
-            if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
-                yield arrow.batch_from_rows(relation, rows)
-                rows, size = [], 0
-        if rows:
-            yield arrow.batch_from_rows(relation, rows)
-
-
-def last_ordinals(connection: SqliteConnection) -> dict[str, int]:
-    """Return the last ordinal that was given out, by relation."""
-    return dict(connection.command("SELECT name, seq FROM sqlite_sequence"))
 
 
 def copy_pages(source: apsw.Connection, path: Path, progress: Progress, fork_wait_ms: int) -> None:

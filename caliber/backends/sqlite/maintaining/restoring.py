@@ -12,16 +12,17 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import apsw
 
+from caliber.backends.sqlite.bulk import SqliteSnapshot, insert_batch
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.maintaining.maintenance import SqliteSnapshot, check_file, copy_pages, pour
-from caliber.backends.sqlite.moving.fence import has_moved, lift, token_of
+from caliber.backends.sqlite.maintaining.maintenance import check_file, copy_pages, pour
+from caliber.backends.sqlite.moving.fence import lift, state_of
 from caliber.backends.sqlite.schema import (
     PLANS,
     apply_versions,
@@ -32,22 +33,25 @@ from caliber.backends.sqlite.schema import (
     exists,
     file_of,
     is_blank,
+    options_of,
     take_place,
 )
 from caliber.dump.archive import Archive, only_one
-from caliber.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
+from caliber.dump.dumped_relations import dump_relations, record_relations
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.process.files import IN_USE, InUse, sync
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relations.events import ERASURE
-from caliber.storage.bulk.columns import rows_of
 from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.moved import MOVED, MOVING
+from caliber.storage.maintain.moved import elsewhere
 from caliber.storage.stored_memories import catalog_of
 from caliber.storage.write.changes import RELOAD_RECORD
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
 
 _LEAP: Final = 1_000_000_000
 """How far the change numbers of a restored store lie beyond all that were ever given out before."""
@@ -55,7 +59,7 @@ _LAST: Final = Plan("change.last", "SELECT coalesce(max(sequence), 0) FROM chang
 
 
 def restore(
-    options: OpenOptions,
+    config: CaliberConfig,
     source: Archive | Path,
     *,
     replace: bool,
@@ -68,6 +72,7 @@ def restore(
         SchemaMismatch, Unavailable. The store is then as it was.
     """
     check_version()
+    options = options_of(config)
     if options.in_memory:
         raise InvalidValue(field="storage.path", reason="a store in memory cannot be restored; name a file")
     target = file_of(options)
@@ -76,41 +81,28 @@ def restore(
         _check_replaceable(options, target, replace)
     beside = target.with_name(f".{target.name}.restoring")
     with only_one(target):
-        return _restored(options, source, target, beside, there, replace, clock_us, progress)
-
-
-def _restored(
-    options: OpenOptions,
-    source: Archive | Path,
-    target: Path,
-    beside: Path,
-    there: bool,
-    replace: bool,
-    clock_us: Callable[[], int],
-    progress: Progress,
-) -> str:
-    try:
-        _clear(beside)
-        made = dataclasses.replace(options, path=str(beside))
-        if isinstance(source, Archive):
-            _load(made, source, clock_us, progress)
-        else:
-            _copy(made, source, clock_us, progress)
-        # Long after, not right after: others may commit until the very moment of taking over.
-        epoch = _renew(made, _last_change(options) if there else 0, clock_us)
-        check_file(beside, made.fork_wait_ms)
-        _check_readable(made)
-        if there:
-            check = functools.partial(_check_replaceable, options, target, replace)
-            _take_over(made, options, check, progress)
-        else:
-            _put(beside, target, options)
-    except apsw.Error as error:
-        raise translate(error, str(target)) from error
-    except InUse as error:
-        raise Unavailable(f"{target.name} cannot be restored: {IN_USE}", reason="in use") from error
-    finally:
-        _clear(beside)
+        try:
+            _clear(beside)
+            made = dataclasses.replace(options, path=str(beside))
+            if isinstance(source, Archive):
+                _load(made, source, clock_us, progress)
+            else:
+                _copy(made, source, clock_us, progress)
+            # Long after, not right after: others may commit until the very moment of taking over.
+            epoch = _renew(made, _last_change(options) if there else 0, clock_us)
+            check_file(beside, made.fork_wait_ms)
+            _check_readable(made)
+            if there:
+                check = functools.partial(_check_replaceable, options, target, replace)
+                _take_over(made, options, check, progress)
+            else:
+                _put(beside, target, options)
+        except apsw.Error as error:
+            raise translate(error, str(target)) from error
+        except InUse as error:
+            raise Unavailable(f"{target.name} cannot be restored: {IN_USE}", reason="in use") from error
+        finally:
+            _clear(beside)
     return epoch
 
 
@@ -165,12 +157,12 @@ def _check_replaceable(options: OpenOptions, target: Path, replace: bool) -> Non
     Raises: Conflict, Unavailable, SchemaMismatch
     """
     with _connected(options) as connection:
-        check_schema(connection, options, writing=True)
+        check_schema(connection, options)
         # A process that does not know the newest schema would replace records that it does not know.
         check_allowed(connection, options.shown, "schema_version")
-        if token_of(connection) is not None:
-            reason, retryable, advice = MOVED if has_moved(connection) else MOVING
-            raise Unavailable(f"{target} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
+        state = state_of(connection)
+        if state is not None:
+            raise elsewhere(str(target), state)
         catalog = catalog_of(connection, PLANS)
         plans = plans_of(catalog, PLANS, DIALECT)
         filled = any(connection.run(plans[each.name].count, ())[0][0] for each in record_relations(catalog))
@@ -197,7 +189,7 @@ def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress
             lift(connection, None)  # of a store that was about to move; this one is not
         shown = dataclasses.replace(made, path=str(source))
         apply_versions(connection, shown, clock_us)
-        check_schema(connection, shown, writing=True)
+        check_schema(connection, shown)
 
 
 def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Progress) -> None:
@@ -211,31 +203,15 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
             connection.command("PRAGMA defer_foreign_keys = ON")
             done = 0
             for relation in dump_relations(archive.catalog):
-                insert = compile_relation(relation, DIALECT).insert.sql
                 for batch in archive.batches(relation):
-                    columns = columns_of(relation.columns, batch, 0)
-                    with connection.turn():
-                        connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)).fetchall()
+                    insert_batch(connection, relation, batch)
                     done += batch.num_rows
                     progress("restoring rows", done, archive.rows)
                 member = archive.member(relation)
                 if member is not None and member.last_ordinal:
                     connection.command(f"DELETE FROM sqlite_sequence WHERE name = '{relation.name}'")
                     connection.command(f"INSERT INTO sqlite_sequence VALUES ('{relation.name}', {member.last_ordinal})")
-            _verify(connection, archive, progress)
-
-
-def _verify(connection: SqliteConnection, archive: Archive, progress: Progress) -> None:
-    """Raise StorageError unless the restored rows equal those of the backup."""
-    whole = SqliteSnapshot(connection, "the restored store")
-    done = 0
-    for relation in dump_relations(archive.catalog):
-        digest = RowsDigest(relation, archive.columns_of(relation))
-        for batch in whole.read(relation):
-            digest.add_batch(batch)
-            progress("verifying rows", done + digest.rows, archive.rows)
-        archive.check_rows(relation, digest)
-        done += digest.rows
+            archive.verify(SqliteSnapshot(connection), progress)
 
 
 def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:

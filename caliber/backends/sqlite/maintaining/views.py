@@ -58,7 +58,7 @@ class _Spelling:
 _SPELLING: Final = _Spelling()
 
 
-def create(connection: SqliteConnection, limit: int) -> list[str]:
+def create(connection: SqliteConnection) -> list[str]:
     """Recreate the views inside the caller's transaction; return their names. Raises: Conflict."""
     drop(connection)
     rows = connection.command("SELECT name FROM sqlite_schema")
@@ -66,7 +66,7 @@ def create(connection: SqliteConnection, limit: int) -> list[str]:
     for view in VIEWS:
         if view.name in existing:
             raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
-        text = f"/* {comment_of(view)} */ {select_of(view, _SPELLING, limit)}"
+        text = f"/* {comment_of(view)} */ {select_of(view, _SPELLING)}"
         connection.command(f"CREATE VIEW {quote(view.name)} AS {text}")
     return [view.name for view in VIEWS]
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
+from caliber.backends.sqlite.bulk import SqliteSnapshot, insert_batch
 from caliber.backends.sqlite.connecting.connection import APPLICATION_ID, SqliteConnection, check_version, file_state
 from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.connecting.first_page import FileState
@@ -21,23 +22,19 @@ from caliber.backends.sqlite.moving import fence as fences
 from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
+from caliber.dump.moving import Key, no_store
 from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
 from caliber.model.process.files import sync
 from caliber.model.process.interrupts import managed
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
-from caliber.storage.bulk import arrow
-from caliber.storage.bulk.columns import values_of
 from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import compile_relation, plans_of
 from caliber.storage.compile.session import Counter
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.maintain.moved import FenceState
-from caliber.storage.maintain.moving import Key, no_store
 from caliber.storage.migrate.migrations import baseline_of, checksum_of
-from caliber.storage.stored_memories import catalog_of
 
 UNFINISHED: Final = ".moving"
 _MARK: Final = "caliber_move"
@@ -59,39 +56,23 @@ def _bare(relation: Relation) -> str:
     return compile_relation(dataclasses.replace(relation, uniques=(), paths=(), _by_name={}), DIALECT).create[0]
 
 
-class _Reading:
+class _Reading(SqliteSnapshot):
     """See ``Reading``; one read transaction."""
 
     def __init__(self, connection: SqliteConnection) -> None:
-        self._connection = connection
-        self.mark: int = connection.run(STATEMENTS["change.bounds"], ())[0][1]
-        self.catalog = catalog_of(connection, PLANS)
+        super().__init__(connection)
+        self.mark: int = self.sequence
         newest = f"SELECT coalesce(max(schema_version), 0) FROM {SCHEMA_MIGRATION.name}"
         self.schema_version: int = connection.command(newest)[0][0]
-        self._plans = plans_of(self.catalog, PLANS, DIALECT)
 
-    def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        for rows in pages(self._connection, self._plans[relation.name], batch_rows):
-            yield arrow.batch_from_rows(relation, rows, numbered=True)
-
-    def some(self, relation: Relation, ordinals: list[int]) -> Any:
-        plan = self._plans[relation.name].get_many
-        assert plan is not None
-        rows = sorted(self._connection.run(plan, (dump_json(ordinals),)))
-        return arrow.batch_from_rows(relation, rows, numbered=True)
+    def some(self, relation: Relation, ordinals: list[int]) -> Iterator[Any]:
+        return self.read(relation, f"WHERE ordinal IN ({', '.join(map(str, ordinals))})")
 
     def changes_since(self, mark: Any) -> list[bytes] | None:
         rows = self._connection.run(STATEMENTS["change.since"], (mark,))
         if rows and rows[0][0] != mark + 1:
             return None
         return [row[2] for row in rows]
-
-    def numbers(self) -> dict[str, int]:
-        by_name: dict[str, int] = dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
-        out = {
-            relation.name: int(by_name.get(relation.name, 0)) for relation in self.catalog.relations if relation.ordinal
-        }
-        return {**out, CHANGE.name: self.mark}
 
 
 class _Writing:
@@ -100,42 +81,23 @@ class _Writing:
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
 
-    def _many(self, text: str, rows: Iterable[Any], relation: Relation) -> None:
-        try:
-            with self._connection.turn():
-                self._connection.raw.executemany(text, rows).fetchall()
-        except apsw.Error as error:
-            raise translate(error, relation.name) from error
+    def _delete(self, relation: Relation, where: str, values: Sequence[Any]) -> None:
+        with self._connection.turn():
+            self._connection.raw.execute(f"DELETE FROM {quote(relation.name)}{where}", values).fetchall()
 
     def remove_between(self, relation: Relation, after: Key | None, upto: Key | None) -> None:
-        keys = ["ordinal"] if relation.ordinal else list(relation.key)
-        row = f"({', '.join(quote(key) for key in keys)})"
-        conditions: list[str] = []
-        values: list[Any] = []
-        for sign, bound in ((">", after), ("<=", upto)):
-            if bound is not None:
-                marks = ", ".join("?" for _ in bound)
-                conditions.append(f"{row} {sign} ({marks})")
-                values += bound
+        row = f"({quote_all(relation.key)})"
+        bounds = [(sign, bound) for sign, bound in ((">", after), ("<=", upto)) if bound is not None]
+        conditions = [f"{row} {sign} ({', '.join('?' for _ in bound)})" for sign, bound in bounds]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        self._many(f"DELETE FROM {quote(relation.name)}{where}", [tuple(values)], relation)
+        self._delete(relation, where, [value for _, bound in bounds for value in bound])
 
     def remove(self, relation: Relation, ordinals: list[int]) -> None:
-        text = f"DELETE FROM {quote(relation.name)} WHERE ordinal IN (SELECT value FROM json_each(?))"
-        self._many(text, [(dump_json(ordinals),)], relation)
+        self._delete(relation, " WHERE ordinal IN (SELECT value FROM json_each(?))", (dump_json(ordinals),))
 
     def add(self, relation: Relation, batches: Iterable[Any]) -> None:
-        names = ["ordinal"] if relation.ordinal else []
-        names += [column.name for column in relation.columns]
-        marks = ", ".join("?" for _ in names)
-        text = f"INSERT INTO {quote(relation.name)} ({', '.join(map(quote, names))}) VALUES ({marks})"
         for batch in batches:
-            columns = [batch.column("ordinal").to_pylist()] if relation.ordinal else []
-            columns += [
-                values_of(declared, arrow.column_from(batch, declared, first_row=0), batch.num_rows)
-                for declared in relation.columns
-            ]
-            self._many(text, zip(*columns, strict=True), relation)
+            insert_batch(self._connection, relation, batch)
 
 
 class SqliteReplica:
@@ -167,6 +129,8 @@ class SqliteReplica:
                 connection.command("PRAGMA journal_mode = WAL")
             with connection.transaction(begin):
                 yield connection
+        except apsw.Error as error:
+            raise translate(error, str(file)) from error
         finally:
             connection.close()
 

@@ -15,25 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
+from caliber.dump.dumped_relations import RowsDigest, dump_relations, dumped
 from caliber.model.errors import Conflict, StorageError
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ERASURE
-from caliber.schema.traits import Place
-from caliber.storage.bulk.arrow import RowsHash, keys_of
+from caliber.storage.maintain.maintenance import StoreSnapshot
 from caliber.storage.maintain.moved import FenceState
 from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes
-
-
-def copied_of(catalog: Catalog) -> tuple[Relation, ...]:
-    """Return the relations that a move copies.
-
-    Change records belong to a feed, which starts afresh; schema versions belong to the store.
-    """
-    return tuple(each for each in catalog.relations if each.place is not Place.DATABASE)
-
 
 NAMED_MOST: Final = 200_000
 """Most rows that are brought up to date one by one; beyond, the whole relation is compared."""
@@ -42,35 +33,25 @@ _AT_ONCE: Final = 1_000
 Key = tuple[Any, ...]
 
 
-class Reading(Protocol):
-    """One commit boundary of a store."""
+class Reading(StoreSnapshot, Protocol):
+    """One commit boundary of a store, finished or not, as a move reads it."""
 
     mark: Any
     """The boundary, as ``changes_since`` takes it."""
-    catalog: Catalog
-    """The relations of the store."""
     schema_version: int
     """The newest schema version of the store; 0 of a copy that is not finished."""
 
-    def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        """Yield the rows in the order of their keys as record batches, the ordinal first where there is one."""
-        ...
-
-    def some(self, relation: Relation, ordinals: list[int]) -> Any:
-        """Return the existing rows of those ordinals, as one record batch."""
+    def some(self, relation: Relation, ordinals: list[int]) -> Iterator[Any]:
+        """Yield the existing rows of those ordinals, as record batches."""
         ...
 
     def changes_since(self, mark: Any) -> list[bytes] | None:
         """Return the change records beyond an earlier boundary, or None when they do not reach back to it."""
         ...
 
-    def numbers(self) -> dict[str, int]:
-        """Return the last ordinal given out, by relation, and the last number of a change."""
-        ...
-
 
 class Writing(Protocol):
-    """One transaction of an unfinished copy."""
+    """One transaction of an unfinished copy; relations are those of ``dump_relations``."""
 
     def remove_between(self, relation: Relation, after: Key | None, upto: Key | None) -> None:
         """Delete the rows with keys beyond ``after`` up to ``upto``, each without limit if None."""
@@ -102,8 +83,6 @@ class Replica(Protocol):
 
         ``catalog`` lists its relations; memories that an earlier attempt copied are copied again. From now on other
         tokens are refused. Raises: Conflict when something else is there
-
-        From now on other tokens are refused. Raises: Conflict when something else is there
         """
         ...
 
@@ -112,7 +91,10 @@ class Replica(Protocol):
         ...
 
     def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
-        """Turn the copy into a store: rules, indexes, sequences, the epoch."""
+        """Turn the copy into a store: rules, indexes, sequences, the epoch.
+
+        ``numbers`` are the last ordinals given out, by relation, and the last number of a change.
+        """
         ...
 
     def discard(self, epoch: str) -> None:
@@ -162,6 +144,7 @@ def no_store(shown: str) -> Conflict:
 class Stretch:
     """The rows of two stores between two keys; ``batch`` is None where the first store has no more rows."""
 
+    relation: Relation
     after: Key | None
     upto: Key | None
     batch: Any | None
@@ -170,13 +153,19 @@ class Stretch:
     @property
     def same(self) -> bool:
         """True when both stores hold the same rows there."""
-        if self.batch is None:
-            return not self.others
-        one, other = RowsHash(), RowsHash()
-        one.add(self.batch)
-        for each in self.others:
-            other.add(each)
-        return one.rows == other.rows and one.hex() == other.hex()
+        return self.batch is not None and _digest(self.relation, [self.batch]) == _digest(self.relation, self.others)
+
+
+def _digest(relation: Relation, batches: Iterable[Any]) -> tuple[int, str]:
+    """Return the number of rows and their hash."""
+    digest = RowsDigest(relation)
+    for batch in batches:
+        digest.add_batch(batch)
+    return digest.rows, digest.hex()
+
+
+def _keys_of(relation: Relation, batch: Any) -> list[Key]:
+    return list(zip(*(batch.column(name).to_pylist() for name in relation.key), strict=True))
 
 
 class _Sorted:
@@ -195,7 +184,7 @@ class _Sorted:
                 self._batch = next(self._batches, None)
                 if self._batch is None:
                     return out
-                self._keys = keys_of(self._relation, self._batch)
+                self._keys = _keys_of(self._relation, self._batch)
                 continue
             count = len(self._keys) if key is None else bisect_right(self._keys, key)
             if count:
@@ -213,22 +202,22 @@ def stretches(relation: Relation, one: Iterator[Any], other: Iterator[Any]) -> I
     for batch in one:
         if not batch.num_rows:
             continue
-        last = keys_of(relation, batch.slice(batch.num_rows - 1))[0]
-        yield Stretch(after, last, batch, others.upto(last))
+        last = _keys_of(relation, batch.slice(batch.num_rows - 1))[0]
+        yield Stretch(relation, after, last, batch, others.upto(last))
         after = last
     rest = others.upto(None)
     if rest:
-        yield Stretch(after, None, None, rest)
+        yield Stretch(relation, after, None, None, rest)
 
 
 # --- making equal ---------------------------------------------------------------------------------
 
 
-def copy_all(source: Reading, copy: Replica, token: str, batch_rows: int, progress: Progress) -> None:
+def copy_all(source: Reading, copy: Replica, token: str, progress: Progress) -> None:
     """Fill an empty copy, one relation a transaction; each is a stage of ``progress``, in rows."""
-    for relation in copied_of(source.catalog):
+    for relation in dump_relations(source.catalog):
         with copy.writing(token) as writing:
-            writing.add(relation, _counted(relation, source.rows(relation, batch_rows), progress))
+            writing.add(relation, _counted(relation, source.read(relation), progress))
 
 
 def _counted(relation: Relation, batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
@@ -239,12 +228,12 @@ def _counted(relation: Relation, batches: Iterator[Any], progress: Progress) -> 
         progress(f"copy {relation.name}", rows, None)
 
 
-def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[Relation], batch_rows: int) -> int:
+def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[Relation]) -> int:
     """Compare whole relations and replace differing stretches; return the number of those."""
     different = 0
     for relation in relations:
         with copy.reading() as copied, copy.writing(token) as writing:
-            for stretch in stretches(relation, source.rows(relation, batch_rows), copied.rows(relation, batch_rows)):
+            for stretch in stretches(relation, source.read(relation), copied.read(relation)):
                 if stretch.same:
                     continue
                 different += 1
@@ -254,30 +243,30 @@ def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[R
     return different
 
 
-def named_since(source: Reading, mark: Any) -> dict[Relation, list[int]] | None:
+def named_since(source: Reading, mark: Any) -> dict[str, list[int]] | None:
     """Return the rows of mirrored relations that were written since a boundary; None when they cannot be named."""
     records = source.changes_since(mark)
     if records is None or RELOAD_RECORD in records:
         return None
-    found: dict[Relation, set[int]] = {}
+    found: dict[str, set[int]] = {}
     rows = 0
     for record in records:
         for code, _, ordinal, _ in unpack_changes(record):
             relation = source.catalog.by_code.get(code)
             if relation is None or not relation.ordinal:
                 return None
-            found.setdefault(relation, set()).add(ordinal)
+            found.setdefault(relation.name, set()).add(ordinal)
             rows += 1
             if rows > NAMED_MOST:
                 return None
-    return {relation: sorted(ordinals) for relation, ordinals in found.items()}
+    return {name: sorted(ordinals) for name, ordinals in found.items()}
 
 
-def bring_up(source: Reading, copy: Replica, token: str, named: Mapping[Relation, list[int]]) -> int:
+def bring_up(source: Reading, copy: Replica, token: str, named: Mapping[str, list[int]]) -> int:
     """Write the named rows as they are now; return how many there are."""
     count = 0
-    for relation in copied_of(source.catalog):
-        ordinals = named.get(relation, [])
+    for relation in dump_relations(source.catalog):
+        ordinals = named.get(relation.name, [])
         if not ordinals:
             continue
         with copy.writing(token) as writing:
@@ -285,7 +274,7 @@ def bring_up(source: Reading, copy: Replica, token: str, named: Mapping[Relation
             for start in range(0, len(ordinals), _AT_ONCE):
                 writing.remove(relation, ordinals[start : start + _AT_ONCE])
             for start in range(0, len(ordinals), _AT_ONCE):
-                writing.add(relation, [source.some(relation, ordinals[start : start + _AT_ONCE])])
+                writing.add(relation, source.some(relation, ordinals[start : start + _AT_ONCE]))
         count += len(ordinals)
     return count
 
@@ -301,31 +290,23 @@ class Proof:
     hashes: Mapping[str, str]
 
 
-def verify(source: Reading, copy: Reading, batch_rows: int, relations: Iterable[Relation]) -> Proof:
+def verify(source: Reading, copy: Reading, relations: Iterable[Relation]) -> Proof:
     """Read every row of both stores. Raises: StorageError naming the relation that differs."""
     rows, hashes = {}, {}
     for relation in relations:
-        one = _hashed(source.rows(relation, batch_rows))
-        other = _hashed(copy.rows(relation, batch_rows))
-        if one.rows != other.rows or one.hex() != other.hex():
+        one, other = _digest(relation, source.read(relation)), _digest(relation, copy.read(relation))
+        if one != other:
             raise StorageError(
-                f"{relation.name} differs after copying: {one.rows} rows there, {other.rows} here; the tenant stays"
+                f"{relation.name} differs after copying: {one[0]} rows there, {other[0]} here; the tenant stays"
                 " where it is: move it again",
                 reason="verification",
                 relation=relation.name,
             )
-        rows[relation.name], hashes[relation.name] = one.rows, one.hex()
+        rows[relation.name], hashes[relation.name] = one
     return Proof(rows, hashes)
 
 
-def erasures_of(source: Reading, batch_rows: int) -> str | None:
-    """Return a function that tells whether erasures happened between two boundaries; None without any erasure."""
-    found = _hashed(source.rows(ERASURE, batch_rows))
-    return found.hex() if found.rows else None
-
-
-def _hashed(batches: Iterator[Any]) -> RowsHash:
-    out = RowsHash()
-    for batch in batches:
-        out.add(batch)
-    return out
+def erasures_of(source: Reading) -> str | None:
+    """Return a hash of the erasures, by which two boundaries are compared; None without any erasure."""
+    rows, found = _digest(dumped(ERASURE), source.read(dumped(ERASURE)))
+    return found if rows else None
