@@ -248,46 +248,6 @@ def test_uuid7_random_bits_look_random() -> None:
     assert ((share > 0.47) & (share < 0.53)).all()  # 8 standard deviations
 
 
-def test_uuid7_of_many_threads_are_unique_and_increase_in_each() -> None:
-    made: list[list[bytes]] = [[] for _ in range(8)]
-
-    def make(into: list[bytes]) -> None:
-        for _ in range(300):
-            into.append(kernels.uuid7().bytes)
-            into.extend(row.tobytes() for row in kernels.uuid7_batch(5))
-
-    threads = [threading.Thread(target=make, args=(into,)) for into in made]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(into == sorted(into) for into in made)
-    everything = [one for into in made for one in into]
-    assert len(set(everything)) == len(everything) == 8 * 300 * 6
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_uuid7_after_fork_shares_no_randomness() -> None:  # C-305
-    kernels.uuid7()  # leaves entropy in the buffer, which the child must not use
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, b"".join(kernels.uuid7().bytes[8:] for _ in range(50)))
-        finally:
-            os._exit(0)
-    os.close(write)
-    theirs = b""
-    while chunk := os.read(read, 4096):
-        theirs += chunk
-    os.close(read)
-    assert os.waitpid(child, 0)[1] == 0
-    ours = {kernels.uuid7().bytes[8:] for _ in range(50)}
-    assert len(theirs) == 50 * 8
-    assert not ours & {theirs[at : at + 8] for at in range(0, 400, 8)}
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("batch", [0, 3])

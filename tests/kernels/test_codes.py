@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.evidence import examples, scale, share
 from support.kernels.instruction_sets import COMPILED, EMULATED, LOCAL, running_on, searched
-from support.kernels.native_builds import COMPILER, build, on_path, runs_here
+from support.kernels.native_builds import build, on_path, with_fault
 from support.kernels.twins import vectors as twins
 from support.kernels.vector_kernels import row_sums, score_bounds
 from support.kernels.vector_problems import KINDS, Problem, drawn
@@ -239,24 +239,6 @@ def test_many_queries_equal_one_at_a_time(path: str) -> None:
             assert scores.tobytes() == alone[1].tobytes()
 
 
-def test_rows_added_under_any_path_are_searched_under_any_other() -> None:
-    generator = np.random.default_rng(4)
-    rows = generator.standard_normal((1200, 70), dtype=np.float32)
-    matrix = kernels.VectorMatrix(70)
-    for part, path in zip(np.array_split(rows, len(COMPILED)), COMPILED, strict=True):
-        with running_on(path):
-            matrix.append(np.ascontiguousarray(part))
-    matrix.retire(np.arange(0, 1200, 3))
-    found = set()
-    for compacted in (False, True):
-        if compacted:
-            matrix.compact()
-        for path in COMPILED:
-            with running_on(path):
-                found.add(matrix.topk(rows[5], 30)[1].tobytes())
-    assert len(found) == 1
-
-
 # --- faults that these tests must see ----------------------------------------------------------
 
 # File of csrc/, what stands there, what stands there instead.
@@ -402,18 +384,7 @@ def every_check() -> None:
     check_close_scores()
 
 
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kernels") / "built"
-    build(folder)
-    return folder
-
-
 @pytest.mark.prove
-@needs_compiler
 @pytest.mark.parametrize("path", LOCAL)
 def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
     with running(on_path(build(tmp_path / "built", unchanged=unchanged), path)):
@@ -421,14 +392,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
 
 
 @pytest.mark.prove
-@needs_compiler
 @pytest.mark.parametrize("name", share(MUTANTS, 3))
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
-    change = MUTANTS[name]
-    if not runs_here(change[0]):
-        pytest.skip("this machine does not run the file with the fault")
-    native = build(tmp_path / "built", [change], unchanged=unchanged)
-    if change[0].endswith("_scalar.c"):
-        native = on_path(native, "scalar")
-    with running(native), pytest.raises(AssertionError):
+    with running(with_fault(MUTANTS[name], tmp_path / "built", unchanged)), pytest.raises(AssertionError):
         every_check()

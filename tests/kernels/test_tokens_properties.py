@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.evidence import share
 from support.kernels.instruction_sets import COMPILED, LOCAL, running_on, searched
-from support.kernels.native_builds import COMPILER, build, on_path
+from support.kernels.native_builds import build, on_path, with_fault
 from token_machine import WARM_UP, token_keys, token_units
 
 from caliber import kernels
@@ -248,18 +248,7 @@ def every_check() -> None:
                     assert estimator.fitting(data.tobytes(), limit) == int(np.count_nonzero(sums <= limit))
 
 
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kernels") / "built"
-    build(folder)
-    return folder
-
-
 @pytest.mark.prove
-@needs_compiler
 @pytest.mark.parametrize("path", LOCAL)
 def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchanged: Path, tmp_path: Path) -> None:
     with running(on_path(build(tmp_path / "built", unchanged=unchanged), path)):
@@ -267,13 +256,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
 
 
 @pytest.mark.prove
-@needs_compiler
 @pytest.mark.parametrize("name", share(MUTANTS, 3))
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
-    change = MUTANTS[name]
-    if "avx2" in change[0] and "avx2" not in LOCAL:
-        pytest.skip("this machine does not run the file with the fault")
-    native = build(tmp_path / "built", [change], unchanged=unchanged)
-    path = "scalar" if "scalar" in change[0] else native.name
-    with running(on_path(native, path)), pytest.raises(AssertionError):
+    with running(with_fault(MUTANTS[name], tmp_path / "built", unchanged)), pytest.raises(AssertionError):
         every_check()

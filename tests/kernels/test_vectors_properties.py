@@ -207,17 +207,6 @@ def test_search_over_segments_equals_the_twin(path: str, n: int) -> None:
         same_bits(scores, expected[1])
 
 
-def test_a_duplicate_scores_the_same_wherever_it_is() -> None:
-    generator = np.random.default_rng(5)
-    row = generator.standard_normal(384, dtype=np.float32)
-    rows = np.tile(row, (11, 1))
-    for path in COMPILED:
-        with running_on(path):
-            ids, scores = kernels.cosine_topk(rows, row, 11)
-        assert ids.tolist() == list(range(11))
-        assert len(set(scores.tolist())) == 1
-
-
 GUARD = """
 import ctypes, mmap, sys
 import numpy as np

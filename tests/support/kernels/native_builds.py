@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cffi
+import pytest
 
 from caliber.kernels import dispatch
 
@@ -163,6 +164,14 @@ def runs_here(file: str) -> bool:
 
     feature = FEATURE_OF.get(Path(file).stem.rpartition("_")[2])
     return feature is None or bool(lib.cal_cpu_features() & getattr(lib, f"CAL_CPU_{feature}"))
+
+
+def with_fault(change: Change, folder: Path, unchanged: Path) -> dispatch.Native:
+    """Return the kernels with a change, on a path that runs it; skip the test where this machine has none."""
+    if not runs_here(change[0]):
+        pytest.skip("this machine does not run the file with the fault")
+    native = build(folder, [change], unchanged=unchanged)
+    return on_path(native, "scalar") if change[0].endswith("_scalar.c") else native
 
 
 def _architecture() -> str:
