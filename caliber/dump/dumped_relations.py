@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.kernels.copy.rows import CopyRows, copy_tuples
-from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, Relation, integer
 from caliber.schema.traits import Place
 from caliber.storage.bulk import arrow
@@ -51,10 +51,6 @@ def relations_to_empty(catalog: Catalog) -> tuple[Relation, ...]:
 def record_relations(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the relations that hold records: the others exist as soon as a store is created and opened."""
     return tuple(relation for relation in relations_to_empty(catalog) if relation.place is Place.RECORDS)
-
-
-DUMP_RELATIONS: Final[tuple[Relation, ...]] = dump_relations(BUILT_IN)
-"""The statements that create a store without declared memories."""
 
 
 def columns_of(declared: Iterable[Column], batch: Any, first_row: int) -> Columns:

@@ -25,9 +25,10 @@ import caliber
 from caliber.admin.full_text import check_full_text, rebuild_full_text
 from caliber.backends.sqlite.moving.fence import fence
 from caliber.dump.archive import Archive, only_one
-from caliber.dump.dumped_relations import DUMP_RELATIONS
+from caliber.dump.dumped_relations import dump_relations
 from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
+from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import RELATIONS
 from caliber.storage.maintain.moved import FenceState
 
@@ -72,7 +73,7 @@ def rows_of(memory: caliber.Caliber) -> dict[str, list[Any]]:
     with store.maintenance.snapshot() as snapshot:
         return {
             relation.name: [row for batch in snapshot.read(relation) for row in batch.to_pylist()]
-            for relation in DUMP_RELATIONS
+            for relation in dump_relations(BUILT_IN)
         }
 
 
@@ -165,7 +166,7 @@ def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any
         thread.join()
     archive = Archive(made.path)
     try:
-        whole = {each.name: each for each in DUMP_RELATIONS}
+        whole = {each.name: each for each in dump_relations(BUILT_IN)}
         scopes = {row["scope_id"]: row for batch in archive.batches(whole["scope"]) for row in batch.to_pylist()}
         turns = [row for batch in archive.batches(whole["turn"]) for row in batch.to_pylist()]
         notes = [row for batch in archive.batches(whole["note"]) for row in batch.to_pylist()]
@@ -567,7 +568,7 @@ def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber
 
 
 def test_every_relation_is_carried_or_belongs_to_the_database() -> None:
-    assert {relation.name for relation in RELATIONS} - {each.name for each in DUMP_RELATIONS} == {
+    assert {relation.name for relation in RELATIONS} - {each.name for each in dump_relations(BUILT_IN)} == {
         "change",
         "schema_migration",
     }

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from caliber.dump.dumped_relations import DUMP_RELATIONS
+from caliber.dump.dumped_relations import dump_relations
 from caliber.model.errors import InvalidValue
+from caliber.schema.catalog import BUILT_IN
 from caliber.storage.bulk.parquet import open_parquet, parquet_batches
 
-CONFIG_DOCUMENT = next(relation for relation in DUMP_RELATIONS if relation.name == "config_document")
+CONFIG_DOCUMENT = next(relation for relation in dump_relations(BUILT_IN) if relation.name == "config_document")
 
 
 def written(table: Any) -> bytes:

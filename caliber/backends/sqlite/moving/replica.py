@@ -66,7 +66,7 @@ class _Reading(SqliteSnapshot):
         self.schema_version: int = connection.command(newest)[0][0]
 
     def some(self, relation: Relation, ordinals: list[int]) -> Iterator[Any]:
-        return self.read(relation, f"WHERE ordinal IN ({', '.join(map(str, ordinals))})")
+        return self.read(relation, where=f"WHERE ordinal IN ({', '.join(map(str, ordinals))})")
 
     def changes_since(self, mark: Any) -> list[bytes] | None:
         rows = self._connection.run(STATEMENTS["change.since"], (mark,))
