@@ -15,6 +15,7 @@ import threading
 from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -52,19 +53,6 @@ class VectorStore(Protocol):
     def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]], mark: int) -> None:
         """Store the vectors, unless contents were forgotten since ``mark``; an existing key may keep its vector."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Counts since the cache was made. ``waits`` are vectors another thread was just computing; hits include none."""
-
-    entries: int
-    hits: int
-    store_hits: int
-    misses: int
-    waits: int
-    store_errors: int
-    store_rejected: int
 
 
 @dataclass(slots=True)
@@ -108,7 +96,6 @@ class EmbeddingCache:
         self._flights: dict[EmbeddingKey, _Flight] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._hits = self._store_hits = self._misses = self._waits = self._store_errors = self._store_rejected = 0
 
     def peek(self, key: EmbeddingKey) -> FloatVector | None:
         """Return the vector if it is in memory; never computes and never asks the store."""
@@ -117,7 +104,6 @@ class EmbeddingCache:
             vector = self._entries.get(key)
             if vector is not None:
                 self._entries.move_to_end(key)
-                self._hits += 1
             return vector
 
     def get_or_compute(
@@ -178,20 +164,6 @@ class EmbeddingCache:
                 del self._entries[key]
         return len(doomed)
 
-    def stats(self) -> CacheStats:
-        """Return the counts so far."""
-        self._after_fork()
-        with self._lock:
-            return CacheStats(
-                len(self._entries),
-                self._hits,
-                self._store_hits,
-                self._misses,
-                self._waits,
-                self._store_errors,
-                self._store_rejected,
-            )
-
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -208,12 +180,10 @@ class EmbeddingCache:
                 vector = self._entries.get(key)
                 if vector is not None:
                     self._entries.move_to_end(key)
-                    self._hits += 1
                     found[key] = vector
                     continue
                 flight = self._flights.get(key)
                 if flight is not None:
-                    self._waits += 1
                     others.append((key, flight))
                 else:
                     flights[key] = self._flights[key] = _Flight()  # in this order: an interrupt leaves none behind
@@ -247,19 +217,14 @@ class EmbeddingCache:
                 else:
                     fresh.append((key, _frozen(result)))
         with self._lock:
-            self._store_hits += len(stored)
-            self._misses += len(missing)
             for key, vector in (*stored.items(), *fresh):
                 found[key] = self._entries[key] = flights[key].vector = vector
             while len(self._entries) > self._max_entries:
                 self._entries.popitem(last=False)
         self._land(flights)
         if fresh and self._store is not None:
-            try:
+            with suppress(StorageError):  # the vectors are right and in use; only storing them failed
                 self._store.put_many(fresh, mark)
-            except StorageError:
-                # The vectors are right and in use; only storing them failed. The failure is counted in stats.
-                self._count_store_error()
 
     def _from_store(self, keys: list[EmbeddingKey]) -> dict[EmbeddingKey, FloatVector]:
         if self._store is None:
@@ -267,18 +232,8 @@ class EmbeddingCache:
         try:
             stored = self._store.get_many(keys)
         except StorageError:
-            self._count_store_error()
             return {}
-        vectors = {key: stored[key] for key in keys if key in stored}
-        sound = {key: _frozen(vector) for key, vector in vectors.items() if usable(vector, key.dimensions)}
-        if len(sound) < len(vectors):
-            with self._lock:
-                self._store_rejected += len(vectors) - len(sound)
-        return sound
-
-    def _count_store_error(self) -> None:
-        with self._lock:
-            self._store_errors += 1
+        return {key: _frozen(stored[key]) for key in keys if key in stored and usable(stored[key], key.dimensions)}
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():

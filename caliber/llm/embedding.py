@@ -6,7 +6,7 @@ Source: C-247, C-487, K-113, K-116, M-011, M-012, M-014, M-015.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 
@@ -18,13 +18,10 @@ from caliber.model.errors import (
     DimensionMismatch,
     EmbeddingFailed,
     InvalidResponse,
-    InvalidValue,
     InvalidVector,
 )
 from caliber.model.lazy_dataclass import dataclass
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 _SHOWN: Final = 10
 
 
@@ -74,62 +71,6 @@ def embed_records(
             vectors += [last] * (len(pieces) - len(vectors))
             break
     return _gathered(plans, vectors, keep_chunks=long_text.mode is LongTextMode.CHUNKS)
-
-
-def embed_texts(
-    provider: EmbeddingProvider,
-    cache: EmbeddingCache | None,
-    texts: Sequence[str],
-    *,
-    long_text: LongText,
-    batch_size: int | None = None,
-) -> FloatMatrix:
-    """Return one vector per text, in order; texts already known to the cache are not sent to the provider.
-
-    Long texts are cut first and their pieces cached, so a cached vector never depends on the rule for long texts; one
-    of several chunks has their mean, also under the rule ``chunks``. ``batch_size`` bounds the texts of one call to the
-    provider; without it there is one call (C-247). What earlier calls gave stays in the cache when a later one fails.
-
-    Shapes: f32[len(texts), dimensions], the caller's own.
-    Raises: EmbeddingFailed (empty or refused text; some of the batch, naming which), InvalidResponse (wrong number or
-        type of vectors), DimensionMismatch, InvalidVector, and what the provider raises.
-    """
-    plans = [chunk_text(text, long_text, index) for index, text in enumerate(texts)]
-    pieces = [piece for plan in plans for piece in plan.texts]
-    step = len(pieces) or 1 if batch_size is None else batch_size
-    vectors: list[FloatVector | CaliberError] = []
-    mark = 0 if cache is None else cache.mark()
-    for first in range(0, len(pieces), step):
-        vectors += _vectors(provider, cache, pieces[first : first + step], mark)
-    out = np.empty((len(texts), provider.dimensions), dtype=np.float32)
-    failed: dict[int, CaliberError] = {}
-    for index, result in enumerate(_gathered(plans, vectors, keep_chunks=False)):
-        if isinstance(result, CaliberError):
-            failed[index] = result
-        else:
-            out[index] = result.rows[0]
-    if failed:
-        raise batch_error(failed, len(texts))
-    return out
-
-
-def handle_embedding_batch_failure(
-    items: Sequence[Item], results: Sequence[Result | BaseException]
-) -> tuple[list[tuple[Item, Result]], list[Item]]:
-    """Split a batch into (item, vector) pairs and the items that failed, both in order.
-
-    Raises: InvalidValue for unequal lengths: pairing the existing ones would drop items silently (K-113).
-    """
-    if len(items) != len(results):
-        raise InvalidValue(field="results", reason=f"{len(results)} results for {len(items)} items")
-    succeeded: list[tuple[Item, Result]] = []
-    failed: list[Item] = []
-    for item, result in zip(items, results, strict=True):
-        if isinstance(result, BaseException):
-            failed.append(item)
-        else:
-            succeeded.append((item, result))
-    return succeeded, failed
 
 
 def checked_vector(value: object, dimensions: int, provider: str) -> FloatVector | CaliberError:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.prompts import load_prompts, prompts_id
 from caliber.llm.remote.answers import Answer
-from caliber.llm.remote.chat import ChatModel, ChatSettings, ModelQuestion
+from caliber.llm.remote.chat import ChatModel, ModelQuestion
 from caliber.llm.retry import Retry
 from caliber.llm.texts import LongText, LongTextMode, chunk_text
 from caliber.model.errors import InvalidValue, SummarizationFailed
@@ -39,6 +39,9 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import ArtifactType
 from caliber.text.naming import MAX_ENTITY_CHARS
 from caliber.text.note_rules import fold_statement, require_mergeable, unite_notes
+
+if TYPE_CHECKING:
+    from caliber.config.providers import ChatConfig
 
 T = TypeVar("T")
 
@@ -114,7 +117,7 @@ class LanguageModelProvider:
     Raises: InvalidConfigValue when the prompts cannot be read.
     """
 
-    def __init__(self, model: ChatModel, settings: ChatSettings, count_tokens: TokenCounter) -> None:
+    def __init__(self, model: ChatModel, settings: ChatConfig, count_tokens: TokenCounter) -> None:
         self._model = model
         self._settings = settings
         self._count_tokens = count_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.errors import (
@@ -17,41 +17,10 @@ from caliber.model.errors import (
 from caliber.model.providers import TokenCounter
 
 if TYPE_CHECKING:
-    from caliber.llm.remote.chat import ChatSettings
-    from caliber.llm.remote.http import HttpClient, HttpSettings, Secret
+    from caliber.config.providers import ProviderConfig, ServiceConfig, SummarizerConfig
+    from caliber.llm.remote.http import HttpClient
 
 Provider = TypeVar("Provider")
-
-
-class ServiceSettings(Protocol):
-    """The fields that are read of any provider's section. Source: C-104."""
-
-    @property
-    def provider_type(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def endpoint(self) -> str | None: ...
-    @property
-    def api_key(self) -> Secret | None: ...
-    @property
-    def options(self) -> Mapping[str, Any]: ...
-    @property
-    def http(self) -> HttpSettings | None: ...
-
-
-class ProviderSettings(ServiceSettings, Protocol):
-    """The fields that are read of a ``ProviderConfig``."""
-
-    @property
-    def dimensions(self) -> int | None: ...
-
-
-class SummarizerSettings(ServiceSettings, Protocol):
-    """The fields that are read of a ``SummarizerConfig``."""
-
-    @property
-    def chat(self) -> ChatSettings | None: ...
 
 
 def embedding_provider_types() -> tuple[str, ...]:
@@ -64,13 +33,13 @@ def summarization_provider_types() -> tuple[str, ...]:
     return tuple(sorted(_SUMMARIZATION))
 
 
-def is_costly(settings: ServiceSettings) -> bool:
+def is_costly(settings: ServiceConfig) -> bool:
     """Return whether asking this provider takes longer than looking into the store."""
     return settings.endpoint is not None or settings.provider_type == "minilm"
 
 
 def build_embedding_provider(
-    settings: ProviderSettings, token_counter: TokenCounter | None = None, *, field: str = "embedding_provider"
+    settings: ProviderConfig, token_counter: TokenCounter | None = None, *, field: str = "embedding_provider"
 ) -> EmbeddingProvider:
     """Return the embedding provider that the settings name; no model file is read and no request sent yet.
 
@@ -85,7 +54,7 @@ def build_embedding_provider(
 
 
 def build_summarization_provider(
-    settings: SummarizerSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
+    settings: SummarizerConfig, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
     """Return the summarization provider that the settings name; it counts tokens with ``token_counter``.
 
@@ -98,7 +67,7 @@ def build_summarization_provider(
 # --- on this machine -----------------------------------------------------------------------------
 
 
-def _static(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
+def _static(settings: ProviderConfig, _: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.local.static import DIMENSIONS, MODEL, StaticEmbeddingProvider
 
     _local(field, settings)
@@ -106,7 +75,7 @@ def _static(settings: ProviderSettings, _: TokenCounter, field: str) -> Embeddin
     return StaticEmbeddingProvider(DIMENSIONS[-1] if settings.dimensions is None else settings.dimensions)
 
 
-def _minilm(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
+def _minilm(settings: ProviderConfig, _: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.local.minilm import DIMENSIONS, MODEL, MiniLmEmbeddingProvider
 
     _local(field, settings)
@@ -118,7 +87,7 @@ def _minilm(settings: ProviderSettings, _: TokenCounter, field: str) -> Embeddin
     return MiniLmEmbeddingProvider(threads=settings.options["threads"], max_tokens=settings.options["max_tokens"])
 
 
-def _hash(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
+def _hash(settings: ProviderConfig, _: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.local.hashed import HashEmbeddingProvider
 
     _local(field, settings)
@@ -128,7 +97,7 @@ def _hash(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingP
 
 
 def _extractive(
-    settings: SummarizerSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
+    settings: SummarizerConfig, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
     from caliber.llm.local.extractive import MODEL, ExtractiveProvider
 
@@ -139,21 +108,21 @@ def _extractive(
     return ExtractiveProvider(token_counter, embedding_provider)
 
 
-def _local(field: str, settings: ServiceSettings) -> None:
+def _local(field: str, settings: ServiceConfig) -> None:
     """Refuse settings that a local provider would silently ignore."""
     for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key), ("http", settings.http)):
         if value is not None:
             raise _clash(field, settings, name, "this provider runs in the process and sends no requests")
 
 
-def _model_is(field: str, settings: ServiceSettings, model: str) -> None:
+def _model_is(field: str, settings: ServiceConfig, model: str) -> None:
     if settings.model != model:
         raise InvalidConfigValue(
             field=f"{field}.model", value=settings.model, reason=f"provider_type {settings.provider_type} has {model}"
         )
 
 
-def _clash(field: str, settings: ServiceSettings, name: str, reason: str) -> IncompatibleOptions:
+def _clash(field: str, settings: ServiceConfig, name: str, reason: str) -> IncompatibleOptions:
     return IncompatibleOptions(
         option_a=f"{field}.provider_type = {settings.provider_type}", option_b=f"{field}.{name}", reason=reason
     )
@@ -162,28 +131,20 @@ def _clash(field: str, settings: ServiceSettings, name: str, reason: str) -> Inc
 # --- over HTTP -----------------------------------------------------------------------------------
 
 
-def _remote_embedding(settings: ProviderSettings, token_counter: TokenCounter, field: str) -> EmbeddingProvider:
+def _remote_embedding(settings: ProviderConfig, token_counter: TokenCounter, field: str) -> EmbeddingProvider:
     from caliber.llm.remote import embedding as remote
 
     client = _client(field, settings, needs=("dimensions",))
-    assert settings.dimensions is not None  # or _client had refused
     kinds = {
         "openai": remote.OpenAIEmbeddingProvider,
         "voyage": remote.VoyageEmbeddingProvider,
         "ollama": remote.OllamaEmbeddingProvider,
     }
-    return kinds[settings.provider_type](
-        client,
-        provider_type=settings.provider_type,
-        model=settings.model,
-        dimensions=settings.dimensions,
-        count_tokens=token_counter,
-        options=settings.options,
-    )
+    return kinds[settings.provider_type](client, settings, token_counter)
 
 
 def _language_model(
-    settings: SummarizerSettings, _: EmbeddingProvider | None, token_counter: TokenCounter
+    settings: SummarizerConfig, _: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
     from caliber.llm.language_model import LanguageModelProvider
     from caliber.llm.remote import chat
@@ -192,21 +153,14 @@ def _language_model(
     assert settings.chat is not None  # or _client had refused
     kinds: Mapping[str, Callable[..., chat.ChatModel]]
     kinds = {"openai": chat.OpenAIChat, "anthropic": chat.AnthropicChat, "ollama": chat.OllamaChat}
-    model = kinds[settings.provider_type](
-        client,
-        provider_type=settings.provider_type,
-        model=settings.model,
-        settings=settings.chat,
-        count_tokens=token_counter,
-        options=settings.options,
-    )
+    model = kinds[settings.provider_type](client, settings, token_counter)
     return LanguageModelProvider(model, settings.chat, token_counter)
 
 
 _NEEDS_KEY = ("voyage", "anthropic")
 
 
-def _client(field: str, settings: ServiceSettings, needs: tuple[str, ...]) -> HttpClient:
+def _client(field: str, settings: ServiceConfig, needs: tuple[str, ...]) -> HttpClient:
     """Return the connection to a service. Raises: as ``build_embedding_provider``."""
     from caliber.llm.remote.chat import ANTHROPIC_VERSION
     from caliber.llm.remote.http import HttpClient, Service
@@ -231,7 +185,7 @@ def _bytes(text: str) -> int:
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def _chosen(builders: Mapping[str, Provider], field: str, settings: ServiceSettings) -> Provider:
+def _chosen(builders: Mapping[str, Provider], field: str, settings: ServiceConfig) -> Provider:
     from caliber.llm import options
 
     kind = settings.provider_type
@@ -257,7 +211,7 @@ def _raise(faults: Iterator[ConfigError]) -> None:
         raise MultipleErrors(errors=found)
 
 
-_EMBEDDING: Mapping[str, Callable[[ProviderSettings, TokenCounter, str], EmbeddingProvider]] = {
+_EMBEDDING: Mapping[str, Callable[[ProviderConfig, TokenCounter, str], EmbeddingProvider]] = {
     "hash": _hash,
     "minilm": _minilm,
     "ollama": _remote_embedding,
@@ -266,7 +220,7 @@ _EMBEDDING: Mapping[str, Callable[[ProviderSettings, TokenCounter, str], Embeddi
     "voyage": _remote_embedding,
 }
 _SUMMARIZATION: Mapping[
-    str, Callable[[SummarizerSettings, EmbeddingProvider | None, TokenCounter], SummarizationProvider]
+    str, Callable[[SummarizerConfig, EmbeddingProvider | None, TokenCounter], SummarizationProvider]
 ] = {
     "anthropic": _language_model,
     "extractive": _extractive,

@@ -7,52 +7,40 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from caliber.llm.embedding import whole_batch
-from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.protocols import (
     BatchedEmbedding,
     EmbeddingProvider,
     FloatMatrix,
     FloatVector,
-    LearningProvider,
     SummarizationProvider,
 )
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, Conflict, DimensionMismatch, LlmError
-from caliber.model.providers import (
-    ConsolidationDecision,
-    ConsolidationMember,
-    ExtractedArtifact,
-    ExtractionTurn,
-    GeneratedNote,
-    MergedNote,
-    TrajectoryDigest,
-)
 
 if TYPE_CHECKING:
+    from caliber.config.providers import RetryConfig
     from caliber.storage.waiting import Flag
 
 MAX_RETRY_AFTER_MS: Final = 60_000
 """Longest wait that a provider may ask for; if it asks for more, the call fails at once."""
 
+_CALLS: Final = (
+    "summarize",
+    "extract_artifacts",
+    "generate_notes",
+    "merge_notes",
+    "verify_contradiction",
+    "decide_consolidation",
+    "extract_facts",
+    "decide_facts",
+)
+"""Calls of a summarization provider, and of one that learns."""
+
 T = TypeVar("T")
-
-
-class RetrySettings(Protocol):
-    """The fields that are read of a ``RetryConfig``. Units: milliseconds; jitter is a share of each wait."""
-
-    @property
-    def max_retries(self) -> int: ...
-    @property
-    def initial_backoff(self) -> int: ...
-    @property
-    def max_backoff(self) -> int: ...
-    @property
-    def backoff_multiplier(self) -> float: ...
-    @property
-    def jitter(self) -> float: ...
 
 
 def is_outage(error: Exception) -> bool:
@@ -62,7 +50,7 @@ def is_outage(error: Exception) -> bool:
     return True
 
 
-def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: float) -> float:
+def backoff_ms(settings: RetryConfig, attempt: int, error: LlmError, chance: float) -> float:
     """Return the wait before retry ``attempt``, counted from 0; ``chance`` is in [0, 1).
 
     A longer wait requested by the provider (``retry_after_ms``) takes precedence. Source: C-111.
@@ -80,7 +68,7 @@ def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: f
 class Retry:
     """Calls a provider, and retries while its error may pass."""
 
-    def __init__(self, settings: RetrySettings, stopped: Flag) -> None:
+    def __init__(self, settings: RetryConfig, stopped: Flag) -> None:
         self._settings = settings
         self._stopped = stopped
 
@@ -182,11 +170,14 @@ def retrying(provider: EmbeddingProvider, retry: Retry) -> RetryingEmbedding:
 
 
 class RetryingSummarization:
-    """A summarization provider behind ``Retry``."""
+    """A summarization or learning provider behind ``Retry``: it has the calls that the provider has."""
 
     def __init__(self, provider: SummarizationProvider, retry: Retry) -> None:
         self.inner = provider
         self._retry = retry
+        for name in _CALLS:
+            if hasattr(provider, name):
+                setattr(self, name, partial(self._call, name))
 
     @property
     def model_id(self) -> str:
@@ -198,48 +189,8 @@ class RetryingSummarization:
         """As the provider's, False if it has none."""
         return getattr(self.inner, "quotes", False) is True
 
-    def summarize(self, text: str, max_tokens: int) -> str:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.summarize(text, max_tokens))
-
-    def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.extract_artifacts(turns))
-
-    def generate_notes(
-        self,
-        trajectory: TrajectoryDigest,
-        scope_summaries: Sequence[str],
-        artifacts: Sequence[ExtractedArtifact],
-    ) -> list[GeneratedNote]:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.generate_notes(trajectory, scope_summaries, artifacts))
-
-    def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.merge_notes(a, b))
-
-    def verify_contradiction(self, a: str, b: str) -> bool:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.verify_contradiction(a, b))
-
-    def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.decide_consolidation(clusters))
-
-
-class RetryingLearning(RetryingSummarization):
-    """A learning provider behind ``Retry``."""
-
-    inner: LearningProvider
-
-    def extract_facts(self, user: str, turns: Sequence[ExtractionTurn]) -> list[ExtractedFact]:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.extract_facts(user, turns))
-
-    def decide_facts(self, questions: Sequence[FactQuestion]) -> list[FactDecision]:
-        """As the provider's."""
-        return self._retry(lambda: self.inner.decide_facts(questions))
+    def _call(self, name: str, *args: Any, **named: Any) -> Any:
+        return self._retry(partial(getattr(self.inner, name), *args, **named))
 
 
 @runtime_checkable
@@ -255,5 +206,4 @@ def retrying_summarization(provider: SummarizationProvider, retry: Retry) -> Sum
     """Return a summarization provider behind ``retry``, question by question where it can."""
     if isinstance(provider, AsksInParts):
         return provider.retried(retry)
-    kind = RetryingLearning if isinstance(provider, LearningProvider) else RetryingSummarization
-    return kind(provider, retry)
+    return cast("SummarizationProvider", RetryingSummarization(provider, retry))

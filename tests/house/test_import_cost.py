@@ -183,7 +183,7 @@ with caliber.open(settings) as memory:
     task = memory.start_trajectory("plan the trip", user="anna")
     assert memory.assemble_context(task.trajectory_id, query="harbour").text
 look()
-optional = {"lark", "numba", "psycopg", "httpx", "rich", "click", "pyarrow", "zstandard", "msgpack", "loro"}
+optional = {"lark", "numba", "psycopg", "httpcore", "rich", "click", "pyarrow", "zstandard", "msgpack", "loro"}
 print(json.dumps([seen, sorted(optional & set(sys.modules))]))
 """
 _FRESH_LIMITS = {"configured": (85, 115, 20), "open": (449, 480, 110), "first window": (449, 530, 110)}

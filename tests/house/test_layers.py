@@ -75,7 +75,6 @@ DOORS: dict[str, frozenset[str]] = {
     "pgvector": frozenset({"backends/postgres"}),
     "zstandard": frozenset({"blobs"}),
     "blake3": frozenset({"blobs"}),
-    "httpx": frozenset({"llm"}),
     "httpcore": frozenset({"llm"}),
     "certifi": frozenset({"llm"}),
     "onnxruntime": frozenset({"llm"}),

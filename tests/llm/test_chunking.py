@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caliber.llm import LongText, LongTextMode, chunk_text
+from caliber.llm.texts import LongText, LongTextMode, chunk_text
 from caliber.model.errors import EmbeddingFailed, InvalidValue
 
 TEXT = st.text(st.sampled_from("ab .!?\n\té😀"), min_size=1, max_size=400)

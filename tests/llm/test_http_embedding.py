@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import USER, config
+from support.llm.embedding import embed_texts
 from support.llm.model_server import (
     ModelServer,
     changed,
@@ -25,9 +26,11 @@ from support.llm.services import KEY, embedding_section, embeddings
 from support.waits import until
 
 import caliber
-from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_records, embed_texts
+from caliber.llm.cache import EmbeddingCache
+from caliber.llm.embedding import embed_records
 from caliber.llm.remote import http
 from caliber.llm.retry import Retry, retrying
+from caliber.llm.texts import LongText, LongTextMode
 from caliber.model.deadline import within
 from caliber.model.errors import (
     AuthenticationFailed,

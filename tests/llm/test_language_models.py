@@ -13,17 +13,7 @@ from support.llm.model_server import ModelServer, changed, status
 from support.llm.services import RETRIES, count, language_model, summarizer_section
 
 import caliber
-from caliber.llm import (
-    ConsolidationAction,
-    ConsolidationDecision,
-    ConsolidationMember,
-    ExtractedArtifact,
-    ExtractionTurn,
-    GeneratedNote,
-    MergedNote,
-    SummarizationProvider,
-    TrajectoryDigest,
-)
+from caliber.llm import SummarizationProvider
 from caliber.llm.prompts import CALLS, load_prompts
 from caliber.llm.retry import Retry, retrying_summarization
 from caliber.model import ArtifactType, NoteType, TurnRole
@@ -33,6 +23,16 @@ from caliber.model.errors import (
     InvalidResponse,
     InvalidValue,
     SummarizationFailed,
+)
+from caliber.model.providers import (
+    ConsolidationAction,
+    ConsolidationDecision,
+    ConsolidationMember,
+    ExtractedArtifact,
+    ExtractionTurn,
+    GeneratedNote,
+    MergedNote,
+    TrajectoryDigest,
 )
 
 KINDS = ("openai", "anthropic", "ollama")

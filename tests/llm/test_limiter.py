@@ -14,8 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from caliber.llm import EmbeddingCache
-from caliber.llm.cache import EmbeddingKey
+from caliber.llm.cache import EmbeddingCache, EmbeddingKey
 from caliber.llm.remote.http import retry_after_s
 from caliber.llm.remote.limiter import Bucket, RateLimiter
 from caliber.llm.retry import Retry

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caliber.llm import CountingEmbedding, EmbeddingProvider
+from caliber.llm import EmbeddingProvider
 from caliber.llm.local import minilm
 from caliber.llm.local.minilm import DIMENSIONS, MiniLmEmbeddingProvider
+from caliber.llm.protocols import CountingEmbedding
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
 
 pytest.importorskip("onnxruntime", reason="no wheel of onnxruntime for this platform")
@@ -22,9 +23,7 @@ pytest.importorskip("onnxruntime", reason="no wheel of onnxruntime for this plat
 
 @pytest.fixture(scope="module")
 def provider() -> MiniLmEmbeddingProvider:
-    made = MiniLmEmbeddingProvider(threads=1, max_tokens=254)
-    made.load()
-    return made
+    return MiniLmEmbeddingProvider(threads=1, max_tokens=254)
 
 
 def test_it_is_a_provider(provider: MiniLmEmbeddingProvider) -> None:

@@ -53,9 +53,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def provider() -> StaticEmbeddingProvider:
-    made = StaticEmbeddingProvider()
-    made.load()
-    return made
+    return StaticEmbeddingProvider()
 
 
 def test_vectors_equal_those_of_wordllama(tmp_path: Path, provider: StaticEmbeddingProvider) -> None:
@@ -180,7 +178,6 @@ def test_it_works_after_fork_and_prints_no_warning() -> None:
         "from caliber.llm.local.static import StaticEmbeddingProvider\n"
         "used, fresh = StaticEmbeddingProvider(), StaticEmbeddingProvider()\n"
         "before = used.embed_batch(['some text', 'more'])\n"
-        "fresh._lock.acquire()  # as another thread could hold it\n"
         "child = os.fork()\n"
         "if not child:\n"
         "    same = (used.embed_batch(['some text', 'more']) == before).all()\n"
@@ -205,8 +202,8 @@ def test_import_and_construction_load_no_model_runtime() -> None:
     assert json.loads(done.stdout) == [[], ["tokenizers"]]
 
 
-def test_weights_are_mapped_and_not_read(provider: StaticEmbeddingProvider) -> None:
-    rows = provider.loaded().rows
+def test_weights_are_mapped_and_not_read() -> None:
+    rows = static.load_static_model(static.static_model_folder()).rows
     assert not rows.flags.owndata
     assert not rows.flags.writeable
     assert rows.dtype == np.float16
@@ -222,6 +219,3 @@ def test_one_model_is_read_once_for_all_who_use_it() -> None:
     folder = static.static_model_folder()
     model = static.load_static_model(folder)
     assert static.load_static_model(folder) is model
-    provider = static.StaticEmbeddingProvider(64)
-    provider.load()
-    assert provider.loaded() is model

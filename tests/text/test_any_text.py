@@ -195,7 +195,7 @@ def test_tokens_of_the_blocks_are_those_of_the_text(
         static.BLOCK_CHARS = whole
     assert all(len(block) <= size for block in blocks)
     assume(" ".join(blocks) == text)  # else a word longer than a block was cut inside
-    encode = provider.loaded().tokenizer.encode
+    encode = static.load_static_model(static.static_model_folder()).tokenizer.encode
     ids = [token for block in blocks for token in encode(block, add_special_tokens=False).ids]
     assert ids == encode(text, add_special_tokens=False).ids
 

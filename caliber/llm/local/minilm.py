@@ -48,7 +48,7 @@ class _Model:
 class MiniLmEmbeddingProvider(LocalEmbedding):
     """Mean-pooled, L2-normalised token states. Threads may share it, and it works after fork.
 
-    Nothing is read until the first text arrives, or ``load`` is called. Of a text longer than ``max_tokens`` the
+    Nothing is read until the first text arrives. Of a text longer than ``max_tokens`` the
     beginning counts; ``count_tokens`` tells how long it is. With ``threads`` 1 equal texts have equal vectors, bit for
     bit, on processors of one kind.
 
@@ -81,10 +81,6 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has, without the two that the model adds."""
         return len(self._loaded().tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
-
-    def load(self) -> None:
-        """Read weights and tokenizer now, so that the first text does not wait for them."""
-        self._loaded()
 
     def _vector(self, text: str) -> FloatVector:
         model = self._loaded()

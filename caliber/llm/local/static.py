@@ -12,8 +12,6 @@ import functools
 import importlib.util
 import json
 import math
-import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +57,7 @@ takes a tenth of a second, which the next handle is not to pay again; the weight
 class StaticEmbeddingProvider(LocalEmbedding):
     """Mean-pooled, L2-normalised static token embeddings; equal to ``WordLlama.embed(norm=True)``.
 
-    Nothing is read until the first text arrives, or ``load`` is called. Threads may share it, and it works after fork.
+    Nothing is read until the first text arrives. Threads may share it, and it works after fork.
 
     Raises: ExtraNotInstalled without the extra ``embed``; InvalidConfigValue for other dimensions than 64, 128, 256.
     """
@@ -71,9 +69,6 @@ class StaticEmbeddingProvider(LocalEmbedding):
             )
         self._folder = static_model_folder()
         self._dimensions = dimensions
-        self._model: StaticModel | None = None
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
 
     @property
     def model_id(self) -> str:
@@ -83,12 +78,8 @@ class StaticEmbeddingProvider(LocalEmbedding):
     def dimensions(self) -> int:
         return self._dimensions
 
-    def load(self) -> None:
-        """Read the tokenizer and map the weights now, so that the first text does not wait for them."""
-        self.loaded()
-
     def _vector(self, text: str) -> FloatVector:
-        model = self.loaded()
+        model = load_static_model(self._folder)
         total: NDArray[np.float64] | None = None
         count = 0
         # ``encode`` and not ``encode_batch``: the batch form starts a thread pool, which warns on stderr after fork.
@@ -106,18 +97,6 @@ class StaticEmbeddingProvider(LocalEmbedding):
         if norm == 0.0:
             raise EmbeddingFailed(reason="the token vectors of this text cancel each other")
         return (mean / norm).astype(np.float32)
-
-    def loaded(self) -> StaticModel:
-        model = self._model
-        if model is not None:
-            return model
-        if self._pid != os.getpid():
-            # A thread of the parent may have held the lock when this process was forked off.
-            self._lock, self._pid = threading.Lock(), os.getpid()
-        with self._lock:
-            if self._model is None:
-                self._model = load_static_model(self._folder)
-            return self._model
 
 
 def static_model_folder(feature: str = _FEATURE) -> Path:

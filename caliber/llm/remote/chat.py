@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from caliber.llm.remote.answers import Answer, parse_json
 from caliber.llm.remote.http import HttpClient
 from caliber.model.errors import InvalidResponse, SummarizationFailed
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import TokenCounter
+
+if TYPE_CHECKING:
+    from caliber.config.providers import SummarizerConfig
 
 ANTHROPIC_VERSION: Final = "2023-06-01"
 """The version of Anthropic's protocol that is spoken here."""
@@ -33,40 +36,19 @@ class ModelQuestion:
     schema: Mapping[str, Any]
 
 
-class ChatSettings(Protocol):
-    """The fields that are read of a ``ChatConfig``."""
-
-    @property
-    def max_input_tokens(self) -> int: ...
-    @property
-    def max_output_tokens(self) -> int: ...
-    @property
-    def prompts(self) -> str: ...
-    @property
-    def temperature(self) -> float | str: ...
-
-
 class ChatModel(ABC):
     """A language model behind one protocol. Threads may share it, and it works after fork."""
 
     path = ""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        *,
-        provider_type: str,
-        model: str,
-        settings: ChatSettings,
-        count_tokens: TokenCounter,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, client: HttpClient, settings: SummarizerConfig, count_tokens: TokenCounter) -> None:
+        assert settings.chat is not None  # or it had been refused
         self._client = client
-        self.name = provider_type
-        self.model = model
-        self._settings = settings
+        self.name = settings.provider_type
+        self.model = settings.model
+        self._settings = settings.chat
         self._count_tokens = count_tokens
-        self._options = options
+        self._options = settings.options
 
     def ask(self, question: ModelQuestion) -> Answer:
         """Return the table that the model answers with, not checked beyond being JSON.

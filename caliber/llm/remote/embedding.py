@@ -12,8 +12,8 @@ from __future__ import annotations
 import base64
 import binascii
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from caliber.llm.remote.http import HttpClient
 from caliber.llm.texts import require_text, valid_unicode
 from caliber.model.errors import CaliberError, EmbeddingFailed, InvalidResponse, RequestFailed
 from caliber.model.providers import TokenCounter
+
+if TYPE_CHECKING:
+    from caliber.config.providers import ProviderConfig
 
 Results = dict[int, FloatVector | CaliberError]
 
@@ -39,22 +42,14 @@ class RemoteEmbeddingProvider(ABC):
 
     path = ""
 
-    def __init__(
-        self,
-        client: HttpClient,
-        *,
-        provider_type: str,
-        model: str,
-        dimensions: int,
-        count_tokens: TokenCounter,
-        options: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, client: HttpClient, settings: ProviderConfig, count_tokens: TokenCounter) -> None:
+        assert settings.dimensions is not None  # or it had been refused
         self._client = client
-        self._name = provider_type
-        self._model = model
-        self._dimensions = dimensions
+        self._name = settings.provider_type
+        self._model = settings.model
+        self._dimensions = settings.dimensions
         self._count_tokens = count_tokens
-        self._options = options
+        self._options = settings.options
 
     @property
     def model_id(self) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 from caliber.llm.remote.answers import Answer
@@ -41,6 +41,8 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through
 
 if TYPE_CHECKING:
+    from caliber.config.providers import HttpConfig
+    from caliber.config.secret import SecretRef
     from caliber.llm.remote.wire import Failure, Reply, Wire
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -65,29 +67,6 @@ _inherited: list[object] = []
 """Connections of a parent process: kept open for ever, so that the child sends nothing on them."""
 
 
-class Secret(Protocol):
-    """The reference to a secret: ``config.SecretRef``."""
-
-    def resolve(self) -> str: ...
-
-
-class HttpSettings(Protocol):
-    """The fields that are read of an ``HttpConfig``."""
-
-    @property
-    def timeout_ms(self) -> int: ...
-    @property
-    def requests_per_minute(self) -> int: ...
-    @property
-    def tokens_per_minute(self) -> int: ...
-    @property
-    def max_connections(self) -> int: ...
-    @property
-    def proxy(self) -> str: ...
-    @property
-    def trusted(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """A service: its name in errors, its address, and the way it gets the key.
@@ -97,7 +76,7 @@ class Service:
 
     name: str
     endpoint: str
-    key: Secret | None
+    key: SecretRef | None
     key_header: str = "authorization"
     key_prefix: str = "Bearer "
     headers: tuple[tuple[str, str], ...] = ()
@@ -110,8 +89,8 @@ class HttpClient:
         InvalidConfigValue when there is no file of certificates as named.
     """
 
-    def __init__(self, service: Service, settings: HttpSettings) -> None:
-        if any(importlib.util.find_spec(name) is None for name in ("httpx", "httpcore", "certifi")):
+    def __init__(self, service: Service, settings: HttpConfig) -> None:
+        if any(importlib.util.find_spec(name) is None for name in ("httpcore", "certifi")):
             raise ExtraNotInstalled(feature=f"provider {service.name}", extra="http")
         parts = _address(service.endpoint)
         if service.key is not None and parts.scheme != "https" and parts.hostname not in LOOPBACK:
@@ -356,7 +335,7 @@ def _address(endpoint: str) -> SplitResult:
     return parts
 
 
-def _is_key(key: Secret) -> bool:
+def _is_key(key: SecretRef) -> bool:
     return _KEY.match(key.resolve()) is not None
 
 

@@ -1,6 +1,6 @@
-"""httpx transport in which every socket read and write is bounded by the deadline of the whole call.
+"""HTTP connections in which every socket read and write is bounded by the deadline of the whole call.
 
-httpx bounds single reads, so a service that sends a byte at a time is never late. Here each operation on a socket is
+httpcore bounds single reads, so a service that sends a byte at a time is never late. Here each operation on a socket is
 bounded by the time that remains for the whole request (``deadline.remaining_s``), and closing wakes every waiting
 thread.
 
@@ -15,7 +15,7 @@ import ssl
 import threading
 import urllib.request
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import field
 from pathlib import Path
@@ -24,7 +24,6 @@ from urllib.parse import unquote, urlsplit
 
 import certifi
 import httpcore
-import httpx
 
 from caliber.model.deadline import remaining_s
 from caliber.model.lazy_dataclass import dataclass
@@ -38,16 +37,14 @@ _sending: ContextVar[bool] = ContextVar("caliber_sending", default=False)
 
 
 class _Unsaid(logging.Filter):
-    """Drops the log records of httpx and httpcore for our requests: they log answers, and services quote keys in
-    answers.
-    """
+    """Drops the log records of httpcore for our requests: they hold answers, and services quote keys in answers."""
 
     def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002  (the logger matters, not the record)
         return not _sending.get()
 
 
 _UNSAID = _Unsaid()
-_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy")
+_LOGGERS = ("httpcore.connection", "httpcore.http11", "httpcore.proxy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class Reply:
     """A service's answer; ``body`` is None when it was larger than allowed. Its repr shows no content."""
 
     status: int
-    headers: httpx.Headers = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = field(repr=False)
 
 
@@ -100,41 +97,42 @@ class Wire:
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(_UNSAID)  # once, however often
         self._backend = _Backend()
-        self._client = httpx.Client(
-            transport=_Transport(
-                httpcore.ConnectionPool(
-                    ssl_context=context,
-                    proxy=None if proxy is None else _proxy(proxy),
-                    max_connections=max_connections,
-                    max_keepalive_connections=max_connections,
-                    keepalive_expiry=keepalive_s,
-                    network_backend=self._backend,
-                )
-            ),
-            follow_redirects=False,
-            trust_env=False,
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=context,
+            proxy=None if proxy is None else _proxy(proxy),
+            max_connections=max_connections,
+            max_keepalive_connections=max_connections,
+            keepalive_expiry=keepalive_s,
+            network_backend=self._backend,
         )
-        # httpx would request compression, whose unpacked size is unbounded.
-        fields = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "caliber"}
-        self._client.headers = httpx.Headers(fields)
 
-    def request(self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float) -> httpx.Request:
+    def request(
+        self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float
+    ) -> httpcore.Request:
         """Return a request to ``send``: its own object, whose repr shows no header."""
         remaining = remaining_s()
         assert remaining is not None  # the caller has set the bound of the request
         timeouts = {"connect": min(connect_s, remaining), "read": remaining, "write": remaining, "pool": remaining}
-        fields = [*headers, ("content-type", "application/json")]
-        return self._client.build_request(
-            "POST", url, headers=fields, content=content, extensions={"timeout": timeouts}
+        fields = {
+            "host": urlsplit(url).netloc,
+            "accept": "application/json",
+            "accept-encoding": "identity",  # the unpacked size of compressed data is unbounded
+            "user-agent": "caliber",
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+        }
+        return httpcore.Request(
+            "POST", url, headers=[*fields.items(), *headers], content=content, extensions={"timeout": timeouts}
         )
 
-    def send(self, request: httpx.Request, max_bytes: int) -> Reply:
+    def send(self, request: httpcore.Request, max_bytes: int) -> Reply:
         """Send a request and read its answer, up to ``max_bytes``. Raises: Failure."""
         token = _sending.set(True)
         try:
-            response = self._client.send(request, stream=True)
+            response = self._pool.handle_request(request)
             try:
-                return Reply(response.status_code, response.headers, _body(response, max_bytes))
+                headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+                return Reply(response.status, headers, _body(response, headers, max_bytes))
             finally:
                 response.close()
         except Exception as error:
@@ -153,7 +151,7 @@ class Wire:
     def close(self) -> None:
         """Close all connections; requests under way fail."""
         self._backend.shut_down()
-        self._client.close()
+        self._pool.close()
 
 
 def _failure_of(error: Exception) -> Failure | None:
@@ -168,7 +166,7 @@ def _failure_of(error: Exception) -> Failure | None:
         return Failure("lost", type(error).__name__, error)
     # Errors of the protocol quote sent or received data: they are not passed on. The others are those of a connection
     # that ``close`` ended under the request.
-    lost = httpcore.ProtocolError | httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | RuntimeError | ValueError
+    lost = httpcore.ProtocolError | RuntimeError | ValueError
     return Failure("lost", type(error).__name__, None) if isinstance(error, lost) else None
 
 
@@ -183,13 +181,13 @@ def _not_connected(error: httpcore.ConnectError) -> Failure:
     return Failure("connect", "no connection", error)
 
 
-def _body(response: httpx.Response, max_bytes: int) -> bytes | None:
-    announced = response.headers.get("content-length", "")
+def _body(response: httpcore.Response, headers: Mapping[str, str], max_bytes: int) -> bytes | None:
+    announced = headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > max_bytes):
         return None
     parts: list[bytes] = []
     size = 0
-    for part in response.iter_raw():
+    for part in response.iter_stream():
         size += len(part)
         if size > max_bytes:
             return None
@@ -205,48 +203,6 @@ def _proxy(address: str) -> httpcore.Proxy:
     if parts.username is not None:
         auth = (unquote(parts.username).encode(), unquote(parts.password or "").encode())
     return httpcore.Proxy(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", auth=auth)
-
-
-class _Transport(httpx.BaseTransport):
-    """httpx's client over a connection pool of ours."""
-
-    def __init__(self, pool: httpcore.ConnectionPool) -> None:
-        self._pool = pool
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        assert isinstance(request.stream, Iterable)
-        answer = self._pool.handle_request(
-            httpcore.Request(
-                request.method,
-                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-                headers=request.headers.raw,
-                content=request.stream,
-                extensions=request.extensions,
-            )
-        )
-        assert isinstance(answer.stream, Iterable)
-        # A cookie would make one request depend on another.
-        headers = [(name, value) for name, value in answer.headers if name.lower() != b"set-cookie"]
-        return httpx.Response(answer.status, headers=headers, stream=_Body(answer.stream))
-
-    def close(self) -> None:
-        self._pool.close()
-
-
-class _Body(httpx.SyncByteStream):
-    """The body of an answer as httpx reads it."""
-
-    def __init__(self, stream: Iterable[bytes]) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._stream
-
-    def close(self) -> None:
-        close = getattr(self._stream, "close", None)
-        if close is not None:
-            close()
 
 
 class _Backend(httpcore.NetworkBackend):
