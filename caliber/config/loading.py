@@ -22,15 +22,6 @@ from caliber.model.process.interrupts import let_through
 PROGRAM_SUFFIX: Final = ".caliber"
 
 
-def load_config_file(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
-    """Return the configuration in a ``.toml`` or ``.json`` file; its base, or ``base``, supplies omitted settings.
-
-    Relative paths in it lead from the file's own folder, wherever the program was started. Raises: MultipleErrors with
-    every fault.
-    """
-    return CaliberConfig.from_mapping(complete_file(Path(path), base=base).data)
-
-
 def complete_file(file: Path, *, base: CaliberConfig | str | None = None) -> Completed:
     """Return the data of a ``.toml`` or ``.json`` file, completed by its base, or ``base``.
 

@@ -17,13 +17,14 @@ from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from caliber.model.errors import MissingRequired
+from caliber.model.lazy_dataclass import dataclass
 
 PREFIX = "env:"
 REDACTED = "<redacted>"
 SHOWN_CHARS = 100
 NAME_CHARS = 64
 
-_REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]{0,127})\Z")
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _PLAIN_DSN = re.compile(r"postgres(?:ql)?://[\w.,:\[\]-]*(?:/[\w.-]*)?\Z", re.ASCII)
 _SECRET_WORDS = frozenset(
     (
@@ -45,17 +46,20 @@ _ASSIGNMENT = re.compile(
 _URL = re.compile(r"[A-Za-z][\w+.-]{0,40}://\S*")
 
 
+@dataclass(frozen=True, slots=True)
 class SecretRef:
     """The name of an environment variable that holds a secret; the value is read only by ``resolve``."""
 
-    __slots__ = ("name",)
-    name: str
+    reference: str
 
-    def __init__(self, reference: str) -> None:
-        match = _REFERENCE.match(reference)
-        if match is None:
+    def __post_init__(self) -> None:
+        if not is_reference(self.reference):
             raise ValueError("a secret is given as a reference such as env:MY_API_KEY, never as the secret itself")
-        object.__setattr__(self, "name", match[1])
+
+    @property
+    def name(self) -> str:
+        """The variable."""
+        return self.reference.removeprefix(PREFIX)
 
     def resolve(self) -> str:
         """Return the secret.
@@ -72,26 +76,11 @@ class SecretRef:
         """True if there is a secret to resolve."""
         return bool(os.environ.get(self.name))
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a secret reference cannot be changed")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("a secret reference cannot be changed")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SecretRef) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash((SecretRef, self.name))
-
     def __str__(self) -> str:
-        return PREFIX + self.name
+        return self.reference
 
     def __repr__(self) -> str:
         return f"SecretRef('{self}')"
-
-    def __reduce__(self) -> tuple[type[SecretRef], tuple[str]]:
-        return SecretRef, (str(self),)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -103,11 +92,12 @@ class SecretRef:
     def _validate(cls, value: Any) -> SecretRef:
         if isinstance(value, SecretRef):
             return value
-        if isinstance(value, str) and _REFERENCE.match(value):
+        if isinstance(value, str) and is_reference(value):
             return cls(value)
         raise PydanticCustomError("secret", "must be a reference such as env:MY_API_KEY, never the secret itself")
 
 
+@dataclass(frozen=True, slots=True)
 class LiteralDsn:
     """A connection string that a configuration holds directly.
 
@@ -115,11 +105,7 @@ class LiteralDsn:
     means used by ``resolve`` and never shown, written, hashed or pickled. Source: K-072.
     """
 
-    __slots__ = ("_text",)
     _text: str
-
-    def __init__(self, text: str) -> None:
-        object.__setattr__(self, "_text", text)
 
     @property
     def is_sealed(self) -> bool:
@@ -138,18 +124,6 @@ class LiteralDsn:
                 "the file does not contain the connection string: set it to env:MY_DSN", field="storage.dsn"
             )
         return self._text
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a connection string cannot be changed")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("a connection string cannot be changed")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LiteralDsn) and other._text == self._text
-
-    def __hash__(self) -> int:
-        return hash((LiteralDsn, self._text))
 
     def __str__(self) -> str:
         return REDACTED if self.is_sealed else self._text
@@ -172,7 +146,7 @@ class LiteralDsn:
 def _dsn(value: Any) -> SecretRef | LiteralDsn:
     if isinstance(value, SecretRef | LiteralDsn):
         return value
-    if isinstance(value, str) and _REFERENCE.match(value):
+    if isinstance(value, str) and is_reference(value):
         return SecretRef(value)
     if isinstance(value, str) and is_plain_dsn(value):
         return LiteralDsn(value)

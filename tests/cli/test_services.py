@@ -15,7 +15,7 @@ from support.llm.services import KEY
 
 from caliber.cli.app import cli
 from caliber.cli.setup import EMBEDDINGS, SUMMARIES
-from caliber.config import load_config_file
+from caliber.dsl.loading import load_config
 from caliber.engine.refusals import provider_refusals
 from caliber.llm import embedding_provider_types, summarization_provider_types
 from caliber.llm.options import EMBEDDING, SUMMARIZATION
@@ -60,7 +60,7 @@ def init(server: ModelServer, embedding: str, summaries: str) -> None:
 def test_every_choice_of_init_is_a_configuration_that_check_takes(embedding: str, summaries: str) -> None:
     # K-002: complete, and nothing left to a default
     made = run("init", "--embedding", embedding, "--summaries", summaries)
-    config = load_config_file("caliber.toml")
+    config = load_config("caliber.toml")
     assert provider_refusals(config) == []
     assert run("check")["ok"]
     for chosen, provider in (

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from support.cli_runs import caliber as run
 
 import caliber
-from caliber.config import CaliberConfig, load_config_file, profiles
+from caliber.config import CaliberConfig, profiles
 from caliber.config.knobs import Section
 from caliber.config.manual.render import render_json, render_toml
 from caliber.config.parsing import MAX_BYTES
@@ -108,14 +108,14 @@ def test_toml_and_json_say_the_same() -> None:
 def test_a_file_is_read_by_its_suffix(tmp_path: Path, suffix: str, render: Callable[[CaliberConfig], str]) -> None:
     file = tmp_path / f"caliber{suffix}"
     file.write_text(render(config("/data/store.db")), encoding="utf-8")
-    assert load_config_file(file) == config("/data/store.db")
-    assert load_config_file(str(file)) == config("/data/store.db")
+    assert caliber.load_config(file) == config("/data/store.db")
+    assert caliber.load_config(str(file)) == config("/data/store.db")
 
 
 def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
     file = tmp_path / "caliber.json"
     file.write_text(render_json(config("/data/store.db")), encoding="utf-8-sig")
-    assert load_config_file(file) == config("/data/store.db")
+    assert caliber.load_config(file) == config("/data/store.db")
 
 
 def test_relative_paths_lead_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_relative_paths_lead_from_the_folder_of_the_file(tmp_path: Path, monkeyp
     )
     monkeypatch.chdir(tmp_path)
     for given in (folder / "caliber.toml", Path("project/caliber.toml")):
-        loaded = load_config_file(given)
+        loaded = caliber.load_config(given)
         assert loaded.storage.path == str(folder / "store.db")
         assert loaded.storage.resolve_path() == str(folder / "store.db")
         assert loaded.cache_path == folder / "cache"
@@ -136,7 +136,7 @@ def test_relative_paths_lead_from_the_folder_of_the_file(tmp_path: Path, monkeyp
 def test_paths_that_are_not_relative_stay_as_written(tmp_path: Path, path: str) -> None:
     file = tmp_path / "caliber.toml"
     file.write_text(render_toml(config(path)), encoding="utf-8")
-    assert load_config_file(file).storage.path == path
+    assert caliber.load_config(file).storage.path == path
 
 
 def test_paths_are_resolved_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_paths_are_resolved_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
-    fault = one_fault(lambda: load_config_file(tmp_path / "caliber.toml"))
+    fault = one_fault(lambda: caliber.load_config(tmp_path / "caliber.toml"))
     assert isinstance(fault, InvalidConfigValue)
     assert "caliber init" in str(fault)
 
@@ -164,7 +164,7 @@ def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["caliber.yaml", "caliber", "caliber.toml.bak"])
 def test_other_suffixes_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(render_toml(config()), encoding="utf-8")
-    fault = one_fault(lambda: load_config_file(tmp_path / name))
+    fault = one_fault(lambda: caliber.load_config(tmp_path / name))
     assert ".toml or .json" in str(fault)
 
 
@@ -178,15 +178,15 @@ def test_what_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
         stream.truncate(MAX_BYTES + 1)
     loop = tmp_path / "loop.toml"
     loop.symlink_to(loop)
-    reasons = {file: one_fault(lambda file=file: load_config_file(file)) for file in (folder, latin, big, loop)}  # type: ignore[misc]
+    reasons = {file: one_fault(lambda file=file: caliber.load_config(file)) for file in (folder, latin, big, loop)}  # type: ignore[misc]
     assert "folder" in str(reasons[folder])
     assert "not UTF-8 text (byte 14)" in str(reasons[latin])
     assert "larger than" in str(reasons[big])
     assert "cannot be read" in str(reasons[loop])
-    assert "cannot be read" in str(one_fault(lambda: load_config_file("a\0b.toml")))
+    assert "cannot be read" in str(one_fault(lambda: caliber.load_config("a\0b.toml")))
     pipe = tmp_path / "pipe.toml"
     os.mkfifo(pipe)
-    assert "is a pipe" in str(one_fault(lambda: load_config_file(pipe))), "nobody waits for who writes"
+    assert "is a pipe" in str(one_fault(lambda: caliber.load_config(pipe))), "nobody waits for who writes"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
@@ -194,7 +194,7 @@ def test_a_file_without_permission_is_a_fault(tmp_path: Path) -> None:
     file = tmp_path / "caliber.toml"
     file.write_text(render_toml(config()), encoding="utf-8")
     file.chmod(0)
-    assert "cannot be read" in str(one_fault(lambda: load_config_file(file)))
+    assert "cannot be read" in str(one_fault(lambda: caliber.load_config(file)))
 
 
 def test_a_wrong_file_names_its_faults_by_path(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_wrong_file_names_its_faults_by_path(tmp_path: Path) -> None:
     file = tmp_path / "caliber.json"
     file.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(MultipleErrors) as caught:
-        load_config_file(file)
+        caliber.load_config(file)
     assert {error.context["field"] for error in caught.value.errors} == {"storage.readers", "retention"}
 
 

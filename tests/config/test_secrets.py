@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from caliber.config import CaliberConfig, SecretRef, load_config_file, profiles
+import caliber
+from caliber.config import CaliberConfig, SecretRef, profiles
 from caliber.config.manual.render import render_json, render_toml
 from caliber.config.secret import has_credentials, is_secret_name, scrub, show
 from caliber.model.errors import InvalidValue, MissingRequired, MultipleErrors
@@ -159,7 +160,7 @@ def test_a_file_that_does_not_parse_does_not_leak(tmp_path: Path) -> None:
     file = tmp_path / "caliber.toml"
     file.write_text(f"[storage]\npath = 'postgres://u:{MARK}@h/db'\nreaders = = 1\n", encoding="utf-8")
     with pytest.raises(MultipleErrors) as caught:
-        load_config_file(file)
+        caliber.load_config(file)
     assert MARK not in everything_said(caught.value)
     assert "readers = = 1" in caught.value.errors[0].context["value"], "the rest is still quoted"
 

@@ -166,6 +166,8 @@ def _rights(rights: Any, memories: Any) -> Iterator[ConfigError]:
     kinds = sorted({*(binding.relation.name for binding in BUILT_IN.values()), *filter(None, declared)})
     roles = [role.value for role in AgentRole]
     for name, rule in rights.items() if isinstance(rights, Mapping) else ():
+        if not isinstance(name, str):
+            continue  # reported as no name at all
         if name not in roles and not (name.startswith("agent:") and name.removeprefix("agent:").strip()):
             yield wrong("access.rights", name, "name an agent, such as agent:planner, or a role: " + ", ".join(roles))
         for part in ("read", "write") if isinstance(rule, RightsConfig) else ():
