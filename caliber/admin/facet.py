@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caliber.admin import backup as backups
 from caliber.admin import maintenance, spaces, stats
@@ -21,9 +21,12 @@ from caliber.model.storage import OperationStats
 from caliber.storage.maintain.integrity import Finding
 from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 
+if TYPE_CHECKING:
+    from caliber.admin.inspection import Inspection
+
 
 class Admin:
-    """Administration of one tenant. Raises: PermissionDenied without an admin, but for ``stats``."""
+    """Administration of one tenant. Raises: PermissionDenied without an admin, but for ``stats`` and ``inspect``."""
 
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
@@ -80,6 +83,13 @@ class Admin:
 
         wait = None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
         return Forgetting(self._engine, self._principal).resume(wait_ms=wait)
+
+    @property
+    def inspect(self) -> Inspection:
+        """Values that tools show of the store, as this principal sees it, such as the command line."""
+        from caliber.admin.inspection import Inspection  # for tools
+
+        return Inspection(self._engine, self._principal)
 
     # --- search ----------------------------------------------------------------------------------
 

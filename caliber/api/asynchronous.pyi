@@ -12,6 +12,8 @@ from datetime import datetime
 from types import EllipsisType
 from typing import Any, Generic, Literal, overload
 
+from caliber.admin import spaces
+from caliber.admin.absence import Miss
 from caliber.admin.backup import BackupReport, RestoreReport
 from caliber.admin.spaces import Rebuilt, SpaceReport, Sweep
 from caliber.agents.locks import LIST_MAX, LockService
@@ -985,6 +987,13 @@ class AsyncAdmin(AsyncFace):
         See ``Admin.resume_forgetting``.
         """
 
+    @property
+    def inspect(self) -> AsyncInspection:
+        """Values that tools show of the store, as this principal sees it, such as the command line.
+
+        See ``Admin.inspect``.
+        """
+
     async def sweep(self, *, dry_run: bool = False) -> Sweep:
         """Remove orphaned vectors, and spaces without any; with ``dry_run`` only count them. See ``Admin.sweep``."""
 
@@ -1727,6 +1736,77 @@ class AsyncCalendar(AsyncFace):
 
         See ``Calendar.reminders``.
         """
+
+class AsyncInspection(AsyncFace):
+    """``Inspection`` with ``async`` methods."""
+
+    async def record(self, record_id: Id) -> Any | None:
+        """Return a record, or None where there is none that may be seen. See ``Inspection.record``."""
+
+    async def latest_task(self) -> uuid.UUID | None:
+        """Return the active task with the latest activity that the principal may work on; of a user, an own one.
+
+        See ``Inspection.latest_task``.
+        """
+
+    async def latest_window(self) -> uuid.UUID | None:
+        """Return the window that was assembled last, of those that the principal may read.
+
+        See ``Inspection.latest_window``.
+        """
+
+    async def window_hash(self, window_id: Id) -> bytes:
+        """Return the SHA-256 of the text that a window had when it was assembled. See ``Inspection.window_hash``."""
+
+    async def user_of(self, trajectory_id: Id) -> EntityRef | None:
+        """Return the user that a task is private to, if it is. See ``Inspection.user_of``."""
+
+    async def named(self, names: Iterable[str]) -> list[tuple[EntityRef, str]]:
+        """Return users and agents of these names in any case, each with its name. See ``Inspection.named``."""
+
+    async def filters(self, kinds: Sequence[str] = ()) -> Mapping[str, frozenset[str]]:
+        """Return the names that a filter of searches of these kinds, or of all, may have, with their types.
+
+        See ``Inspection.filters``.
+        """
+
+    async def absence(
+        self,
+        query: str,
+        expected: Id | str,
+        *,
+        kinds: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,
+        as_of: datetime | None = None,
+    ) -> Miss:
+        """Return why a search does not find a record, given by its id or by text that it holds, or finds it late.
+
+        See ``Inspection.absence``.
+        """
+
+    async def spaces(self) -> list[spaces.SpaceReport]:
+        """Return a report of each embedding space, oldest first: how much of the store it covers, and its use.
+
+        See ``Inspection.spaces``.
+        """
+
+    async def searched_space(self) -> dict[str, Any] | None:
+        """Return the searched space, whether its provider answers, and the space being filled: from memory alone.
+
+        See ``Inspection.searched_space``.
+        """
+
+    async def differences(self) -> list[Finding]:
+        """Return the differences between memory and store. See ``Inspection.differences``."""
+
+    async def ask_embedding(self) -> None:
+        """Have the embedding provider embed a text, if there is one. See ``Inspection.ask_embedding``."""
+
+    async def ask_summarization(self) -> None:
+        """Have the summarization provider compare two statements. See ``Inspection.ask_summarization``."""
+
+    async def statements(self) -> int:
+        """Return how many statements this process sent to the database. See ``Inspection.statements``."""
 
 class AsyncTableReader(AsyncFace):
     """``TableReader`` with ``async`` methods."""

@@ -7,7 +7,7 @@ import importlib.util
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,8 +38,6 @@ _PURPOSE: Final = {
     "arrow": "bulk transfer",
     "postgres": "stores in PostgreSQL",
 }
-_TEXT: Final = "caliber doctor"
-_STATEMENTS: Final = ("The build takes 7 minutes.", "The build takes 9 minutes.")
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+).*extra\s*==\s*['\"]([A-Za-z0-9_-]+)['\"]")
 
 
@@ -299,20 +297,12 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Diagnos
 
 def _answers(memory: Any, config: Any, network: bool) -> Iterator[Diagnosis]:
     """Send each provider one request; remote services only on request."""
-    from caliber.embedding.service import Embeddings
-
-    engine = memory._engine
-    embedder = engine.part(Embeddings).embedder
-    questions: list[tuple[str, Any, str, Callable[[], object]]] = [
-        ("embedding_provider", config.embedding_provider, "embedding a text", lambda: embedder.query(_TEXT)),
-        (
-            "summarization_provider",
-            config.summarization_provider,
-            "asking about two statements",
-            lambda: engine.summarizer.verify_contradiction(*_STATEMENTS),
-        ),
-    ]
-    for section, provider, what, ask in questions:
+    inspect = memory.admin.inspect
+    for section, what, ask in (
+        ("embedding_provider", "embedding a text", inspect.ask_embedding),
+        ("summarization_provider", "asking about two statements", inspect.ask_summarization),
+    ):
+        provider = getattr(config, section)
         if provider is None:
             continue
         if provider.http is not None and not network:
@@ -332,10 +322,7 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Diagnosis]:
 
 def _spaces(memory: Any) -> Iterator[Diagnosis]:
     """Report the searched embedding space, and give advice on the others."""
-    from caliber.admin.spaces import SpaceTable
-    from caliber.schema.relations import EMBEDDING_SPACE
-
-    found = SpaceTable(memory._engine, EMBEDDING_SPACE).report()
+    found = memory.admin.inspect.spaces()
     for space in found:
         if space.state == "being filled" and space.provider is not None:
             done = f"{space.records:,} records have a vector, {space.pending:,} lack one"

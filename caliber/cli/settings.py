@@ -116,7 +116,6 @@ class Settings:
 
         Unless ``note`` is false, print a note while re-embedding with another model is in progress.
         """
-        from caliber.admin.spaces import in_short
         from caliber.api.opening import open as open_store
         from caliber.api.tenants import MISSING
 
@@ -133,7 +132,7 @@ class Settings:
                 f"no tenant is named, and the store without one is missing: {error.message}", advice
             ) from error
         with opened as memory:
-            state = in_short(memory._engine) if note else None
+            state = memory.admin.inspect.searched_space() if note else None
             if state is not None and state["filling"] is not None:
                 self.out.note(changing_model(state))
             yield memory

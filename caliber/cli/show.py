@@ -11,7 +11,7 @@ from caliber.model.context import AssemblyAction, SectionType
 from caliber.model.knowledge import Note
 from caliber.model.trajectory import Artifact, Scope, Turn, TurnSummary
 from caliber.model.trust import TrustLabel
-from caliber.model.windows import ContextSection, ContextWindow, Evidence, SourceRef
+from caliber.model.windows import ContextSection, ContextWindow, SourceRef
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -49,11 +49,7 @@ _PREVIEW_LINES: Final = 4
 
 def peek(memory: Caliber, record_id: uuid.UUID | None) -> Any | None:
     """Return a record without counting it as used, or None if it is deleted."""
-    if record_id is None:
-        return None
-    engine = memory._engine
-    found = engine.memory.snapshot.locate(record_id.bytes)
-    return None if found is None else engine.memory.entity(*found)
+    return None if record_id is None else memory.admin.inspect.record(record_id)
 
 
 def first_line(text: str) -> str:
@@ -258,14 +254,3 @@ def window_document(window: ContextWindow, *, trace: bool) -> dict[str, Any]:
     if trace:
         document["assembly_trace"] = window.assembly_trace
     return document
-
-
-def evidence_line(evidence: Evidence) -> str:
-    """Return the best evidence that records gave a query, beside the least that the floor asks for."""
-    words = f"the best record holds {evidence.words:.2f} of the query's words by rarity"
-    line = f"{words} ({evidence.least_words:g} is enough)"
-    if evidence.similarity is None:
-        return line
-    least = evidence.least_similarity
-    enough = "" if least is None else f" ({least:.2f} is enough)"
-    return f"{line}, the nearest has a similarity of {evidence.similarity:.2f}{enough}"

@@ -184,10 +184,13 @@ class ContextWindow:
         return _renderers[0](self)
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame, for notebooks."""
-        from caliber.model.pages import framed  # few processes are notebooks
+        """Return the page for notebooks, in a frame: neither its styles nor its script reach the page around it."""
+        import html  # few processes are notebooks
 
-        return framed(self.to_html())
+        return (
+            f'<iframe title="Context window" sandbox="allow-scripts" srcdoc="{html.escape(self.to_html())}"'
+            ' style="width:100%;height:640px;border:1px solid #8886;border-radius:8px"></iframe>'
+        )
 
 
 def render_pages_with(renderer: Callable[[Any], str]) -> None:
@@ -247,6 +250,14 @@ class Evidence:
     least_similarity: float | None
     words: float
     least_words: float
+
+    def __str__(self) -> str:
+        words = f"the best record holds {self.words:.2f} of the query's words by rarity"
+        line = f"{words} ({self.least_words:g} is enough)"
+        if self.similarity is None:
+            return line
+        enough = "" if self.least_similarity is None else f" ({self.least_similarity:.2f} is enough)"
+        return f"{line}, the nearest has a similarity of {self.similarity:.2f}{enough}"
 
 
 @dataclass(frozen=True, slots=True)

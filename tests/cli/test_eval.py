@@ -181,7 +181,7 @@ def test_a_principal_learns_nothing_of_what_it_may_not_see(tmp_path: Path) -> No
 
 
 def test_more_matches_than_a_search_may_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.cli.evaluating.reasons.LIMIT_MAX", 1)
+    monkeypatch.setattr("caliber.admin.absence.LIMIT_MAX", 1)
     world = World(tmp_path, search__min_similarity=-1.0)
     missed = world.miss({"query": "SQLite is reached through apsw.", "expected": "postgresql"}, "--k", "1")
     assert missed["code"] == "beyond_limit"

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from caliber.admin.facet import Admin
+from caliber.admin.inspection import Inspection
 from caliber.agents.locks import LockService
 from caliber.agents.mail.messages import Messages
 from caliber.api.caliber import Caliber
@@ -23,10 +24,16 @@ def test_every_public_call_has_an_example() -> None:
 
     for name in public(Caliber):
         assert re.search(rf"\b(memory|admin)\.{name}\b", CODE), name
-    facets = (("agents.locks", LockService), ("agents.messages", Messages), ("admin", Admin), ("events", Events))
-    for facet, kind in facets:
+    for facet, kind in (
+        ("agents.locks", LockService),
+        ("agents.messages", Messages),
+        ("admin", Admin),
+        ("admin.inspect", Inspection),
+        ("events", Events),
+    ):
         for name in public(kind):
-            assert re.search(rf"\.{facet}\.{name}\(", CODE), f"{facet}.{name}"
+            used = r"\." if isinstance(vars(kind).get(name), property) else r"\("
+            assert re.search(rf"\.{facet}\.{name}{used}", CODE), f"{facet}.{name}"
 
 
 def test_what_the_page_links_to_is_there() -> None:

@@ -109,7 +109,7 @@ def test_the_command_line_says_what_was_missing(tmp_path: Path) -> None:
 
 
 def test_a_miss_below_the_floor_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("search.ranking.floor", "cli.evaluating.reasons"):
+    for module in ("search.ranking.floor", "admin.absence"):
         monkeypatch.setattr(f"caliber.{module}.REST", 0.5)
     filled(tmp_path / "a.db", "static").close()
     file, questions = tmp_path / "caliber.json", tmp_path / "questions.jsonl"

@@ -26,7 +26,7 @@ _LONG_S: Final = 300
 @contextmanager
 def _maintenance(settings: Settings) -> Iterator[Maintenance]:
     """Open the store without reading it into memory."""
-    from caliber.api.opening import bare_store
+    from caliber.admin.bare import bare_store
 
     with bare_store(settings.load()) as store:
         yield store.maintenance
@@ -155,7 +155,7 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
     it is whole and on disk, readable by its owner only.
     """
     from caliber.admin.backup import backup as back_up
-    from caliber.api.opening import bare_store
+    from caliber.admin.bare import bare_store
 
     with bare_store(settings.load()) as store, _stages(settings.out) as hear:
         made = back_up(store, path, replace=force, progress=hear)
@@ -207,8 +207,8 @@ def check(settings: Settings) -> int:
     few keys, and a remedy. Nothing is changed. Exit code 1 when something is wrong; findings that only waste space do
     not count.
     """
-    from caliber.admin.checking import check_memory, check_store, not_opened
-    from caliber.api.opening import bare_store
+    from caliber.admin.bare import bare_store
+    from caliber.admin.checking import check_store, not_opened
     from caliber.model.errors import CaliberError, StorageError
     from caliber.storage.compile.damage import DAMAGES, UNREADABLE
 
@@ -222,7 +222,7 @@ def check(settings: Settings) -> int:
         found = [not_opened(error)]
     try:
         with settings.memory(note=False) as memory:
-            found += check_memory(memory._engine)
+            found += memory.admin.inspect.differences()
     except (CaliberError, *UNREADABLE) as error:
         found.append(not_opened(error))
     wrong = [finding for finding in found if not finding.harmless]

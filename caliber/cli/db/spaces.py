@@ -242,8 +242,9 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     there is one or search.mode = "backend" needs it, and memory is reloaded. Writers wait while full text is rewritten.
     Exit code 1 when differences remain.
     """
+    from caliber.admin.bare import bare_store
     from caliber.admin.full_text import drop_full_text, rebuild_full_text
-    from caliber.embedding.vector_index import build_index_of
+    from caliber.embedding.vector_index import build_index
 
     out = settings.out
     config = settings.load()
@@ -268,8 +269,8 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
         # Before anything else: without it such a store does not open.
         with out.progress("writing full text anew", None, "texts") as advance:
             rows = rebuild_full_text(config, advancing(advance))
-        with out.progress("indexing vectors", None, "blocks") as advance:
-            build_index_of(config, advancing(advance))
+        with out.progress("indexing vectors", None, "blocks") as advance, bare_store(config) as store:
+            build_index(store, config, advancing(advance))
     with settings.memory(note=False) as memory:
         came = memory.admin.rebuild_search(full_text=rows is None, progress=lambda stage, _, __: out.note(f"{stage} …"))
     came = came if rows is None else dataclasses.replace(came, full_text=rows)

@@ -232,16 +232,16 @@ def _compare(out: Output, memory: Caliber, before: dict[str, int], asked: list[A
 
 def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) -> dict[str, Any]:
     out.print(f"\n5  Measure {assemblies:,} assemblies")
-    store, clock = memory._engine.store, time.perf_counter
+    inspect, clock = memory.admin.inspect, time.perf_counter
     times, statements = [], 0
     with out.progress("assemblies", assemblies, "windows") as advance:
         for number in range(-len(asked), assemblies):  # the first ones compile what is kept
             query, window, _ = asked[number % len(asked)]
-            counted, begin = store.statement_count(), clock()
+            counted, begin = inspect.statements(), clock()
             memory.assemble_context(window.trajectory_id, query=query.text, max_tokens=window.max_tokens)
             if number >= 0:
                 times.append(clock() - begin)
-                statements += store.statement_count() - counted
+                statements += inspect.statements() - counted
                 advance(1)
     memory.flush()
     times.sort()

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from caliber.cli.evaluating.questions import folded
+from caliber.admin.absence import folded
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, NotFound
 from caliber.model.lazy_dataclass import dataclass

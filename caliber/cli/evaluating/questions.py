@@ -12,13 +12,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from caliber.admin.absence import Expected, Miss
 from caliber.cli.failures import UsageError
 from caliber.importing.json_lines import json_object
 from caliber.model.errors import InputError
 from caliber.model.hints import did_you_mean
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import read_bytes
-from caliber.model.windows import SearchHit, SearchResult
+from caliber.model.windows import SearchResult
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -31,22 +32,6 @@ class BadQuestion(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """The expected answer: the record under an id, or any record that contains a text."""
-
-    id: uuid.UUID | None
-    text: str
-
-    def matches(self, record_id: uuid.UUID, content: str) -> bool:
-        """Return whether a record is the expected one."""
-        return self.id == record_id if self.id is not None else folded(self.text) in folded(content)
-
-    def rank_in(self, hits: Sequence[SearchHit]) -> int | None:
-        """Return the rank of the first expected hit, from 1."""
-        return next((rank for rank, hit in enumerate(hits, 1) if self.matches(hit.id, hit.content)), None)
-
-
-@dataclass(frozen=True, slots=True)
 class LabelledQuestion:
     """One question; ``place`` is its position in the file."""
 
@@ -56,11 +41,6 @@ class LabelledQuestion:
     kinds: tuple[str, ...] | None
     filter: Mapping[str, Any]
     as_of: datetime | None
-
-
-def folded(text: str) -> str:
-    """Return a text normalized for comparison: case and white space folded."""
-    return " ".join(text.casefold().split())
 
 
 def ask(memory: Caliber, question: LabelledQuestion, kinds: Sequence[str] | None, limit: int) -> SearchResult:
@@ -76,6 +56,14 @@ def ask(memory: Caliber, question: LabelledQuestion, kinds: Sequence[str] | None
     except InputError as error:
         details = {"code": error.code, "kind": error.kind, "place": question.place}
         raise UsageError(f"{question.place}: {error}", "nothing was measured: correct it", details=details) from error
+
+
+def absence_of(memory: Caliber, question: LabelledQuestion, expected: Expected, kinds: Sequence[str] | None) -> Miss:
+    """Return why the answer to a question was not found."""
+    return memory.admin.inspect.absence(
+        question.query, expected.id or expected.text, kinds=question.kinds or kinds, filter=question.filter,
+        as_of=question.as_of,
+    )  # fmt: skip
 
 
 def read_questions(path: Path) -> list[LabelledQuestion]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from caliber.admin.absence import Expected
 from caliber.cli import show
-from caliber.cli.evaluating.questions import LabelledQuestion, ask
-from caliber.cli.evaluating.reasons import Reasons
+from caliber.cli.evaluating.questions import LabelledQuestion, absence_of, ask
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, printable
+from caliber.model.windows import SearchHit
 from caliber.search.service import LIMIT_MAX
 
 if TYPE_CHECKING:
@@ -47,7 +49,6 @@ class Recall:
             advance(1)
         shares = {k: [sum(rank <= k for rank in row) / len(row) for row in ranks] for k in self._cutoffs}
         recall = {str(k): sum(shares[k]) / len(ranks) for k in shares}
-        reasons = Reasons(self._memory, self._kinds)
         return {
             "questions": len(questions),
             "expected": sum(map(len, ranks)),
@@ -55,11 +56,35 @@ class Recall:
             "headline": {f"recall@{depth}": recall[str(depth)]},
             "hit_rate": {str(k): sum(map(bool, shares[k])) / len(ranks) for k in shares},
             "missed": len(missed),
-            "misses": [reasons.explain(*pair) for pair in missed[:limit_misses]],
+            "misses": [self._miss(*pair) for pair in missed[:limit_misses]],
             "degraded": dict(degraded),
             "position": self._memory.search("", limit=1).position,
             "answers": answers,
         }
+
+    def _miss(self, question: LabelledQuestion, expected: Expected) -> dict[str, Any]:
+        """Return why ``expected`` was not among the first hits, as a JSON document."""
+        found = absence_of(self._memory, question, expected, self._kinds)
+        return {
+            "place": question.place,
+            "query": question.query,
+            "expected": expected.text,
+            "id": found.id,
+            "kind": found.kind,
+            "label": None if found.id is None else self._label(found.id),
+            "rank": found.rank,
+            "score": None,
+            **({} if found.hit is None else _parts(found.hit)),
+            "before": [
+                {"id": hit.id, "kind": hit.kind, "label": self._label(hit.id), "rank": rank, **_parts(hit)}
+                for rank, hit in enumerate(found.before, 1)
+            ],
+            "code": found.code,
+            "why": found.why,
+        }
+
+    def _label(self, record_id: uuid.UUID) -> str:
+        return show.label(show.peek(self._memory, record_id))
 
     def print_figures(self, out: Output, document: dict[str, Any]) -> None:
         """Print the figures."""
@@ -80,6 +105,10 @@ class Recall:
             what = f"  before it {hit['rank']}. {hit['kind']}: {one_line(hit['label'])}"
             out.console.print(Text(show.shortened(what, width)))
             out.console.print(Text(f"            {_score(hit)}", style="dim"))
+
+
+def _parts(hit: SearchHit) -> dict[str, Any]:
+    return {"score": hit.score, "breakdown": dict(hit.breakdown)}
 
 
 def _score(hit: dict[str, Any]) -> str:

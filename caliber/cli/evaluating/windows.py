@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from caliber.admin.absence import Miss
 from caliber.cli import show
 from caliber.cli.evaluating.evidence import Held, Wanted, windows_of
-from caliber.cli.evaluating.questions import LabelledQuestion, ask
-from caliber.cli.evaluating.reasons import Reasons
+from caliber.cli.evaluating.questions import LabelledQuestion, absence_of, ask
 from caliber.cli.evaluating.recall import one_line, print_table
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output
 from caliber.importing.source import initiator_of
 from caliber.model.trajectory import TrajectoryStatus
+from caliber.model.windows import SearchHit
 from caliber.search.service import LIMIT_MAX
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ class WindowEvidence:
             raise UsageError("only an admin can delete the new task afterwards", "measure with --as admin")
         self._memory = memory
         self._kinds = kinds
-        self._reasons = Reasons(memory, kinds)
         self._budgets = _sizes(budgets, memory.config.token_budget)
 
     def of(
@@ -70,9 +70,10 @@ class WindowEvidence:
         wanted = []
         for expected in question.expected:
             rank = expected.rank_in(hits)
-            row = (hits[rank - 1].id, hits[rank - 1].content) if rank else self._reasons.record_of(question, expected)
-            text = expected.text if expected.id is None or row is None else row[1]
-            wanted.append(Wanted(expected.text, text, row and row[0], expected.id is not None, rank))
+            row: SearchHit | Miss
+            row = hits[rank - 1] if rank else absence_of(self._memory, question, expected, self._kinds)
+            text = expected.text if expected.id is None or row.content is None else row.content
+            wanted.append(Wanted(expected.text, text, row.id, expected.id is not None, rank))
         return wanted
 
     def print_figures(self, out: Output, document: dict[str, Any]) -> None:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.access.identities import MERGED
 from caliber.access.owners import private_to
-from caliber.admin.tables import Tables
 from caliber.cli.confirming import require_terminal
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import bytes_text, plural
@@ -96,21 +94,13 @@ def forget(
 
 def _meant(out: Output, memory: Caliber, texts: Sequence[str]) -> EntityRef | None:
     """Return the user that a text names, None if none does. Raises: UsageError where one of several may be meant."""
-    tables, names = Tables(memory._engine), {text.strip().casefold(): text.strip() for text in texts}
-    found: list[tuple[EntityRef, str]] = [
-        (each.entity, f"{each.namespace}:{each.name}".removeprefix(":"))
-        for each in tables.identities.all()
-        if each.namespace != MERGED and each.name.casefold() in names
-    ]
-    for name in filter(None, names.values()):  # users of imports have no stored name
-        user = EntityRef.user(name)
-        if tables.trajectories.list_by_initiator("user", user.id, limit=1):
-            found.append((user, name))
+    names = [text.strip() for text in texts if text.strip()]
+    found = memory.admin.inspect.named(names)
     ids = {private_to(entity): entity for entity, _ in found}
     if not ids:
         return None
     entity, name = found[-1]
-    if len(ids) == 1 and entity.entity_type == "user" and name in names.values():
+    if len(ids) == 1 and entity.entity_type == "user" and name in names:
         return entity
     shown = ", ".join(dict.fromkeys(f"{name} ({private_to(entity)})" for entity, name in found))
     if out.json or not sys.stdin.isatty():

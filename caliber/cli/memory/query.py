@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.access.owners import may_be_latest
-from caliber.admin.tables import Tables
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
 from caliber.cli.settings import Settings, with_store
 from caliber.cli.setup import write_whole
-from caliber.model.errors import NotFound
-from caliber.schema.relations import TRAJECTORY
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
-    from caliber.model.context import StoredWindow
-    from caliber.model.trajectory import Trajectory
     from caliber.model.windows import ContextWindow
 
 LATEST: Final = "latest"
@@ -45,59 +39,26 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
     """Return the trajectory that ``text`` names: an id, or ``latest``. Raises: UsageError."""
     if text != LATEST:
         return as_id(text, "trajectory")
-    active = Tables(memory._engine).trajectories.list_by_status("active")
-    ids = memory._searching.readers.visibility().ids
-    own = (task for task in _workable(memory, active) if may_be_latest(task, memory.principal, ids))
-    newest = max(own, key=lambda item: item.last_activity_at, default=None)
+    newest = memory.admin.inspect.latest_task()
     if newest is None:
         whose = f" of {memory.principal.id}" if memory.principal.is_user else ""
         raise UsageError(f"there is no active trajectory{whose} yet", "add data first, such as `caliber ingest git .`")
-    found: uuid.UUID = newest.trajectory_id
-    return found
+    return newest
 
 
 def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
     """Return the window that ``text`` names: an id, or ``latest``. Raises: UsageError."""
     if text != LATEST:
         return as_id(text, "window")
-    tables = Tables(memory._engine)
-    most = 1 if memory.principal.is_admin else _WINDOWS_TRIED
-    ids = (task.trajectory_id for task in _workable(memory, tables.trajectories.all()))
-    newest = max(
-        (
-            each
-            for id_ in ids
-            for each in tables.context_windows.list_by_trajectory(id_, limit=most)
-            if _own(memory, each)
-        ),
-        key=lambda window: (window.assembled_at, window.window_id),
-        default=None,
-    )
+    newest = memory.admin.inspect.latest_window()
     if newest is None:
         raise UsageError("there is no window yet", "assemble one first: `caliber context latest`")
-    found: uuid.UUID = newest.window_id
-    return found
-
-
-def _workable(memory: Caliber, tasks: Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """Yield the tasks that the principal may see, or act for the user of."""
-    readers = memory._searching.readers
-    return (task for task in tasks if readers.allows_change(TRAJECTORY, task))
-
-
-def _own(memory: Caliber, window: StoredWindow) -> bool:
-    """Return whether the principal may read a window."""
-    try:
-        return memory.principal.is_admin or bool(memory.explain(window.window_id))
-    except NotFound:
-        return False
+    return newest
 
 
 def _query_of(memory: Caliber, window: ContextWindow) -> str | None:
     """Return the query of a window that the principal just assembled."""
-    user = None
-    if memory.principal.is_application:
-        user = memory._searching.readers.user_of_tasks([window.trajectory_id])
+    user = memory.admin.inspect.user_of(window.trajectory_id) if memory.principal.is_application else None
     query: str | None = memory.explain(window.window_id, user=user)["inputs"].get("query")
     return query
 
@@ -141,7 +102,7 @@ def named_values(pairs: Sequence[str]) -> list[tuple[str, str]]:
     return out
 
 
-def _value(name: str, text: str, types: set[str]) -> Any:
+def _value(name: str, text: str, types: frozenset[str]) -> Any:
     """Return a value in a type of these columns; a value that fits none is left for the search to refuse."""
     if "uuid" in types:
         as_id(text, name)
@@ -160,15 +121,10 @@ def conditions_of(pairs: Sequence[tuple[str, str]], memory: Caliber, kinds: Sequ
 
     Raises: UsageError
     """
-    from caliber.search.opening import SearchEngine
-
-    engine = memory._engine
-    searched = [relation for kind, relation in engine.part(SearchEngine).kinds.items() if not kinds or kind in kinds]
-    columns = [column for relation in searched for column in engine.store.catalog.by_name[relation].columns]
+    types = memory.admin.inspect.filters(kinds)
     out: dict[str, list[Any]] = {}
     for name, text in pairs:
-        types = {column.type.value for column in columns if column.name == name}
-        out.setdefault(name, []).append(_value(name, text, types))
+        out.setdefault(name, []).append(_value(name, text, types.get(name, frozenset())))
     return {name: values if len(values) > 1 else values[0] for name, values in out.items()}
 
 
@@ -299,7 +255,7 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
     if not hits and found.reason is None:
         out.print("nothing found")
     if found.below_floor is not None:
-        out.print(f"below the floor: {show.evidence_line(found.below_floor)}")
+        out.print(f"below the floor: {found.below_floor}")
     if found.pending:
         out.print(f"{found.pending} records still wait for their vector and were not searched")
 
@@ -421,8 +377,7 @@ def replay(settings: Settings, window: str, text_only: bool) -> int:
     with settings.memory() as memory:
         window_id = window_id_of(memory, window)
         again = memory.replay(window_id)
-        recorded = memory._reader.stored_window(window_id)
-        same = recorded.text_hash == hashlib.sha256(again.text.encode()).digest()
+        same = memory.admin.inspect.window_hash(window_id) == hashlib.sha256(again.text.encode()).digest()
         document = {**show.window_document(again, trace=False), "identical": same}
 
         def human() -> None:

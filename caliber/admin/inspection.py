@@ -1,0 +1,161 @@
+"""Facet ``memory.admin.inspect``: plain values that tools for people show of a store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from caliber.access.identities import MERGED
+from caliber.access.owners import may_be_latest
+from caliber.admin import spaces
+from caliber.admin.absence import Expected, Miss, Question
+from caliber.admin.checking import check_memory
+from caliber.admin.tables import Tables
+from caliber.context.service import ContextService
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.errors import NotFound
+from caliber.model.ids import Id
+from caliber.model.references import EntityRef
+from caliber.model.trajectory import Trajectory
+from caliber.schema.relations import EMBEDDING_SPACE, TRAJECTORY
+from caliber.search.opening import SearchEngine
+from caliber.search.service import Searching
+from caliber.storage.maintain.integrity import Finding
+
+_WINDOWS_TRIED = 100
+"""The newest windows of each task among which that of a principal who is no administrator is looked for."""
+
+
+class Inspection:
+    """Values that tools show of a store, as one principal sees it; no use of records is counted."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        engine.check_open()
+        self._engine = engine
+        self._principal = principal
+        self._searching = Searching(engine, principal)
+        self._readers = self._searching.readers
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def record(self, record_id: Id) -> Any | None:
+        """Return a record, or None where there is none that may be seen."""
+        try:
+            _, relation, row = self._searching.locate(arguments.as_uuid(record_id, "record_id"))
+        except NotFound:
+            return None
+        return self._readers.shown(relation.relation, self._engine.memory.entity(relation, row))
+
+    def latest_task(self) -> uuid.UUID | None:
+        """Return the active task with the latest activity that the principal may work on; of a user, an own one."""
+        ids = self._readers.visibility().ids
+        active = self._workable(Tables(self._engine).trajectories.list_by_status("active"))
+        own = [task for task in active if may_be_latest(task, self._principal, ids)]
+        return max(own, key=lambda task: task.last_activity_at).trajectory_id if own else None
+
+    def latest_window(self) -> uuid.UUID | None:
+        """Return the window that was assembled last, of those that the principal may read."""
+        tables, found = Tables(self._engine), []
+        for task in self._workable(tables.trajectories.all()):
+            most = 1 if self._principal.is_admin else _WINDOWS_TRIED
+            windows = tables.context_windows.list_by_trajectory(task.trajectory_id, limit=most)
+            found += [(each.assembled_at, each.window_id) for each in windows if self._reads(each.window_id)]
+        return max(found)[1] if found else None
+
+    def window_hash(self, window_id: Id) -> bytes:
+        """Return the SHA-256 of the text that a window had when it was assembled. Raises: NotFound."""
+        return self._windows().recorded(arguments.as_uuid(window_id, "window_id"))[0].text_hash
+
+    def user_of(self, trajectory_id: Id) -> EntityRef | None:
+        """Return the user that a task is private to, if it is. Raises: NotFound."""
+        return self._readers.user_of_tasks([arguments.as_uuid(trajectory_id, "trajectory_id")])
+
+    def named(self, names: Iterable[str]) -> list[tuple[EntityRef, str]]:
+        """Return users and agents of these names in any case, each with its name.
+
+        Raises: PermissionDenied unless the principal is an admin or the application.
+        """
+        if not self._principal.serves:
+            self._principal.require_admin("look up names of", "the store")
+        tables, wanted = Tables(self._engine), {name.casefold(): name for name in names}
+        found: list[tuple[EntityRef, str]] = [
+            (each.entity, f"{each.namespace}:{each.name}".removeprefix(":"))
+            for each in tables.identities.all()
+            if each.namespace != MERGED and each.name.casefold() in wanted
+        ]
+        for name in wanted.values():  # users of imports have no stored name
+            user = EntityRef.user(name)
+            if tables.trajectories.list_by_initiator("user", user.id, limit=1):
+                found.append((user, name))
+        return found
+
+    # --- search ----------------------------------------------------------------------------------
+
+    def filters(self, kinds: Sequence[str] = ()) -> Mapping[str, frozenset[str]]:
+        """Return the names that a filter of searches of these kinds, or of all, may have, with their types."""
+        out: dict[str, frozenset[str]] = {}
+        for kind, relation in self._engine.part(SearchEngine).kinds.items():
+            for column in self._engine.store.catalog.by_name[relation].columns if not kinds or kind in kinds else ():
+                out[column.name] = out.get(column.name, frozenset()) | {column.type.value}
+        return out
+
+    def absence(
+        self,
+        query: str,
+        expected: Id | str,
+        *,
+        kinds: Sequence[str] | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002  (as of Caliber.search)
+        as_of: datetime | None = None,
+    ) -> Miss:
+        """Return why a search does not find a record, given by its id or by text that it holds, or finds it late."""
+        wanted = Expected(None, expected) if isinstance(expected, str) else Expected(expected, str(expected))
+        where = arguments.as_mapping(filter, "filter")
+        asked = (query, wanted, kinds, where, as_of)
+        return Question(self._principal.label, self._engine, self._searching, *asked).absence()
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def spaces(self) -> list[spaces.SpaceReport]:
+        """Return a report of each embedding space, oldest first: how much of the store it covers, and its use."""
+        return spaces.SpaceTable(self._engine, EMBEDDING_SPACE).report()
+
+    def searched_space(self) -> dict[str, Any] | None:
+        """Return the searched space, whether its provider answers, and the space being filled: from memory alone."""
+        return spaces.in_short(self._engine)
+
+    def differences(self) -> list[Finding]:
+        """Return the differences between memory and store."""
+        return check_memory(self._engine)
+
+    def ask_embedding(self) -> None:
+        """Have the embedding provider embed a text, if there is one. Raises: what the provider raises."""
+        embedder = self._engine.part(Embeddings).embedder
+        if embedder is not None:
+            embedder.query("caliber doctor")
+
+    def ask_summarization(self) -> None:
+        """Have the summarization provider compare two statements. Raises: what the provider raises."""
+        self._engine.summarizer.verify_contradiction("The build takes 7 minutes.", "The build takes 9 minutes.")
+
+    def statements(self) -> int:
+        """Return how many statements this process sent to the database."""
+        return self._engine.store.statement_count()
+
+    def _windows(self) -> ContextService:
+        return ContextService(self._engine, self._principal, self._searching)
+
+    def _workable(self, tasks: Iterable[Trajectory]) -> Iterator[Trajectory]:
+        """Yield the tasks that the principal may see, or act for the user of."""
+        return (task for task in tasks if self._readers.allows_change(TRAJECTORY, task))
+
+    def _reads(self, window_id: uuid.UUID) -> bool:
+        try:
+            return self._principal.is_admin or bool(self._windows().recorded(window_id))
+        except NotFound:
+            return False
