@@ -21,10 +21,11 @@ from support.inspection import inspect
 from support.local_server import LocalServer
 
 import caliber
+from caliber.admin.bare import bare_store
 from caliber.admin.full_text import rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
-from caliber.embedding.vector_index import build_index_of
+from caliber.embedding.vector_index import build_index
 
 NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"
@@ -137,7 +138,9 @@ def test_search_in_the_database(contest: Callable[..., None], both: Both, of: st
     kind = "plain" if of is None else "filtered"
     for adapter in ("postgres", "sqlite"):
         rebuild_full_text(both.config(adapter, **STORED))
-        build_index_of(both.config(adapter, **STORED))
+        config = both.config(adapter, **STORED)
+        with bare_store(config) as store:
+            build_index(store, config)
     with both.opened(**STORED) as (postgres, sqlite):
         assert [space.index for space in postgres.storage.embedding_spaces.report()] == ["hnsw"]
         assert [hit.id for hit in _search(postgres, of).hits] == [hit.id for hit in _search(sqlite, of).hits]

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from caliber.admin.bare import bare_store
 from caliber.admin.full_text import rebuild_full_text
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.embedding.vector_index import build_index_of
+from caliber.embedding.vector_index import build_index
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.interrupts import managed, suppress
+from caliber.model.process.interrupts import suppress
 from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE
@@ -118,7 +119,7 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
             archive.close()
     else:
         raise InvalidValue(field="path", reason=f"must be a backup: *{ARCHIVE}, or *{COPY} of SQLite")
-    with _opened(config) as store:
+    with bare_store(config) as store:
         rows = {name: store_rows for name, store_rows in _rows(store) if store_rows}
         searched = searched or (store.full_text is not None and store.full_text.state() is not None)
         shown = store.facts()["path"]
@@ -127,19 +128,11 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
         rebuild_full_text(config, progress)
     not_indexed = None
     try:
-        build_index_of(config, progress)
+        with bare_store(config) as store:
+            build_index(store, config, progress)
     except CaliberError as error:
         not_indexed = error.message
     return RestoreReport(source, shown, epoch, rows, undone, not_indexed)
-
-
-@managed
-def _opened(config: CaliberConfig) -> Iterator[Store]:
-    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +145,7 @@ class _Before:
     @classmethod
     def of(cls, config: CaliberConfig) -> _Before:
         try:
-            with _opened(config) as store:
+            with bare_store(config) as store:
                 has = store.full_text is not None and store.full_text.state() is not None
                 return cls(has, _erasures(store))
         except StorageError:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from caliber.backends import backend
+from caliber.admin.bare import bare_store
 from caliber.config import CaliberConfig
-from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress, unheard
-from caliber.model.time import SystemClock
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
 from caliber.search.in_database.opening import full_text_of
 from caliber.storage.protocol import Store
-
-
-@managed
-def _opened(config: CaliberConfig) -> Iterator[Store]:
-    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:
@@ -28,7 +15,7 @@ def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -
 
     Raises: Unavailable, SchemaMismatch; InvalidConfigValue for a database that has no full text
     """
-    with _opened(config) as store:
+    with bare_store(config) as store:
         return full_text_of(store).rebuild(WordIndexer(config.search.keyword.language), progress or unheard)
 
 
@@ -37,7 +24,7 @@ def complete_full_text(config: CaliberConfig, progress: Progress | None = None) 
 
     Return how many texts it holds; None for a store that has none, or a complete one.
     """
-    with _opened(config) as store:
+    with bare_store(config) as store:
         state = None if store.full_text is None else store.full_text.state()
         if store.full_text is None or state is None or state.complete:
             return None
@@ -47,7 +34,7 @@ def complete_full_text(config: CaliberConfig, progress: Progress | None = None) 
 
 def drop_full_text(config: CaliberConfig) -> bool:
     """Remove the full text of a store, which writes pay for; return whether there was one."""
-    with _opened(config) as store:
+    with bare_store(config) as store:
         return store.full_text is not None and store.full_text.drop()
 
 

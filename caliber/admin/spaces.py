@@ -212,7 +212,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         def finish(uow: UnitOfWork) -> None:
             found = _retired(uow, space)
             uow.delete(EMBEDDING_SPACE, found)
-            event_log.audit(uow, space_event(engine.event, EventType.SPACE_DROP, found, {"vectors": dropped}))
+            event_log.audit(uow, space_event(engine, EventType.SPACE_DROP, found, {"vectors": dropped}))
 
         engine.write(finish)
         return dropped

@@ -65,7 +65,7 @@ class ScopeTable(Table, of=SCOPE):
         """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
         scope = arguments.as_uuid(scope_id, "scope_id")
         if summary is not None:
-            arguments.as_text(summary, "summary")
+            summary = arguments.as_text(summary, "summary")
         made = arguments.as_uuids(artifact_ids, "artifact_ids")
         checkpoint = None if checkpoint_id is None else arguments.as_uuid(checkpoint_id, "checkpoint_id")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,9 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
-from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress, Tracer, unheard
 from caliber.model.time import Clock, SystemClock
-from caliber.storage.protocol import ConnectionPool, Store
+from caliber.storage.protocol import ConnectionPool
 
 if TYPE_CHECKING:
     from caliber.storage.migrate.memory_steps import MigrationPlan
@@ -73,7 +72,7 @@ def migrate(
     """
     settings = _of_tenant(config_of(config), tenant)
     arguments.as_callback(progress, "progress")
-    named = names_of(drop)
+    named = arguments.as_names(drop, "drop")
     applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=named)
     if settings.memories or named:
         complete_full_text(settings, progress)
@@ -84,12 +83,7 @@ def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Seq
     """Return the steps that ``migrate`` would run and skip, without running them. Raises: as ``migrate``."""
     settings = _of_tenant(config_of(config), tenant)
     module = backend(settings.storage.adapter)
-    return module.plan_migration(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
-
-
-def names_of(drop: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in ``drop``. Raises: InputError kinds."""
-    return arguments.as_names(drop, "drop")
+    return module.plan_migration(settings, clock_us=SystemClock().now_us, drop=arguments.as_names(drop, "drop"))
 
 
 def restore(
@@ -150,17 +144,6 @@ def purge(
     if left_behind:
         kept.append("what it left behind when it moved was removed, and neither overwritten nor looked through")
     return replace(report, out_of_reach=(*report.out_of_reach, *kept))
-
-
-@managed
-def bare_store(config: ConfigSource, *, tenant: str | None = None) -> Iterator[Store]:
-    """Open a store without memory or anything behind: for looking after it. Raises: as ``open``."""
-    settings = _of_tenant(config_of(config), tenant)
-    store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def open(  # noqa: A001  (the pinned name)

@@ -18,13 +18,14 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
+from caliber.admin.bare import bare_store
 from caliber.admin.full_text import complete_full_text, rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.api.starting import handle_of, start_engine
 from caliber.backends import backend
 from caliber.config import AioConfig, CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
-from caliber.embedding.vector_index import build_index_of
+from caliber.embedding.vector_index import build_index
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -245,14 +246,17 @@ class Tenants:
         hooks = Hooks(check=self._check, complete=self._complete, progress=on_progress)
         report = Move(self._directory, name, source, self._clock_us, hooks).run()
         try:
-            build_index_of(self._at(report.tenant))  # others use the tenant meanwhile
+            config = self._at(report.tenant)
+            with bare_store(config, self._clock_us) as store:  # others use the tenant meanwhile
+                build_index(store, config)
         except CaliberError as error:
             return dataclasses.replace(report, not_indexed=error.message)
         return report
 
     def _check(self, source: Any) -> None:
         """Refuse a store of another version: it is to be migrated before it moves. Raises: SchemaMismatch."""
-        backend(source.adapter).open_store(self._with(source), clock_us=self._clock_us).close()
+        with bare_store(self._with(source), self._clock_us):
+            pass
 
     def _complete(self, source: Any, entered: Any, forgotten: bool) -> None:
         """Build the structures a store keeps besides its rows: full text, if the old store had it or searches need it.
@@ -261,27 +265,20 @@ class Tenants:
         Unavailable
         """
         config = self._with(entered)
-        store = backend(entered.adapter).open_store(config, clock_us=self._clock_us)
-        try:
+        with bare_store(config, self._clock_us) as store:
             able = store.full_text is not None
             remaining = store.eraser.scrub(_SCRUB_S) if forgotten else []
-        finally:
-            store.close()
         if remaining:
             raise Unavailable(
                 f"files of the copy may still contain data forgotten during the move: {remaining[0]}; move it again,"
                 " or give the move up and begin anew",
                 reason="busy",
             )
-        if able and (config.search.mode == "backend" or self._has_full_text(source)):
+        if able and config.search.mode != "backend":
+            with bare_store(self._with(source), self._clock_us) as store:
+                able = store.full_text is not None and store.full_text.state() is not None
+        if able:
             rebuild_full_text(config)
-
-    def _has_full_text(self, storage: Any) -> bool:
-        store = backend(storage.adapter).open_store(self._with(storage), clock_us=self._clock_us)
-        try:
-            return store.full_text is not None and store.full_text.state() is not None
-        finally:
-            store.close()
 
     def abort_move(self, name: str) -> Tenant:
         """Give a move up: the tenant stays where it is. Raises: Conflict when it is not moving."""

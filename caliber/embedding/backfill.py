@@ -9,25 +9,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from caliber.config import CaliberConfig
 from caliber.embedding import reembedding
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector
-from caliber.embedding.reembedding import FillStatus, MakeEvent, Reembedded, Walk, fill_kind
+from caliber.embedding.reembedding import FillStatus, Reembedded, Walk, fill_kind
 from caliber.embedding.vector_index import complete_index
 from caliber.engine import pacing
+from caliber.engine.engine import Engine
 from caliber.jobs import fixed
 from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.handlers import IDLE, Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.retry import is_outage
 from caliber.model.embedding import SpaceState
-from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
+from caliber.model.errors import Conflict, EmbeddingFailed
 from caliber.model.progress import Progress
-from caliber.resident.memory import ResidentMemory
-from caliber.storage.protocol import Store
-from caliber.storage.write.unit_of_work import UnitOfWork
 
 REEMBED_PAUSE_MS: Final = 20
 """Pause between two calls of the provider in the background."""
@@ -60,43 +57,34 @@ class Backfiller:
 
     def __init__(
         self,
-        store: Store,
-        memory: ResidentMemory,
-        config: CaliberConfig,
+        engine: Engine,
         target: EmbeddingTarget,
         kinds: Sequence[str],
-        jobs: JobQueue,
         *,
         embed: Callable[[EmbeddingTarget, Sequence[MissingVector]], int],
         embed_waiting: Callable[[], None],
         give_way: Callable[[Callable[[], bool]], None],
-        write: Callable[[Callable[[UnitOfWork], Any]], Any],
-        event: MakeEvent,
-        failed: Callable[[str, CaliberError], None],
     ) -> None:
-        self._store = store
-        self._memory = memory
-        self._config = config
-        self._failed = failed
+        self._engine = engine
+        self._store = engine.store
+        self._memory = engine.memory
         self._target = target
         self._kinds = kinds
-        self._jobs = jobs
-        self._batch = config.embedding.batch_size
-        self._pause_s = REEMBED_PAUSE_MS / 1000
         self._embed = embed
         self._embed_waiting = embed_waiting
         self._give_way = give_way
-        self._write = write
-        self._event = event
+        self._jobs = engine.part(JobQueue)
+        self._batch = engine.config.embedding.batch_size
+        self._pause_s = REEMBED_PAUSE_MS / 1000
         self._fill: Backfill | None = None
         self._filling_behind = threading.Lock()
         self._callers = 0
         self._counting = threading.Lock()
         self._report_at_s = 0.0
-        manual = config.embedding.reembed == "manual"
-        jobs.register(
+        manual = engine.config.embedding.reembed == "manual"
+        self._jobs.register(
             Handler(
-                fill_kind(target.space),
+                fill_kind(self._target.space),
                 self.run,
                 priority=IDLE,
                 idle=lambda: manual or bool(self._callers),
@@ -228,10 +216,10 @@ class Backfiller:
                 reason=f"{target.space.name} refused {len(target.refused):,} of {total:,} records and stays inactive; "
                 "fix the provider, or accept that with `caliber db reembed --accept-refused`"
             )
-        complete_index(self._store, self._config, target.space, self._memory.snapshot.space_in_use, self._failed)
+        complete_index(self._engine, target.space)
         tolerated = self._batch if fill.failed_switches >= reembedding.STRICT_ATTEMPTS else 0
         try:
-            done = reembedding.switch(self._write, self._event, target, self._kinds, tolerated, claim)
+            done = reembedding.switch(self._engine, target, self._kinds, tolerated, claim)
         except Conflict:
             done = False  # another program changes the same spaces
         if not done:

@@ -13,9 +13,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from caliber.config import CaliberConfig
 from caliber.embedding.backfill import Backfiller
 from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.embedding_target import (
@@ -29,21 +28,18 @@ from caliber.embedding.embedding_target import (
     says_something,
 )
 from caliber.embedding.missing_vectors import MissingVectorScan
-from caliber.embedding.reembedding import MakeEvent
 from caliber.engine import pacing
 from caliber.engine.background import BackgroundTask
-from caliber.jobs.queue import JobQueue
+from caliber.engine.engine import Engine
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import is_outage
 from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.model.process.interrupts import let_through
-from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.session import store_closed
-from caliber.storage.protocol import Store
 from caliber.storage.waiting import Flag
 from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
@@ -67,50 +63,30 @@ class Embedder:
     the one that is searched.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        memory: ResidentMemory,
-        config: CaliberConfig,
-        configured: EmbeddingTarget,
-        previous: EmbeddingTarget | None,
-        jobs: JobQueue,
-        *,
-        write: Callable[[Callable[[UnitOfWork], Any]], Any],
-        event: MakeEvent,
-        failed: Callable[..., None],
-        has_vector: Callable[[str, uuid.UUID, bytes], bool],
-    ) -> None:
-        settings = config.embedding
-        self._store = store
-        self._memory = memory
+    def __init__(self, engine: Engine, configured: EmbeddingTarget, previous: EmbeddingTarget | None) -> None:
+        config = engine.config
+        self._engine = engine
+        self._store = engine.store
+        self._memory = engine.memory
         self.configured = configured
         self._targets: tuple[EmbeddingTarget, ...] = (configured,) if previous is None else (configured, previous)
-        self._failed = failed
-        self._has_vector = has_vector
-        self._batch = settings.batch_size
+        self._batch = config.embedding.batch_size
         self._idle_s = IDLE_MS / 1000
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
-        self._kinds = EmbeddedKinds(store.catalog, config)
+        self._kinds = EmbeddedKinds(engine.store.catalog, config)
         self.backfiller = Backfiller(
-            store,
-            memory,
-            config,
-            configured,
-            self.embedded,
-            jobs,
-            embed=self._embed_apart,
-            embed_waiting=self.embed_waiting,
-            give_way=self._serve_first,
-            write=write,
-            event=event,
-            failed=failed,
-        )
-        self._missing_scan = MissingVectorScan(store, self._kinds.wanted, self._targets)
+            engine, configured, self.embedded,
+            embed=self.embed_apart, embed_waiting=self.embed_waiting, give_way=self.serve_first,
+        )  # fmt: skip
+        self._missing_scan = MissingVectorScan(engine.store, self._kinds.wanted, self._targets)
         self._batches = 0
         self._draining = threading.Lock()
         self._stopped = Flag()
-        self._worker = _Turns(self._turn, failed)
+        self._worker = _Turns(self._turn, self.failed)
+
+    def failed(self, kind: str, error: CaliberError, erased: int | None = None) -> None:
+        """Record an error that no caller receives; ``erased`` as ``Engine.record_error``."""
+        self._engine.record_error(f"embedding {kind}", error, erased)
 
     @property
     def targets(self) -> tuple[EmbeddingTarget, ...]:
@@ -145,7 +121,7 @@ class Embedder:
             space = snapshot.spaces.get(target.space.space_id)
             if space is None or space.state is SpaceState.RETIRED:
                 if target is self.configured:
-                    self._failed("worker", retired_elsewhere(target))
+                    self.failed("worker", retired_elsewhere(target))
                 continue
             if target is self.configured or snapshot.space_in_use == space.space_id:
                 kept.append(target)
@@ -177,7 +153,7 @@ class Embedder:
             except CaliberError as error:
                 if target is targets[-1]:
                     raise
-                self._failed(kind, error, erased)  # the vectors that are not searched yet follow behind
+                self.failed(kind, error, erased)  # the vectors that are not searched yet follow behind
                 continue
             for prepared, rows in zip(out, results, strict=True):
                 if rows is not None:
@@ -191,7 +167,7 @@ class Embedder:
             if isinstance(result, CaliberError):
                 if result.retryable:
                     raise result
-                self._failed(kind, result, erased)
+                self.failed(kind, result, erased)
             out.append(result.rows if isinstance(result, Embedded) else None)
         return out
 
@@ -236,6 +212,12 @@ class Embedder:
                     found = True
         if found:
             self._wake()
+
+    def _has_vector(self, kind: str, space_id: uuid.UUID, owner: bytes) -> bool:
+        if self._engine.config.search.mode != "backend":
+            return self._memory.has_vector(kind, space_id, owner)
+        with self._store.read() as session:
+            return bool(session.run(self._store.plans[EMBEDDING.name].get, (space_id.bytes, owner, 0)))
 
     def _enqueue(self, target: EmbeddingTarget, item: MissingVector) -> None:
         if len(target.queue) < _QUEUE_MAX:
@@ -301,7 +283,7 @@ class Embedder:
         if outage is not None:
             raise outage
 
-    def _embed_apart(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> int:
+    def embed_apart(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> int:
         """Store the vectors of unqueued records; return their number. Raises: LlmError kinds of an outage."""
         made, _, outage = self._embedded(target, batch)
         if outage is not None:
@@ -326,7 +308,7 @@ class Embedder:
                 target.refused.add(item.owner)
                 erased = self._memory.erasures
                 if self._kinds.is_stored(self._store, item):  # the error may quote the text
-                    self._failed(item.kind, result, erased)
+                    self.failed(item.kind, result, erased)
 
         def work(uow: UnitOfWork) -> int:
             if not target.is_open(uow):
@@ -387,7 +369,7 @@ class Embedder:
             # An error of the store, perhaps; those of a provider belong to its target. The worker continues.
             if self._stopped.is_set():
                 return None, True
-            self._failed("worker", as_failure(error))
+            self.failed("worker", as_failure(error))
             wait_s = self._longest_idle_s
         if wait_s is None or wait_s > 0:
             return wait_s, True
@@ -429,7 +411,7 @@ class Embedder:
             if self._stopped.is_set():
                 return False
             if not target.failures:
-                self._failed("worker", as_failure(error), erased)
+                self.failed("worker", as_failure(error), erased)
             target.not_before_s = time.monotonic() + pacing.retry_wait_s(
                 target.failures, self._idle_s, self._longest_idle_s
             )
@@ -440,7 +422,7 @@ class Embedder:
 
     # --- another model ---------------------------------------------------------------------------
 
-    def _serve_first(self, cancelled: Callable[[], bool]) -> None:
+    def serve_first(self, cancelled: Callable[[], bool]) -> None:
         """Wait while records of ours come first: a batch of a filling goes after some of theirs."""
         until = self._batches + _FILL_EVERY
         while not cancelled() and self._batches < until and self._has_queued():

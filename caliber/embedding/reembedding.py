@@ -8,10 +8,11 @@ docs/decisions/0078-a-new-space-beside-the-old.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, embedded_text, says_something
+from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.jobs import fixed
 from caliber.jobs.claims import Claim
@@ -40,8 +41,6 @@ STRICT_ATTEMPTS: Final = 5
 
 REFUSED_SHARE: Final = 0.1
 """Part of the records above which a model that refuses them does not take over by itself."""
-
-MakeEvent = Callable[..., Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +77,23 @@ def fill_kind(space: EmbeddingSpace) -> str:
     return f"embedding.fill:{space.name}"
 
 
-def enter_space(
-    spaces: Sequence[EmbeddingSpace],
-    jobs: JobQueue,
-    event: MakeEvent,
-    provider: EmbeddingProvider,
-    metric: DistanceMetric,
-    *,
-    behind: bool,
-) -> EmbeddingSpace:
+def enter_space(engine: Engine, provider: EmbeddingProvider) -> EmbeddingSpace:
     """Return the space of a provider's vectors: active at once if there is no other, else one to be filled.
 
-    ``spaces`` are all those of the store. Only one is filled at a time: that of the most recently opened configuration.
-    With ``behind`` a job fills it, unless that job was cancelled.
+    Only one is filled at a time: that of the most recently opened configuration. With ``embedding.reembed`` behind a
+    job fills it, unless that job was cancelled.
     """
+    config, jobs, behind = engine.config, engine.part(JobQueue), engine.config.embedding.reembed == "behind"
+    metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
     wanted = (provider.model_id, provider.dimensions, metric)
 
     def mine(spaces: Sequence[EmbeddingSpace]) -> EmbeddingSpace | None:
         found = (space for space in spaces if (space.model_id, space.dimensions, space.metric) == wanted)
         return next(found, None)
 
-    known = mine(spaces)
-    if known is not None and known.state is not SpaceState.RETIRED and _alone(known, spaces):
+    stored = list(engine.memory.snapshot.spaces.values())
+    known = mine(stored)
+    if known is not None and known.state is not SpaceState.RETIRED and _alone(known, stored):
         if behind and known.state is SpaceState.BUILDING:
             fixed.resume(jobs, fill_kind(known), known.space_id)
         return known
@@ -122,7 +116,7 @@ def enter_space(
             own = uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=state))
         if before is not None and before.space_id != own.space_id:
             kind = EventType.SPACE_FILL if state is SpaceState.BUILDING else EventType.SPACE_SWITCH
-            event_log.audit(uow, space_event(event, kind, own, {"in_use": before.name}))
+            event_log.audit(uow, space_event(engine, kind, own, {"in_use": before.name}))
         if behind and state is SpaceState.BUILDING:
             fixed.renew(jobs, uow, fill_kind(own), own.space_id)
         return own
@@ -136,9 +130,9 @@ def _alone(known: EmbeddingSpace, spaces: Sequence[EmbeddingSpace]) -> bool:
     return not rivals and in_use_of(spaces) is not None
 
 
-def space_event(event: MakeEvent, kind: EventType, space: EmbeddingSpace, payload: dict[str, Any]) -> Event:
+def space_event(engine: Engine, kind: EventType, space: EmbeddingSpace, payload: dict[str, Any]) -> Event:
     """Return the audit record of a change of a space's state."""
-    return event(
+    return engine.event(
         kind,
         subject=(EntityType.EMBEDDING_SPACE, space.space_id),
         payload={"space": space.name, **payload},
@@ -146,14 +140,7 @@ def space_event(event: MakeEvent, kind: EventType, space: EmbeddingSpace, payloa
     )
 
 
-def switch(
-    write: Callable[[Callable[[UnitOfWork], Any]], Any],
-    event: MakeEvent,
-    target: EmbeddingTarget,
-    kinds: Sequence[str],
-    tolerated: int,
-    claim: Claim | None,
-) -> bool:
+def switch(engine: Engine, target: EmbeddingTarget, kinds: Sequence[str], tolerated: int, claim: Claim | None) -> bool:
     """Make a filled space the active one, unless a record would lose its vector by that; return whether it is now.
 
     The check, the change and the end of the job are one transaction, so each search before it sees the old space only,
@@ -177,7 +164,7 @@ def switch(
         uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=SpaceState.ACTIVE))
         name = None if before is None else before.name
         event_log.audit(
-            uow, space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(target.refused)})
+            uow, space_event(engine, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(target.refused)})
         )
         if claim is not None:
             claim.ack(uow)
@@ -185,8 +172,7 @@ def switch(
             fixed.end(uow, own.space_id, JobOutcome.DONE)
         return True
 
-    switched: bool = write(work)
-    return switched
+    return engine.write(work)
 
 
 def _would_lose(

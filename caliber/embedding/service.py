@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,15 +13,13 @@ from caliber.embedding.reembedding import enter_space
 from caliber.embedding.vector_index import open_index
 from caliber.engine.engine import Engine
 from caliber.engine.refusals import long_text_rule
-from caliber.jobs.queue import JobQueue
 from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import retrying
-from caliber.model.embedding import DistanceMetric, EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import CaliberError
 from caliber.model.events import EventType
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.relations import EMBEDDING
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 CACHE_ENTRIES: Final = 10_000
@@ -82,37 +80,12 @@ def open_embeddings(engine: Engine) -> None:
 
 def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool) -> Embedder:
     """Embed with ``provider``, and with the previous one while its space is the one that is searched."""
-    config, store, memory = engine.config, engine.store, engine.memory
-
-    def failed(kind: str, error: CaliberError, erased: int | None = None) -> None:
-        engine.record_error(f"embedding {kind}", error, erased)
-
-    metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
-    jobs = engine.part(JobQueue)
-    space = enter_space(
-        list(memory.snapshot.spaces.values()),
-        jobs,
-        engine.event,
-        provider,
-        metric,
-        behind=config.embedding.reembed == "behind",
-    )
-    open_index(store, config, memory.snapshot.space_in_use, failed)
+    space = enter_space(engine, provider)
+    open_index(engine)
     target = _target(engine, provider, space, durable=durable)
-    snapshot = memory.snapshot
+    snapshot = engine.memory.snapshot
     in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
-    return Embedder(
-        store,
-        memory,
-        config,
-        target,
-        _earlier_target(engine, in_use, space),
-        jobs,
-        write=engine.write,
-        event=engine.event,
-        failed=failed,
-        has_vector=memory.has_vector if config.search.mode != "backend" else _has_vector(engine),
-    )
+    return Embedder(engine, target, _earlier_target(engine, in_use, space))
 
 
 def _target(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *, durable: bool) -> EmbeddingTarget:
@@ -142,13 +115,3 @@ def _earlier_target(engine: Engine, in_use: EmbeddingSpace | None, space: Embedd
     if provider is None or in_use is None or in_use.space_id == space.space_id or not is_of(in_use, provider):
         return None
     return _target(engine, provider, in_use, durable=durable)
-
-
-def _has_vector(engine: Engine) -> Callable[[str, uuid.UUID, bytes], bool]:
-    """Return a question to the store, for a tenant whose vectors are not in memory: has a record a vector?"""
-
-    def has_vector(_: str, space_id: uuid.UUID, owner: bytes) -> bool:
-        with engine.store.read() as session:
-            return bool(session.run(engine.store.plans[EMBEDDING.name].get, (space_id.bytes, owner, 0)))
-
-    return has_vector

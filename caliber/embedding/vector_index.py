@@ -6,55 +6,52 @@ when the model changes. Source: design, section 3; docs/decisions/0121.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.embedding.reembedding import in_use_of
+from caliber.engine.engine import Engine
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import CaliberError
 from caliber.model.progress import Progress
-from caliber.model.time import SystemClock
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.protocol import Store
 
-Failed = Callable[[str, CaliberError], None]
 
-
-def open_index(store: Store, config: CaliberConfig, space_id: uuid.UUID | None, failed: Failed) -> None:
+def open_index(engine: Engine) -> None:
     """Index the active space, if the database searches it and it holds few vectors yet.
 
     Without an index searches are slower, and results equally right: a failure is recorded, and does not prevent
     opening.
     """
-    if store.vector_index is None or config.search.mode != "backend":
+    store, space_id = engine.store, engine.memory.snapshot.space_in_use
+    if store.vector_index is None or engine.config.search.mode != "backend" or space_id is None:
         return
-    space = _space(store, space_id)
-    if space is None:
-        return
-    try:
-        store.vector_index.open(space)
-    except CaliberError as error:
-        failed("index", error)
+    plans = store.plans[EMBEDDING_SPACE.name]
+    with store.read() as session:
+        rows = session.run(plans.get, (space_id.bytes,))
+    if rows:
+        with _recorded(engine):
+            store.vector_index.open(plans.codec.decode(rows[0]))
 
 
-def complete_index(
-    store: Store,
-    config: CaliberConfig,
-    space: EmbeddingSpace,
-    before: uuid.UUID | None,
-    failed: Failed,
-) -> None:
+def complete_index(engine: Engine, space: EmbeddingSpace) -> None:
     """Index a space that has been filled and is about to be searched instead of the one before."""
-    indexes = store.vector_index
+    indexes, before = engine.store.vector_index, engine.memory.snapshot.space_in_use
     if indexes is None:
         return
-    try:
-        if config.search.mode == "backend" or (before is not None and indexes.of(before) is not None):
+    with _recorded(engine):
+        if engine.config.search.mode == "backend" or (before is not None and indexes.of(before) is not None):
             indexes.build(space)
+
+
+@contextmanager
+def _recorded(engine: Engine) -> Iterator[None]:
+    try:
+        yield
     except CaliberError as error:
-        failed("index", error)
+        engine.record_error("embedding index", error)
 
 
 def build_index(store: Store, config: CaliberConfig, progress: Progress | None = None) -> bool:
@@ -71,25 +68,3 @@ def build_index(store: Store, config: CaliberConfig, progress: Progress | None =
     if space is None or (config.search.mode != "backend" and indexes.of(space.space_id) is None):
         return False
     return indexes.build(space, progress)
-
-
-def build_index_of(config: CaliberConfig, progress: Progress | None = None) -> bool:
-    """Do as ``build_index``, with a store that need not be fit to be searched yet.
-
-    Raises: Unavailable, SchemaMismatch
-    """
-    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
-    try:
-        return build_index(store, config, progress)
-    finally:
-        store.close()
-
-
-def _space(store: Store, space_id: uuid.UUID | None) -> EmbeddingSpace | None:
-    if space_id is None:
-        return None
-    plans = store.plans[EMBEDDING_SPACE.name]
-    with store.read() as session:
-        rows = session.run(plans.get, (space_id.bytes,))
-    space: EmbeddingSpace | None = plans.codec.decode(rows[0]) if rows else None
-    return space
