@@ -6,8 +6,8 @@ Source: C-298, design section 5 ("Why not this note?").
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +15,11 @@ from caliber.access.owners import user_of
 from caliber.config import CaliberConfig
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, TWIN
 from caliber.context.facts import WindowFacts
-from caliber.context.inputs import ContentSource
 from caliber.context.plan import source_type_of
 from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
-from caliber.explain.absence import Absence, why_absent
+from caliber.explain.absence import Absent
 from caliber.explain.picture import cut_off_document, decision_document
 from caliber.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.explain.rescore import CurrentScore
@@ -32,28 +31,11 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.relations import CONFLICT
 from caliber.schema.traits import Enters
 
+if TYPE_CHECKING:
+    from caliber.search.stored_content import StoredContents
+
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
 """The present relevance of a record to a window's query, or None if it cannot be computed."""
-
-
-class ExplainSource(ContentSource, Protocol):
-    """The records that explain looks up."""
-
-    def fetch(self, relation: str, ordinals: Sequence[int]) -> None:
-        """Read many rows at once, as they are asked for next."""
-        ...
-
-    def entity(self, record_id: uuid.UUID) -> Any | None:
-        """Return a record as it is now, or None, also for one that the principal may not see."""
-        ...
-
-    def relation(self, record_id: uuid.UUID) -> str | None:
-        """Return the relation of a record; None for a deleted one."""
-        ...
-
-    def ordinal(self, record_id: uuid.UUID) -> int | None:
-        """Return a record's ordinal, also of a deleted one whose content is kept; None for neither."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +44,7 @@ class Explained:
 
     record: Record
     decided: Decided
-    source: ExplainSource
+    source: StoredContents
 
     def id_of(self, place: int) -> uuid.UUID | None:
         return identity_of(self.record, self.source, place)
@@ -77,7 +59,7 @@ class Explained:
 def explain(
     record: bytes,
     config: CaliberConfig,
-    source: ExplainSource,
+    source: StoredContents,
     *,
     exclusion: uuid.UUID | None = None,
     score_now: ScoreNow | None = None,
@@ -93,7 +75,7 @@ def explain(
     return _all(explained)
 
 
-def explained_of(record: bytes, config: CaliberConfig, source: ExplainSource) -> Explained:
+def explained_of(record: bytes, config: CaliberConfig, source: StoredContents) -> Explained:
     """Return a recorded window decided again. Raises: as ``explain``."""
     kept = unpack_record(record)
     plan = plan_for(kept, config)
@@ -225,9 +207,8 @@ def explain_one(explained: Explained, record_id: uuid.UUID, score_now: ScoreNow 
         return {"id": str(record_id), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
     facts = explained.record.facts
     score = None if score_now is None else score_now(record_id, facts)
-    absence: Absence = why_absent(
-        entity, source, facts, plan, score, _above(explained), _unreached(explained, entity, source)
-    )
+    unreached = _unreached(explained, entity, source)
+    absence = Absent(entity, source, facts, plan, score, _above(explained), unreached).why()
     kind = source_type_of(source).value
     out: dict[str, Any] = {"id": str(record_id), "type": kind, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,18 +13,13 @@ from caliber.context.record.record import unpack_record
 from caliber.context.texts import text_of_content, turn_of_content
 from caliber.explain.replayer import plan_for
 
+if TYPE_CHECKING:
+    from caliber.search.stored_content import StoredContents
+
 LABEL_CHARS: Final = 160
 
 
-class PresentSource(Protocol):
-    """The records as they are now, as far as the principal may see them."""
-
-    def present(self, relation: str, ordinal: int) -> Mapping[str, Any] | None:
-        """Return the content columns of a row; None if it is deleted, or hidden."""
-        ...
-
-
-def labels_of(record: bytes, config: CaliberConfig, source: PresentSource) -> dict[int, str]:
+def labels_of(record: bytes, config: CaliberConfig, source: StoredContents) -> dict[int, str]:
     """Return the beginnings of the texts of the records that a window left out, by rank."""
     kept = unpack_record(record)
     plan, ranked = plan_for(kept, config), kept.ranked
