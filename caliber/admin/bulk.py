@@ -17,7 +17,6 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
-from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.load import batches_of
 from caliber.storage.bulk.protocol import BulkReport, OnExisting
@@ -41,29 +40,23 @@ def relation_named(name: str, catalog: Catalog = BUILT_IN) -> Relation:
 
 def load(
     engine: Engine,
-    relation: str,
+    name: str,
     data: Any,
     *,
     on_existing: OnExisting | str,
     progress: Progress | None,
     batch_rows: int,
 ) -> BulkReport:
-    """Load an Arrow table or stream; see ``Tables.bulk_load``."""
+    """Load an Arrow table or stream; see ``Tables.bulk_load``.
+
+    Records without vectors get them later, as those of other processes do.
+    """
     engine.check_open()
     arguments.as_whole(batch_rows, "batch_rows")
-    return load_source(
-        engine,
-        relation_named(relation, engine.store.catalog),
-        arrow.source_of(data, max(1, batch_rows)),
-        on_existing=arguments.as_enum(on_existing, OnExisting, "on_existing"),
-        progress=arguments.as_callback(progress, "progress") or unheard,
-    )
-
-
-def load_source(
-    engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
-) -> BulkReport:
-    """Load the rows of a source; records without vectors get them later, as those of other processes do."""
+    relation = relation_named(name, engine.store.catalog)
+    source = arrow.source_of(data, max(1, batch_rows))
+    treatment = arguments.as_enum(on_existing, OnExisting, "on_existing")
+    report_progress = arguments.as_callback(progress, "progress") or unheard
     loadable = engine.store.catalog.loadable
     if relation not in loadable:
         names = ", ".join(each.name for each in loadable)
@@ -76,10 +69,10 @@ def load_source(
 
     def in_time(stage: str, done: int, total: int | None) -> None:
         check("rows were loaded; none was kept")
-        progress(stage, done, total)
+        report_progress(stage, done, total)
 
     check("rows were about to be loaded")
-    report = engine.store.bulk_load(relation, batches, on_existing, in_time)
+    report = engine.store.bulk_load(relation, batches, treatment, in_time)
     embedder, summaries = engine.part(Embeddings).embedder, engine.find_part(TurnSummarizer)
     if report.loaded and relation.name in owners and embedder is not None:
         embedder.loaded()

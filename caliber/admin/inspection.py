@@ -7,8 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+
 from caliber.access.identities import MERGED
 from caliber.access.owners import may_be_latest
+from caliber.access.visibility import Readers
 from caliber.admin import spaces
 from caliber.admin.absence import Expected, Miss, Question
 from caliber.admin.checking import check_memory
@@ -21,7 +24,8 @@ from caliber.model.access import Principal
 from caliber.model.errors import NotFound
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
-from caliber.model.trajectory import Trajectory
+from caliber.model.trajectory import Trajectory, TrajectoryStatus
+from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING_SPACE, TRAJECTORY
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
@@ -53,10 +57,7 @@ class Inspection:
 
     def latest_task(self) -> uuid.UUID | None:
         """Return the active task with the latest activity that the principal may work on; of a user, an own one."""
-        ids = self._readers.visibility().ids
-        active = self._workable(Tables(self._engine).trajectories.list_by_status("active"))
-        own = [task for task in active if may_be_latest(task, self._principal, ids)]
-        return max(own, key=lambda task: task.last_activity_at).trajectory_id if own else None
+        return latest_task(self._engine.memory, self._readers, self._principal)
 
     def latest_window(self) -> uuid.UUID | None:
         """Return the window that was assembled last, of those that the principal may read."""
@@ -159,3 +160,12 @@ class Inspection:
             return self._principal.is_admin or bool(self._windows().recorded(window_id))
         except NotFound:
             return False
+
+
+def latest_task(memory: ResidentMemory, readers: Readers, who: Principal) -> uuid.UUID | None:
+    """Return the active task with the latest activity that a principal may work on; of a user, an own one."""
+    ids, tasks = readers.visibility().ids, memory.snapshot[TRAJECTORY.name]
+    active = tasks.column("status") == tasks.enum_code("status", TrajectoryStatus.ACTIVE.value)
+    found: list[Trajectory] = [memory.entity(tasks, row) for row in np.flatnonzero(tasks.live_mask & active).tolist()]
+    own = [each for each in found if may_be_latest(each, who, ids) and readers.allows_change(TRAJECTORY, each)]
+    return max(own, key=lambda each: each.last_activity_at).trajectory_id if own else None

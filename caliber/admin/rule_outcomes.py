@@ -13,15 +13,17 @@ import uuid
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.owners import TaskOwners, may_be_latest
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
-from caliber.backends import backend
+from caliber.admin.bare import bare_store
+from caliber.admin.inspection import latest_task
 from caliber.config import CaliberConfig
 from caliber.context.assembler import assemble
 from caliber.context.conversation import TASKS
 from caliber.context.gather.asking import default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import PendingInjections
+from caliber.embedding.embedding_target import is_of
 from caliber.explain.planning import WindowPlan, window_plan
 from caliber.kernels import uuid7
 from caliber.kernels.evaluator import open_evaluator
@@ -31,7 +33,6 @@ from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import Clock, SystemClock
-from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.filters import kinds_of
@@ -60,8 +61,7 @@ def plan_rules(
     budget = config.token_budget if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
     if budget > config.token_budget:
         raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
-    store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
-    try:
+    with bare_store(config, clock.now_us) as store:
         resident = config.resident
         memory = ResidentMemory(
             store,
@@ -71,7 +71,9 @@ def plan_rules(
         snapshot = memory.snapshot
         readers = Readers(TaskOwners(memory, clock.now_us, config.access, store.catalog), who)
         if trajectory_id is None:
-            trajectory_id = _latest(memory, snapshot, readers, who)
+            trajectory_id = latest_task(memory, readers, who)
+            if trajectory_id is None:
+                raise NotFound("there is no active trajectory yet", entity_type=TASKS, id="latest")
         readers = readers.acting_for(trajectory_id)
         snapshot = readers.within(snapshot)
         vector, space_id = _embedded(config, snapshot, query)
@@ -99,22 +101,6 @@ def plan_rules(
         )
         searcher = Searcher(memory, config.search, tuple(kinds_of(store.catalog).values()))
         return window_plan(assemble(asked, memory, searcher), query_source)
-    finally:
-        store.close()
-
-
-def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot, readers: Readers, who: Principal) -> uuid.UUID:
-    """Return the active trajectory in which something happened last, of those to work on. Raises: NotFound."""
-    ids = readers.visibility().ids
-    trajectories = snapshot[TASKS]
-    active = trajectories.column("status") == trajectories.enum_code("status", TrajectoryStatus.ACTIVE.value)
-    rows = np.flatnonzero(trajectories.live_mask & active).tolist()
-    tasks: list[Trajectory] = [memory.entity(trajectories, row) for row in rows]
-    tasks = [task for task in tasks if may_be_latest(task, who, ids)]
-    found = [task for task in tasks if readers.allows_change(trajectories.relation, task)]
-    if not found:
-        raise NotFound("there is no active trajectory yet", entity_type=TASKS, id="latest")
-    return max(found, key=lambda item: item.last_activity_at).trajectory_id
 
 
 def _embedded(
@@ -126,14 +112,6 @@ def _embedded(
         return None, None
     space = snapshot.spaces[space_id]
     provider = build_embedding_provider(config.embedding_provider)
-    if (
-        query is None
-        or not query.strip()
-        or (provider.model_id, provider.dimensions)
-        != (
-            space.model_id,
-            space.dimensions,
-        )
-    ):
+    if query is None or not query.strip() or not is_of(space, provider):
         return None, space.space_id
     return np.asarray(provider.embed(query), np.float32), space.space_id

@@ -91,11 +91,8 @@ def _print(settings: Settings, findings: list[Diagnosis], problems: int) -> None
 
 def _installation() -> Iterator[Diagnosis]:
     area = "installation"
-    yield Diagnosis(
-        area,
-        OK,
-        f"caliber {_version(DISTRIBUTION)}, Python {platform.python_version()} on {platform.system()}",
-    )
+    on = f"Python {platform.python_version()} on {platform.system()}"
+    yield Diagnosis(area, OK, f"caliber {_version(DISTRIBUTION)}, {on}")
     yield _sqlite()
     yield from _kernels()
     names = ("numpy", "pydantic", "cffi", "click", "rich")
@@ -166,12 +163,8 @@ def _kernels() -> Iterator[Diagnosis]:
         yield Diagnosis("installation", BAD, str(error), "reinstall caliber-memory, or run `make setup` in a checkout")
         return
     text = f"kernels: {active} in use, available here: {', '.join(paths)}"
-    if active in (paths[-1],):
-        yield Diagnosis("installation", OK, text)
-    else:
-        yield Diagnosis(
-            "installation", HINT, text, f"CALIBER_NATIVE chooses it; unset it for {paths[-1]}, the fastest here"
-        )
+    advice = f"CALIBER_NATIVE chooses it; unset it for {paths[-1]}, the fastest here"
+    yield Diagnosis("installation", OK, text) if active == paths[-1] else Diagnosis("installation", HINT, text, advice)
 
 
 def _configured(settings: Settings, network: bool) -> Iterator[Diagnosis]:
@@ -235,11 +228,7 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Diagnos
     with memory:
         found = memory.admin.stats()
         store = found["store"]
-        yield Diagnosis(
-            area,
-            OK,
-            f"{store['path']}: {store['bytes']:,} bytes, {store['summary']}",
-        )
+        yield Diagnosis(area, OK, f"{store['path']}: {store['bytes']:,} bytes, {store['summary']}")
         if store["synchronous"] in ("off", "normal"):
             lost = f"synchronous is {store['synchronous']}: a power failure can lose acknowledged writes"
             advice = "please report this: CALIBER sets full"
@@ -261,38 +250,20 @@ def opened(config: Any, principal: Principal, network: bool) -> Iterator[Diagnos
         else:
             rows = sum(found["records"].values())
             yield Diagnosis(area, OK, f"the file is whole, and memory equals it ({rows:,} records)")
-        waiting = found["behind"]["embeddings_waiting"]
-        if waiting:
-            yield Diagnosis(
-                area,
-                HINT,
-                f"{waiting:,} records wait for their vector",
-                "they get it while a program has the store open",
-            )
-        waiting = found["behind"]["turn_summaries_waiting"]
-        if waiting:
-            yield Diagnosis(
-                area,
-                HINT,
-                f"{plural(waiting, 'block')} of turns without a summary yet",
-                "they get it while a program has the store open",
-            )
-        jobs = found["behind"]["jobs_waiting"]
-        if jobs:
-            yield Diagnosis(
-                area,
-                HINT,
-                f"{plural(jobs, 'job')} {'waits' if jobs == 1 else 'wait'}",
-                "a program that has the store open runs them, every jobs.poll_ms; or `caliber jobs run`",
-            )
-        failed = found["behind"]["jobs_failed"]
-        if failed:
-            yield Diagnosis(
-                area,
-                BAD,
-                f"{plural(failed, 'job')} failed for good",
-                "`caliber jobs list --state failed` shows the errors; `caliber jobs retry ID` runs one again",
-            )
+        behind, later = found["behind"], "they get it while a program has the store open"
+        jobs, failed = behind["jobs_waiting"], behind["jobs_failed"]
+        vectors, summaries = behind["embeddings_waiting"], behind["turn_summaries_waiting"]
+        waits = "waits" if jobs == 1 else "wait"
+        run = "a program that has the store open runs them, every jobs.poll_ms; or `caliber jobs run`"
+        retry = "`caliber jobs list --state failed` shows the errors; `caliber jobs retry ID` runs one again"
+        for count, level, text, advice in (
+            (vectors, HINT, f"{vectors:,} records wait for their vector", later),
+            (summaries, HINT, f"{plural(summaries, 'block')} of turns without a summary yet", later),
+            (jobs, HINT, f"{plural(jobs, 'job')} {waits}", run),
+            (failed, BAD, f"{plural(failed, 'job')} failed for good", retry),
+        ):
+            if count:
+                yield Diagnosis(area, level, text, advice)
 
 
 def _answers(memory: Any, config: Any, network: bool) -> Iterator[Diagnosis]:

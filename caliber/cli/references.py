@@ -17,12 +17,12 @@ _OWNERS: Final = (_USER, "agent")
 _SHAPE: Final = "ids look like 0190f3c2-7c00-7000-8000-000000000001"
 
 
-def as_id(text: str) -> uuid.UUID:
-    """Return the UUID that a text spells. Raises: UsageError."""
+def as_id(text: str, what: str | None = None) -> uuid.UUID:
+    """Return the UUID that a text spells, the id of ``what``. Raises: UsageError."""
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise UsageError(f"{text!r} is not an id", _SHAPE) from None
+        raise UsageError(f"{text!r} is not an id" if what is None else f"{text!r} is no {what}", _SHAPE) from None
 
 
 def as_reference(text: str, option: str) -> EntityRef:

@@ -46,30 +46,26 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
 
 def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the text of a configuration file that states every knob, by its suffix. Raises: UsageError."""
+    suffix = _suffix(path)
+    if suffix == ".caliber":
+        from caliber.dsl.writing import render_caliber
+
+        return render_caliber(config, reasons)
     from caliber.config.manual.render import render_json, render_toml
 
-    suffix = _suffix(path)
-    if suffix == ".json":
-        return render_json(config)
-    if suffix == ".toml":
-        return render_toml(config, reasons)
-    from caliber.dsl.writing import render_caliber
-
-    return render_caliber(config, reasons)
+    return render_json(config) if suffix == ".json" else render_toml(config, reasons)
 
 
 def render_short(short: Short, path: Path) -> str:
     """Return the text of a configuration file based on a profile, by its suffix. Raises: UsageError."""
+    suffix = _suffix(path)
+    if suffix == ".caliber":
+        from caliber.dsl.writing import short_caliber
+
+        return short_caliber(short)
     from caliber.config.manual.short import short_json, short_toml
 
-    suffix = _suffix(path)
-    if suffix == ".json":
-        return short_json(short)
-    if suffix == ".toml":
-        return short_toml(short)
-    from caliber.dsl.writing import short_caliber
-
-    return short_caliber(short)
+    return short_json(short) if suffix == ".json" else short_toml(short)
 
 
 def _suffix(path: Path) -> str:

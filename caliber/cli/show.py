@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.output import plural, printable
+from caliber.explain.picture import MEANINGS
 from caliber.model.context import AssemblyAction, SectionType
 from caliber.model.knowledge import Note
 from caliber.model.trajectory import Artifact, Scope, Turn, TurnSummary
@@ -29,16 +30,6 @@ _COLOURS: Final = {
     "recall": "red",
     "current": "blue",
     "custom": "white",
-}
-_MEANING: Final = {
-    "system": "instructions",
-    "persona": "who the agent is",
-    "artifacts": "outputs kept from earlier work",
-    "notes": "knowledge",
-    "history": "summaries of what the conversation does not show",
-    "user": "the conversation so far",
-    "recall": "said and done before, found for the query",
-    "current": "the last message",
 }
 _CONVERSATION: Final = (SectionType.USER, SectionType.CURRENT)
 _UNRANKED: Final = (*_CONVERSATION, SectionType.HISTORY)
@@ -179,7 +170,7 @@ def _print_section(console: Console, memory: Caliber, section: ContextSection, w
 
     colour = _COLOURS.get(section.section_type.value, "white")
     heading = Text(f"▌{section.name}", style=f"bold {colour}")
-    about = _MEANING.get(section.name, "a section of yours")
+    about = MEANINGS.get(section.name, "a section of yours")
     count = len(section.sources)
     heading.append(f"  {about} · {section.token_count:,} tokens · {plural(count, 'source')}", style="dim")
     console.print(heading)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import FrozenMap, Section
-from caliber.config.manual.render import meaning_of, refuse_sealed, why
+from caliber.config.manual.render import about, refuse_sealed, told, why
 from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, PRINCIPAL, STORE, SUMMARIES, TENANCY, Short
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
 from caliber.config.nested import plain
@@ -114,16 +114,12 @@ def _section(section: Section, path: str, reasons: Mapping[str, str]) -> Iterato
 
 
 def _knob(name: str, field: Any, value: Any, here: list[str]) -> Iterator[str]:
-    data = plain(value)
-    if value is None and field.is_required():
-        data = "forever"
-    yield f"// {meaning_of(field, data)}"
-    yield from (f"// {line}" for line in here)
+    data, comments = told(field, value, here)
+    yield from (f"// {line}" for line in comments)
     if data is None:
         yield f"// {name}:"
         return
-    about = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    is_time = isinstance(data, int) and about.get("unit") == "ms"
+    is_time = isinstance(data, int) and about(field)["unit"] == "ms"
     yield f"{name}: {format_duration(data) if is_time else _value(data)}"
 
 

@@ -10,29 +10,36 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.engine.engine import Engine
+from caliber.engine.refusals import long_text_rule
 from caliber.engine.stale_inputs import check_erasures
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.embedding import Embedded, batch_error, embed_records
+from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.llm.texts import LongText, LongTextMode
+from caliber.llm.retry import retrying
+from caliber.llm.texts import LongTextMode
 from caliber.model.embedding import CachedEmbedding, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
+from caliber.model.events import EventType
 from caliber.model.references import kind_named
 from caliber.model.time import from_us
 from caliber.resident.documents import headed
-from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
-from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 Vector = NDArray[np.float32]
 Rows = NDArray[np.float32]
 """The vectors of one record. Shapes: f32[c, d]; c is 1 unless long texts have a vector for each chunk."""
+
+
+CACHE_ENTRIES: Final = 10_000
+"""Vectors of recent texts kept in memory."""
 
 
 class MissingVector(NamedTuple):
@@ -46,15 +53,13 @@ class MissingVector(NamedTuple):
 class StoreVectorCache:
     """The durable side of the embedding cache: relation ``embedding_cache``."""
 
-    def __init__(self, store: Store, memory: ResidentMemory, clock_us: Callable[[], int]) -> None:
-        self._store = store
-        self._memory = memory
-        self._clock_us = clock_us
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def get_many(self, keys: Sequence[EmbeddingKey]) -> Mapping[EmbeddingKey, Vector]:
-        plans = self._store.plans[EMBEDDING_CACHE.name]
+        plans = self._engine.store.plans[EMBEDDING_CACHE.name]
         out: dict[EmbeddingKey, Vector] = {}
-        with self._store.read() as session:
+        with self._engine.store.read() as session:
             for key in keys:
                 rows = session.run(plans.get, (key.content_hash, key.model_id, key.dimensions))
                 if rows:
@@ -62,10 +67,10 @@ class StoreVectorCache:
         return out
 
     def mark(self) -> int:
-        return self._memory.erasures
+        return self._engine.memory.erasures
 
     def put_many(self, items: Sequence[tuple[EmbeddingKey, Vector]], mark: int) -> None:
-        now = from_us(self._clock_us())
+        now = from_us(self._engine.clock.now_us())
 
         def work(uow: UnitOfWork) -> None:
             check_erasures(uow, mark)
@@ -73,7 +78,7 @@ class StoreVectorCache:
                 raw = np.asarray(vector, "<f4").tobytes()
                 uow.upsert(EMBEDDING_CACHE, CachedEmbedding(key.content_hash, key.model_id, key.dimensions, raw, now))
 
-        self._store.write(work)
+        self._engine.store.write(work)
 
 
 def is_of(space: EmbeddingSpace, provider: EmbeddingProvider) -> bool:
@@ -101,34 +106,26 @@ def says_something(text: str) -> bool:
 
 
 class EmbeddingTarget:
-    """Turns texts into vectors of one space, and queues the records that wait for theirs."""
+    """Turns texts into vectors of one space, and queues the records that wait for theirs.
 
-    def __init__(
-        self,
-        provider: EmbeddingProvider,
-        space: EmbeddingSpace,
-        *,
-        long_text: LongText,
-        batch_size: int,
-        cache_entries: int,
-        backing: StoreVectorCache | None,
-        truncated: Callable[[str, int, int], None],
-        local: bool = False,
-    ) -> None:
-        self.provider = provider
-        self.local = local
+    ``durable``: vectors are cached in the store, too.
+    """
+
+    def __init__(self, engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *, durable: bool) -> None:
+        self._engine = engine
+        self.provider: EmbeddingProvider = retrying(provider, engine.providers.retry)
+        self.local = isinstance(provider, LocalEmbedding)
         """Whether the provider computes on this machine, so that nobody waits long for a vector."""
         self.space = space
         self.key = space.space_id.bytes
-        self._truncated = truncated
-        self._batch = batch_size
-        self._long_text = long_text
+        self._batch = engine.config.embedding.batch_size
+        self._long_text = long_text = long_text_rule(engine.config, provider, engine.count_text)
         # A query is compared as one vector, even if records have several.
         one = LongTextMode.CHUNK_MEAN if long_text.mode is LongTextMode.CHUNKS else long_text.mode
         self._query_rule = replace(long_text, mode=one)
-        self._cache = EmbeddingCache(max_entries=cache_entries, store=backing)
+        self._cache = EmbeddingCache(max_entries=CACHE_ENTRIES, store=StoreVectorCache(engine) if durable else None)
         # Queries stay off the disk: reading them there would cost a statement on the reader's path.
-        self._queries = EmbeddingCache(max_entries=cache_entries)
+        self._queries = EmbeddingCache(max_entries=CACHE_ENTRIES)
         self.queue: deque[MissingVector] = deque()
         self.asking: Sequence[MissingVector] = ()
         self.refused: set[bytes] = set()
@@ -136,6 +133,11 @@ class EmbeddingTarget:
         self.failures = 0
         self.not_before_s = 0.0
         """When it may be asked again after failures, on the monotonic clock."""
+
+    def _truncated(self, kind: str, texts: int, tokens: int) -> None:
+        """Record that texts were embedded without their ends; ``tokens`` is the length of the longest."""
+        payload = {"kind": kind, "texts": texts, "longest_tokens": tokens}
+        self._engine.record(self._engine.event(EventType.EMBED_TRUNCATE, payload=payload))
 
     def waiting(self, sees: Callable[[bytes], bool] | None = None) -> int:
         """Return the number of records that wait for a vector, those being embedded included; of those it ``sees``."""

@@ -8,22 +8,16 @@ from contextlib import suppress
 from typing import Final
 
 from caliber.embedding.embedder import Embedder
-from caliber.embedding.embedding_target import EmbeddingTarget, StoreVectorCache, Vectors, attach, is_of
+from caliber.embedding.embedding_target import EmbeddingTarget, Vectors, attach, is_of
 from caliber.embedding.reembedding import enter_space
 from caliber.embedding.vector_index import open_index
 from caliber.engine.engine import Engine
-from caliber.engine.refusals import long_text_rule
-from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.llm.retry import retrying
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import CaliberError
-from caliber.model.events import EventType
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-CACHE_ENTRIES: Final = 10_000
-"""Vectors of recent texts kept in memory."""
 _SETTLED_BATCHES: Final = 8
 """Batches of records for whose vectors a caller may wait: an import goes on behind."""
 
@@ -82,31 +76,10 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
     """Embed with ``provider``, and with the previous one while its space is the one that is searched."""
     space = enter_space(engine, provider)
     open_index(engine)
-    target = _target(engine, provider, space, durable=durable)
+    target = EmbeddingTarget(engine, provider, space, durable=durable)
     snapshot = engine.memory.snapshot
     in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
     return Embedder(engine, target, _earlier_target(engine, in_use, space))
-
-
-def _target(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *, durable: bool) -> EmbeddingTarget:
-    """Return a provider beside the space that its vectors live in."""
-
-    def truncated(kind: str, texts: int, tokens: int) -> None:
-        """Record that texts were embedded without their ends; ``tokens`` is the length of the longest."""
-        payload = {"kind": kind, "texts": texts, "longest_tokens": tokens}
-        engine.record(engine.event(EventType.EMBED_TRUNCATE, payload=payload))
-
-    settings = engine.config.embedding
-    return EmbeddingTarget(
-        retrying(provider, engine.providers.retry),
-        space,
-        long_text=long_text_rule(engine.config, provider, engine.count_text),
-        batch_size=settings.batch_size,
-        cache_entries=CACHE_ENTRIES,
-        backing=StoreVectorCache(engine.store, engine.memory, engine.clock.now_us) if durable else None,
-        truncated=truncated,
-        local=isinstance(provider, LocalEmbedding),
-    )
 
 
 def _earlier_target(engine: Engine, in_use: EmbeddingSpace | None, space: EmbeddingSpace) -> EmbeddingTarget | None:
@@ -114,4 +87,4 @@ def _earlier_target(engine: Engine, in_use: EmbeddingSpace | None, space: Embedd
     provider, durable = engine.providers.previous()
     if provider is None or in_use is None or in_use.space_id == space.space_id or not is_of(in_use, provider):
         return None
-    return _target(engine, provider, in_use, durable=durable)
+    return EmbeddingTarget(engine, provider, in_use, durable=durable)

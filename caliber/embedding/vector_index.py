@@ -6,9 +6,6 @@ when the model changes. Source: design, section 3; docs/decisions/0121.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from caliber.config import CaliberConfig
 from caliber.embedding.reembedding import in_use_of
 from caliber.engine.engine import Engine
@@ -32,8 +29,10 @@ def open_index(engine: Engine) -> None:
     with store.read() as session:
         rows = session.run(plans.get, (space_id.bytes,))
     if rows:
-        with _recorded(engine):
+        try:
             store.vector_index.open(plans.codec.decode(rows[0]))
+        except CaliberError as error:
+            engine.record_error("embedding index", error)
 
 
 def complete_index(engine: Engine, space: EmbeddingSpace) -> None:
@@ -41,15 +40,9 @@ def complete_index(engine: Engine, space: EmbeddingSpace) -> None:
     indexes, before = engine.store.vector_index, engine.memory.snapshot.space_in_use
     if indexes is None:
         return
-    with _recorded(engine):
+    try:
         if engine.config.search.mode == "backend" or (before is not None and indexes.of(before) is not None):
             indexes.build(space)
-
-
-@contextmanager
-def _recorded(engine: Engine) -> Iterator[None]:
-    try:
-        yield
     except CaliberError as error:
         engine.record_error("embedding index", error)
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from caliber.model.context import AssemblyAction
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import AssemblyDecision, ContextWindow, CutOff
+
+MEANINGS: Final = {
+    "system": "instructions",
+    "persona": "who the agent is",
+    "artifacts": "outputs kept from earlier work",
+    "notes": "knowledge",
+    "history": "summaries of what the conversation does not show",
+    "user": "the conversation so far",
+    "recall": "said and done before, found for the query",
+    "current": "the last message",
+}
+"""What each section of a window is, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 Provider = TypeVar("Provider")
 
 
-def embedding_provider_types() -> tuple[str, ...]:
-    """Return the values of ``embedding_provider.provider_type`` that this version can build."""
-    return tuple(sorted(_EMBEDDING))
-
-
-def summarization_provider_types() -> tuple[str, ...]:
-    """Return the values of ``summarization_provider.provider_type`` that this version can build."""
-    return tuple(sorted(_SUMMARIZATION))
-
-
 def is_costly(settings: ServiceConfig) -> bool:
     """Return whether asking this provider takes longer than looking into the store."""
     return settings.endpoint is not None or settings.provider_type == "minilm"

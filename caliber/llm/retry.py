@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from caliber.llm.embedding import whole_batch
+from caliber.llm.prompts import CALLS
 from caliber.llm.protocols import (
     BatchedEmbedding,
     EmbeddingProvider,
@@ -27,18 +28,6 @@ if TYPE_CHECKING:
 
 MAX_RETRY_AFTER_MS: Final = 60_000
 """Longest wait that a provider may ask for; if it asks for more, the call fails at once."""
-
-_CALLS: Final = (
-    "summarize",
-    "extract_artifacts",
-    "generate_notes",
-    "merge_notes",
-    "verify_contradiction",
-    "decide_consolidation",
-    "extract_facts",
-    "decide_facts",
-)
-"""Calls of a summarization provider, and of one that learns."""
 
 T = TypeVar("T")
 
@@ -175,7 +164,7 @@ class RetryingSummarization:
     def __init__(self, provider: SummarizationProvider, retry: Retry) -> None:
         self.inner = provider
         self._retry = retry
-        for name in _CALLS:
+        for name in CALLS:
             if hasattr(provider, name):
                 setattr(self, name, partial(self._call, name))
 

@@ -16,7 +16,7 @@ from caliber.config import profiles
 from caliber.config.profiles import services
 from caliber.dsl import load_config
 from caliber.engine.refusals import provider_refusals
-from caliber.llm import embedding_provider_types, summarization_provider_types
+from caliber.llm.options import EMBEDDING, SUMMARIZATION
 from caliber.model import errors
 from caliber.model.events import EventType
 
@@ -115,7 +115,7 @@ def test_the_providers_section_is_a_configuration_that_works(monkeypatch: pytest
     assert provider_refusals(config) == []
     assert config == profiles.reference("store.db", embedding_provider=dict(services.EMBEDDING["voyage"]))
     kinds = set(re.findall(r"`(\w+)`", page("providers").split("| kind |")[1].split("\n\n")[0])) - {"embed", "http"}
-    assert kinds == {*embedding_provider_types(), *summarization_provider_types()} - {"hash"}
+    assert kinds == {*EMBEDDING, *SUMMARIZATION} - {"hash"}
 
 
 EMBEDS = """

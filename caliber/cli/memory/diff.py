@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from caliber.cli.memory.query import LATEST, as_id, window_id_of
+from caliber.cli.memory.query import LATEST, window_id_of
+from caliber.cli.references import as_id
 from caliber.cli.settings import Settings, with_store
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, UsageError
-from caliber.cli.output import Output, printable
+from caliber.cli.output import Output, plural, printable
 from caliber.cli.references import owner_option
 from caliber.cli.settings import Settings, with_store
 from caliber.model.trust import TrustLabel
@@ -211,9 +211,7 @@ def _print_repository(out: Output, found: dict[str, Any]) -> None:
     _print_unnamed(out, found)
     if found["shallow"]:
         out.print("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
-    if not found["added"]:
-        out.print("  everything was known already; nothing was added")
-    out.print('next: caliber search "..."    or: caliber context latest --query "..."')
+    _print_end(out, found, 'caliber search "..."    or: ')
 
 
 def _print_documents(out: Output, counts: dict[str, Any], kind: str) -> None:
@@ -324,9 +322,13 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
     for reason, count in sorted(found["skipped"].items()):
         out.print(f"  left out   {count:,} {reason}")
     _print_unnamed(out, found)
+    _print_end(out, found, 'caliber search "..."    or: ')
+
+
+def _print_end(out: Output, found: dict[str, Any], first: str = "") -> None:
     if not found["added"]:
         out.print("  everything was known already; nothing was added")
-    out.print('next: caliber search "..."    or: caliber context latest --query "..."')
+    out.print(f'next: {first}caliber context latest --query "..."')
 
 
 @ingest.command("chat", short_help="Remember conversations from a JSON Lines file.")
@@ -406,18 +408,14 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, owner: EntityRef
 def _print_chat(out: Output, found: dict[str, Any]) -> None:
     counts = found["counts"]
     count = len(found["conversations"])
-    conversations = "1 conversation" if count == 1 else f"{count:,} conversations"
-    out.print(f"{conversations}: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
+    out.print(f"{plural(count, 'conversation')}: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
     for item in found["conversations"][:10]:
         out.print(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
-    if len(found["conversations"]) > 10:
-        out.print(f"  … and {len(found['conversations']) - 10} more")
+    if count > 10:
+        out.print(f"  … and {count - 10} more")
     _print_owner(out, found)
     if found["bad_lines"]:
-        lines = len(found["bad_lines"])
-        out.print(f"  left out: {lines:,} bad line{'s' if lines != 1 else ''}")
+        out.print(f"  left out: {plural(len(found['bad_lines']), 'bad line')}")
     if found["other_parts"]:
         out.print(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their kind alone")
-    if not found["added"]:
-        out.print("  everything was known already; nothing was added")
-    out.print('next: caliber context latest --query "..."')
+    _print_end(out, found)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.memory.query import LATEST, as_id
+from caliber.cli.memory.query import LATEST
 from caliber.cli.output import plural, printable
+from caliber.cli.references import as_id
 from caliber.cli.settings import Settings, with_store
 
 if TYPE_CHECKING:

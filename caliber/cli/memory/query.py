@@ -13,6 +13,7 @@ import click
 from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
+from caliber.cli.references import as_id
 from caliber.cli.settings import Settings, with_store
 from caliber.cli.setup import write_whole
 
@@ -25,14 +26,6 @@ _WINDOWS_TRIED: Final = 100
 """The newest windows of each task among which that of a principal who is no administrator is looked for."""
 _ORIGINS: Final = {"last_user_turn": "  (the last user turn)", "goal": "  (the goal of the task)"}
 """Where a query came from that the caller did not give."""
-
-
-def as_id(text: str, what: str) -> uuid.UUID:
-    """Return an id given on the command line. Raises: UsageError."""
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is no {what}", "ids look like 0190f3c2-7c00-7000-8000-000000000000") from None
 
 
 def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:

@@ -18,7 +18,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from caliber.config.faults import section_in, wrong
-from caliber.config.knobs import INT64_MAX, FrozenMap, Section
+from caliber.config.knobs import FOREVER, INT64_MAX, FrozenMap, Section
 from caliber.config.nested import plain
 from caliber.config.policies import PolicyConfig
 from caliber.config.secret import LiteralDsn
@@ -116,12 +116,15 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _knob(name: str, field: FieldInfo, value: Any, here: list[str]) -> Iterator[str]:
-    data = plain(value)
-    if value is None and field.is_required():
-        data = "forever"
-    yield f"# {meaning_of(field, data)}"
-    yield from (f"# {line}" for line in here)
+    data, comments = told(field, value, here)
+    yield from (f"# {line}" for line in comments)
     yield f"# {name} =" if data is None else f"{name} = {_top_value(data, field)}"
+
+
+def told(field: FieldInfo, value: Any, here: list[str]) -> tuple[Any, list[str]]:
+    """Return a knob's value as plain data, and the comments on it; ``here`` are those on its value."""
+    data = FOREVER if value is None and field.is_required() else plain(value)
+    return data, [meaning_of(field, data), *here]
 
 
 def meaning_of(field: FieldInfo, value: Any) -> str:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any, Final
 
-from caliber.explain.picture import Picture, inclusions_of
+from caliber.explain.picture import MEANINGS, Picture, inclusions_of
 from caliber.model.windows import ContextSection, SourceRef
 
 _UNSEEN: Final = re.compile(
@@ -32,17 +32,6 @@ _COLOURS: Final = {
     "notes": "c4",
     "recall": "c5",
     "current": "c6",
-}
-_MEANING: Final = {
-    "system": "instructions",
-    "persona": "the agent's character",
-    "artifacts": "outputs kept from earlier work",
-    "notes": "knowledge",
-    "history": "summaries of what the conversation does not show",
-    "user": "the conversation so far",
-    "recall": "said and done before, found for the query",
-    "current": "the last message",
-    "custom": "given by the caller or a rule",
 }
 _REASONS: Final = {
     "relevance_threshold": "below min_relevance_threshold",
@@ -233,7 +222,7 @@ def _sections(picture: Picture) -> Iterator[str]:
         name = _anchor(section["name"])
         yield f'<section class="card section" id="{name}" aria-labelledby="{name}-title">\n<details{opened}>\n<summary>'
         yield f'<span class="swatch {_colour(section)}"></span><h3 id="{name}-title">{_e(section["name"])}</h3>'
-        yield f'<span class="meaning">{_e(_MEANING.get(section["type"], ""))}</span>'
+        yield f'<span class="meaning">{_e(MEANINGS.get(section["type"], "given by the caller or a rule"))}</span>'
         yield _chip("stable prefix", "good", "unchanged when the next turn comes") if section["stable"] else ""
         yield f'<span class="total">{_records(len(sources))} · {section["tokens"]:,} tokens</span></summary>\n'
         yield from _sources(sources, texts.get(section["name"]))

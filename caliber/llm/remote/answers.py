@@ -108,6 +108,11 @@ class Answer:
             self.refuse(f"is not from {low} to {high}")
         return int(value)
 
+    def counted(self, *names: str) -> int | None:
+        """Return the sum of the whole numbers in fields of an object; None unless all are there. Nothing is refused."""
+        counts: list[Any] = [self.value.get(name) for name in names] if isinstance(self.value, dict) else [None]
+        return None if any(type(count) is not int or count < 0 for count in counts) else sum(counts)
+
     def flag(self) -> bool:
         """Return true or false."""
         if not isinstance(self.value, bool):

@@ -76,7 +76,7 @@ class ChatModel(ABC):
         """Return the model's table in a service's document."""
 
     @abstractmethod
-    def _used(self, answer: Answer) -> object:
+    def _used(self, answer: Answer) -> int | None:
         """Return the tokens that the service counted, if it reports them."""
 
     def _temperature(self) -> dict[str, Any]:
@@ -132,8 +132,9 @@ class OpenAIChat(ChatModel):
             raise self._cut_off()
         return self._parsed(message.field("content"))
 
-    def _used(self, answer: Answer) -> object:
-        return _number(answer.optional("usage"), "total_tokens")
+    def _used(self, answer: Answer) -> int | None:
+        usage = answer.optional("usage")
+        return None if usage is None else usage.counted("total_tokens")
 
 
 class AnthropicChat(ChatModel):
@@ -170,11 +171,9 @@ class AnthropicChat(ChatModel):
                 return Answer(arguments, self.name, retryable=True)
         raise InvalidResponse(provider=self.name, reason="the model did not answer as asked", retryable=True)
 
-    def _used(self, answer: Answer) -> object:
+    def _used(self, answer: Answer) -> int | None:
         usage = answer.optional("usage")
-        counts = [_number(usage, name) for name in ("input_tokens", "output_tokens")]
-        reported = [count for count in counts if isinstance(count, int)]
-        return sum(reported) if len(reported) == len(counts) else None
+        return None if usage is None else usage.counted("input_tokens", "output_tokens")
 
 
 class OllamaChat(ChatModel):
@@ -205,14 +204,5 @@ class OllamaChat(ChatModel):
             raise self._cut_off()
         return self._parsed(answer.field("message").field("content"))
 
-    def _used(self, answer: Answer) -> object:
-        counts = [_number(answer, name) for name in ("prompt_eval_count", "eval_count")]
-        reported = [count for count in counts if isinstance(count, int)]
-        return sum(reported) if len(reported) == len(counts) else None
-
-
-def _number(table: Answer | None, name: str) -> object:
-    if table is None or not isinstance(table.value, dict):
-        return None
-    found = table.optional(name)
-    return None if found is None else found.value
+    def _used(self, answer: Answer) -> int | None:
+        return answer.counted("prompt_eval_count", "eval_count")

@@ -157,11 +157,10 @@ class RemoteEmbeddingProvider(ABC):
     def _vectors(self, answer: Answer, count: int) -> dict[int, object]:
         """Return the vector of each of ``count`` texts in a service's document, by position."""
 
-    def _used(self, answer: Answer) -> object:
+    def _used(self, answer: Answer) -> int | None:
         """Return the tokens that the service counted, if it reports them."""
         usage = answer.optional("usage")
-        total = None if usage is None or not isinstance(usage.value, dict) else usage.optional("total_tokens")
-        return None if total is None else total.value
+        return None if usage is None else usage.counted("total_tokens")
 
 
 class OpenAIEmbeddingProvider(RemoteEmbeddingProvider):
@@ -231,9 +230,8 @@ class OllamaEmbeddingProvider(RemoteEmbeddingProvider):
             answer.refuse(f"has {len(items)} vectors for {count} texts, and does not say of which")
         return {at: _vector(item.value, self._name) for at, item in enumerate(items)}
 
-    def _used(self, answer: Answer) -> object:
-        count = answer.optional("prompt_eval_count")
-        return None if count is None else count.value
+    def _used(self, answer: Answer) -> int | None:
+        return answer.counted("prompt_eval_count")
 
 
 def _vector(value: object, provider: str) -> object:

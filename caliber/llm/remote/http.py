@@ -131,9 +131,9 @@ class HttpClient:
             reply = self._sent(wire, f"{self._service.endpoint.rstrip('/')}{path}", body, hurried)
         return self._document(reply)
 
-    def settle(self, estimated: int, used: object) -> None:
+    def settle(self, estimated: int, used: int | None) -> None:
         """Correct the rate limit by the tokens that the service reports, if it does."""
-        if isinstance(used, int) and not isinstance(used, bool) and used >= 0:
+        if used is not None:
             self._limiter.settle(estimated, used)
 
     def close(self) -> None:
