@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import Duration, Flag, FrozenMap, Name, Section, knob
 from caliber.config.secret import SecretRef
-from caliber.config.storage import MEMORY, AnyStorage, PostgresConfig, StorageConfig, path_text, resolved, schema_text
+from caliber.config.storage import MEMORY, PostgresConfig, StorageConfig, path_text, resolved, schema_text
 from caliber.model.tenants import place_name
 
 MARK: Final = "{tenant}"
@@ -46,7 +46,7 @@ class SqliteSource(StorageConfig):
         "O-1",
     )
 
-    def store_at(self, location: str) -> StorageConfig:
+    def store_at(self, location: str, tenant: str) -> StorageConfig:  # noqa: ARG002  (the role of the other kind)
         """Return the store of one tenant."""
         return StorageConfig(**{**self.model_dump(), "path": location})
 
@@ -129,10 +129,3 @@ class TenancyConfig(Section):
     )
     directory: AnyDirectory = knob("The directory: the data source of each tenant.", "O-1")
     sources: Annotated[FrozenMap[AnySource], Field(min_length=1)] = knob("The data sources, by name.", "O-1")
-
-
-def storage_of(source: AnySource, location: str, tenant: str) -> AnyStorage:
-    """Return the store of a tenant in a data source."""
-    if isinstance(source, PostgresSource):
-        return source.store_at(location, tenant)
-    return source.store_at(location)

@@ -20,7 +20,6 @@ from caliber.model.lazy_dataclass import dataclass
 _LINE_CHARS: Final = 120
 _REASON_CHARS: Final = 400
 _NAME_CHARS: Final = 64
-_SUGGESTED_FROM: Final = 0.6  # difflib's own threshold of likeness
 _LINE_END = re.compile("\n")
 _KEY = re.compile(r'\b([^\W\d]\w*+)"?\s*+[:=]\s*+')
 _VALUE = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{(]|[^\s,;})\]]+', re.DOTALL)
@@ -171,5 +170,5 @@ def _printable(char: str) -> str:
 def nearest(got: str, candidates: Iterable[str]) -> str:
     """Return the name that was probably meant, or nothing."""
     short = got[:_NAME_CHARS].lower()
-    found = difflib.get_close_matches(short, list(candidates), n=1, cutoff=_SUGGESTED_FROM) if short else []
+    found = difflib.get_close_matches(short, list(candidates), n=1) if short else []
     return found[0] if found else ""

@@ -150,12 +150,10 @@ class Directory:
 
     def storage(self, tenant: Tenant, place: TenantPlace) -> Any:
         """Return the ``storage`` section of a tenant at a place. Raises: InvalidValue for a removed source."""
-        from caliber.config.tenancy import storage_of
-
         source = self.config.sources.get(place.source)
         if source is None:
             raise InvalidValue(
                 field="tenancy.sources",
                 reason=f"tenant {tenant.name} is in {place.source}, which the configuration does not name",
             )
-        return storage_of(source, place.location, tenant.name)
+        return source.store_at(place.location, tenant.name)

@@ -22,6 +22,7 @@ from support.llm.model_server import (
     status,
     vector_of,
 )
+from support.llm.retries import retry
 from support.llm.services import KEY, embedding_section, embeddings
 from support.waits import until
 
@@ -29,7 +30,7 @@ import caliber
 from caliber.llm.cache import EmbeddingCache
 from caliber.llm.embedding import embed_records
 from caliber.llm.remote import http
-from caliber.llm.retry import Retry, retrying
+from caliber.llm.retry import retrying
 from caliber.llm.texts import LongText, LongTextMode
 from caliber.model.deadline import within
 from caliber.model.errors import (
@@ -46,26 +47,6 @@ from caliber.model.errors import (
 
 KINDS = ("openai", "voyage", "ollama")
 RULE = LongText(LongTextMode.CHUNK_MEAN, 1_000, lambda text: len(text.split()))
-
-
-class Quick:
-    """Retries without a wait worth speaking of."""
-
-    max_retries = 3
-    initial_backoff = 1
-    max_backoff = 2
-    backoff_multiplier = 2.0
-    jitter = 0.0
-
-
-class Patient(Quick):
-    """Retries that come to an end only when something is wrong."""
-
-    max_retries = 50
-
-
-def retry() -> Retry:
-    return Retry(Quick(), threading.Event())
 
 
 def texts(count: int) -> list[str]:
@@ -331,7 +312,7 @@ def test_a_request_ends_when_its_time_is_up_however_the_service_dawdles(server: 
     assert caught.value.retryable
     assert caught.value.status is None
     # It is of use again; a busy machine may take its time too.
-    found = retrying(provider, Retry(Patient(), threading.Event())).embed("b")
+    found = retrying(provider, retry(max_retries=50)).embed("b")
     np.testing.assert_array_equal(found, vector_of("b"))
 
 
@@ -415,7 +396,7 @@ def test_a_service_that_asks_to_wait_is_waited_for(server: ModelServer) -> None:
             waits.append(timeout or 0.0)
             return super().wait(timeout)
 
-    provider = retrying(embeddings(server), Retry(Quick(), Watched()))
+    provider = retrying(embeddings(server), retry(Watched()))
     np.testing.assert_array_equal(provider.embed("a"), vector_of("a"))
     assert len(server.asked) == 2
     assert waits == [pytest.approx(0.06)]
@@ -446,7 +427,7 @@ def test_an_exhausted_account_is_no_rate_limit(server: ModelServer) -> None:
 def test_a_wait_beyond_the_deadline_is_not_begun(server: ModelServer) -> None:
     server.always = status(503, retry_after_ms="50000")
     with within(10), pytest.raises(RequestFailed) as caught:
-        retrying(embeddings(server), Retry(Patient(), threading.Event())).embed("a")
+        retrying(embeddings(server), retry(max_retries=50)).embed("a")
     assert any("the deadline" in note for note in caught.value.__notes__)
     assert len(server.asked) == 1
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER, config
 from support.llm.model_server import ModelServer, changed, status
+from support.llm.retries import retry
 from support.llm.services import RETRIES, count, language_model, summarizer_section
 
 import caliber
 from caliber.llm import SummarizationProvider
 from caliber.llm.prompts import CALLS, load_prompts
-from caliber.llm.retry import Retry, retrying_summarization
+from caliber.llm.retry import retrying_summarization
 from caliber.model import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import (
     AuthenticationFailed,
@@ -37,14 +37,6 @@ from caliber.model.providers import (
 
 KINDS = ("openai", "anthropic", "ollama")
 PATHS = {"openai": "/chat/completions", "anthropic": "/messages", "ollama": "/api/chat"}
-
-
-class Quick:
-    max_retries = 2
-    initial_backoff = 1
-    max_backoff = 1
-    backoff_multiplier = 2.0
-    jitter = 0.0
 
 
 def turn(number: int, content: str, role: TurnRole = TurnRole.USER) -> ExtractionTurn:
@@ -325,7 +317,7 @@ def test_a_fenced_answer_is_read(server: ModelServer) -> None:
 
 def test_a_bad_answer_is_asked_for_again(server: ModelServer) -> None:
     server.replies["verify_contradiction"] = lambda _: "perhaps"
-    model = retrying_summarization(language_model(server), Retry(Quick(), threading.Event()))
+    model = retrying_summarization(language_model(server), retry(max_retries=2))
     with pytest.raises(InvalidResponse):
         model.verify_contradiction("a", "b")
     assert len(server.asked) == 3
@@ -338,7 +330,7 @@ def test_parts_that_were_answered_are_not_asked_for_again(server: ModelServer) -
     # C-487's rule for language models: an outage in the middle costs one question, not all before it
     server.replies["summarize"] = lambda data: {"summary": f"{len(data['text'].split())} words."}
     server.script.extend([None, None, status(503), None, status(500), status(500)])
-    model = retrying_summarization(language_model(server, max_input_tokens=100), Retry(Quick(), threading.Event()))
+    model = retrying_summarization(language_model(server, max_input_tokens=100), retry(max_retries=2))
     model.summarize(" ".join(f"Sentence {number} has six words." for number in range(80)), 10)
     parts = [material(server, at)["text"] for at in range(len(server.asked))]
     assert len(set(parts)) >= 4

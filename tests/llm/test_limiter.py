@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.llm.retries import retry
 
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey
 from caliber.llm.remote.http import retry_after_s
 from caliber.llm.remote.limiter import Bucket, RateLimiter
-from caliber.llm.retry import Retry
 from caliber.model.deadline import remaining_s, within
 from caliber.model.errors import EmbeddingFailed, LlmError, RateLimited, RequestFailed, Unavailable
 
@@ -183,14 +183,6 @@ def test_any_header_is_a_wait_or_nothing(header: str) -> None:
 # --- deadlines -------------------------------------------------------------------------------------------
 
 
-class Settings:
-    max_retries = 50
-    initial_backoff = 20
-    max_backoff = 20
-    backoff_multiplier = 2.0
-    jitter = 0.0
-
-
 def test_the_earlier_deadline_counts() -> None:
     assert remaining_s() is None
     with within(10), within(20), within(None):
@@ -214,7 +206,7 @@ def test_retries_end_with_the_deadline() -> None:
 
     started = time.monotonic()
     with within(0.1), pytest.raises(RequestFailed) as caught:
-        Retry(Settings(), threading.Event())(down)
+        retry(max_retries=50, initial_backoff=20, max_backoff=20)(down)
     assert time.monotonic() - started < 1
     assert 1 <= len(calls) <= 6
     assert any("the deadline" in note for note in caught.value.__notes__)
@@ -231,7 +223,7 @@ def test_each_item_is_asked_for_until_it_has_an_answer() -> None:
         bad = EmbeddingFailed(reason="never")
         return [bad if at == 0 else down if at > len(asked) else f"{at}" for at in wanted]
 
-    results = Retry(Settings(), threading.Event()).each(ask, 5)
+    results = retry(max_retries=50, initial_backoff=20, max_backoff=20).each(ask, 5)
     assert results[1:] == ["1", "2", "3", "4"]
     assert isinstance(results[0], EmbeddingFailed)
     assert asked == [[0, 1, 2, 3, 4], [2, 3, 4], [3, 4], [4]]

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.configs import USER, config
+from support.llm.retries import retry, waits
 from support.providers import CountingEmbeddings, outage
 
 import caliber
-from caliber.llm.retry import Retry, backoff_ms
+from caliber.llm.retry import backoff_ms
 from caliber.model.errors import LlmError, RateLimited, RequestFailed
-
-
-@dataclass(frozen=True)
-class Settings:
-    max_retries: int = 3
-    initial_backoff: int = 1
-    max_backoff: int = 4
-    backoff_multiplier: float = 2.0
-    jitter: float = 0.0
 
 
 class Service:
@@ -49,7 +40,7 @@ def test_closing_ends_the_wait() -> None:
     stopped.set()
     service = Service(9, _down())
     with pytest.raises(RequestFailed):
-        Retry(Settings(initial_backoff=60_000, max_backoff=60_000), stopped)(service)
+        retry(stopped, initial_backoff=60_000, max_backoff=60_000)(service)
     assert service.calls == 1
 
 
@@ -65,14 +56,14 @@ def test_the_wait_is_bounded(
     attempt: int, initial: int, more: int, multiplier: float, jitter: float, chance: float
 ) -> None:
     # C-111
-    settings = Settings(5, initial, initial + more, multiplier, jitter)
+    settings = waits(initial_backoff=initial, max_backoff=initial + more, backoff_multiplier=multiplier, jitter=jitter)
     assert 0 <= backoff_ms(settings, attempt, _down(), chance) <= initial + more
     asked = RateLimited(provider="test", retry_after_ms=10**8)
     assert backoff_ms(settings, attempt, asked, chance) == 10**8
 
 
 def test_the_wait_grows_by_the_multiplier() -> None:
-    settings = Settings(5, 10, 50, 2.0, 0.0)
+    settings = waits(initial_backoff=10, max_backoff=50)
     assert [backoff_ms(settings, attempt, _down(), 0.5) for attempt in range(4)] == [10, 20, 40, 50]
 
 

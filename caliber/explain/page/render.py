@@ -294,17 +294,22 @@ def _before_ranking(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["cut_offs"]:
         return
     yield '<section class="card" aria-labelledby="before-title">\n<h2 id="before-title">Before ranking</h2>\n'
-    yield '<div class="scroll"><table><caption>Records that a filter or limit kept from becoming candidates.</caption>'
-    yield "<thead><tr>"
-    for name in ("Kind", "Filter", "Considered", "Limit", "Lowest score kept", "Rule"):
-        yield f'<th scope="col">{name}</th>'
-    yield "</tr></thead><tbody>\n"
+    rows = []
     for item in found["cut_offs"]:
         score = "" if item["cutoff_score"] is None else f"{item['cutoff_score']:.3f}"
         limit = "" if item["limit"] is None else f"{item['limit']:,}"
         rule = item.get("rule", "") + (f": {item['condition']}" if item.get("condition") else "")
-        cells = (item["type"].replace("_", " "), item["filter"], f"{item['considered']:,}", limit, score, rule)
-        yield "<tr>" + "".join(f"<td>{_e(cell)}</td>" for cell in cells) + "</tr>\n"
+        rows.append((item["type"].replace("_", " "), item["filter"], f"{item['considered']:,}", limit, score, rule))
+    names = ("Kind", "Filter", "Considered", "Limit", "Lowest score kept", "Rule")
+    yield from _table(names, rows, "<caption>Records that a filter or limit kept from becoming candidates.</caption>")
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> Iterator[str]:
+    """Yield a table, the last of its card."""
+    heads = "".join(f'<th scope="col">{name}</th>' for name in names)
+    yield f'<div class="scroll"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>\n'
+    for row in rows:
+        yield "<tr>" + "".join(f"<td>{_e(cell)}</td>" for cell in row) + "</tr>\n"
     yield "</tbody></table></div>\n</section>\n"
 
 
@@ -312,14 +317,10 @@ def _rules(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["rules"]:
         return
     yield '<section class="card" aria-labelledby="rules-title">\n<h2 id="rules-title">Rules of injection</h2>\n'
-    yield '<div class="scroll"><table><thead><tr>'
-    for name in ("Rule", "Memory", "Mode", "Priority", "Included", "Candidates", "Tokens"):
-        yield f'<th scope="col">{name}</th>'
-    yield "</tr></thead><tbody>\n"
-    for item in found["rules"]:
-        names = ("rule", "memory", "mode", "priority", "included", "candidates", "tokens")
-        yield "<tr>" + "".join(f"<td>{_e(item[name])}</td>" for name in names) + "</tr>\n"
-    yield "</tbody></table></div>\n</section>\n"
+    names = ("rule", "memory", "mode", "priority", "included", "candidates", "tokens")
+    yield from _table(
+        [name.capitalize() for name in names], [[item[name] for name in names] for item in found["rules"]]
+    )
 
 
 def _foot(found: Mapping[str, Any]) -> Iterator[str]:
