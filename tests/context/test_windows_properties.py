@@ -329,6 +329,8 @@ def _shared_promises(world: Any, config: Any, call: dict[str, Any], window: Any)
         first = [turns.entity_id(row) for row in own].index(older.sources[0].id)
         for row in own[first:]:
             key = turns.entity_id(row)
+            if turns.packed(row)[turns.layout.codec.index("tool_call_id")] == "nobody asked":
+                continue  # no provider takes a result without a call; it may be recalled or not
             assert key in shown or reasons.get(key) in ("group_limit", "budget_limit", "standard_inclusion", None), key
 
     # what is recalled: of whom it may be, no turn that the conversation shows, nothing without a query
