@@ -81,9 +81,7 @@ class Inspection:
 
         Raises: PermissionDenied unless the principal is an admin or the application.
         """
-        if not self._principal.serves:
-            self._principal.require_admin("look up names of", "the store")
-        tables, wanted = Tables(self._engine), {name.casefold(): name for name in names}
+        tables, wanted = Tables(self._whole("look up names of")), {name.casefold(): name for name in names}
         found: list[tuple[EntityRef, str]] = [
             (each.entity, f"{each.namespace}:{each.name}".removeprefix(":"))
             for each in tables.identities.all()
@@ -123,16 +121,22 @@ class Inspection:
     # --- the store -------------------------------------------------------------------------------
 
     def spaces(self) -> list[spaces.SpaceReport]:
-        """Return a report of each embedding space, oldest first: how much of the store it covers, and its use."""
-        return spaces.SpaceTable(self._engine, EMBEDDING_SPACE).report()
+        """Return a report of each embedding space, oldest first: how much of the store it covers, and its use.
+
+        Raises: PermissionDenied unless the principal is an admin or the application.
+        """
+        return spaces.SpaceTable(self._whole("count vectors of"), EMBEDDING_SPACE).report()
 
     def searched_space(self) -> dict[str, Any] | None:
         """Return the searched space, whether its provider answers, and the space being filled: from memory alone."""
         return spaces.in_short(self._engine)
 
     def differences(self) -> list[Finding]:
-        """Return the differences between memory and store."""
-        return check_memory(self._engine)
+        """Return the differences between memory and store.
+
+        Raises: PermissionDenied unless the principal is an admin or the application.
+        """
+        return check_memory(self._whole("compare"))
 
     def ask_embedding(self) -> None:
         """Have the embedding provider embed a text, if there is one. Raises: what the provider raises."""
@@ -147,6 +151,12 @@ class Inspection:
     def statements(self) -> int:
         """Return how many statements this process sent to the database."""
         return self._engine.store.statement_count()
+
+    def _whole(self, action: str) -> Engine:
+        """Return what holds every record. Raises: PermissionDenied."""
+        if not self._principal.serves:
+            self._principal.require_admin(action, "the store")
+        return self._engine
 
     def _windows(self) -> ContextService:
         return ContextService(self._engine, self._principal, self._searching)

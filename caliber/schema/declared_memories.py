@@ -31,6 +31,7 @@ from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, IndexType, MemoryType, Retention, RetentionKind
 from caliber.schema.relation import (
+    INT_LEAST,
     AccessPath,
     Column,
     ColumnType,
@@ -69,8 +70,6 @@ from caliber.schema.traits import (
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
-INT_LEAST: Final = -(2**63) + 1
-"""The least whole number of a field: the one below stands for no value."""
 FLOAT_MOST: Final = 1.7976931348623157e308
 """Numbers are finite; a value below the least stands for NULL."""
 ENUM_MOST: Final = 100

@@ -42,6 +42,8 @@ from caliber.schema.traits import (
 )
 
 EnumClass = type[StrEnum]
+INT_LEAST: Final = -(2**63) + 1
+"""The least whole number of a field: the one below stands for no value."""
 
 
 class ColumnType(StrEnum):

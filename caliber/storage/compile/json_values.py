@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from caliber.model import arguments
 from caliber.model.errors import DTypeError, InvalidValue
-from caliber.schema.declared_memories import INT_LEAST
+from caliber.schema.relation import INT_LEAST
 from caliber.storage.compile.codec import dump_json
 
 JSON_DEPTH: Final = 64

@@ -28,7 +28,7 @@ from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import Conflict, LockAcquisitionFailed
 from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
-from caliber.policies.schedules import Schedules
+from caliber.policies import schedules
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
 NOTIFY = {"action": "notify", "channel": "told"}
@@ -200,7 +200,7 @@ def tries_within_half_a_minute(config: CaliberConfig, place: Place) -> int:
     def overtaken(*_: Any) -> int:
         raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
 
-    place.fixture("monkeypatch").setattr(Schedules, "prune", overtaken)
+    place.fixture("monkeypatch").setattr(schedules, "prune_everywhere", overtaken)
     clock = clock_at(1)
     memory = place.open(config, clock=clock)
     memory.jobs.run_due()
