@@ -36,6 +36,7 @@ from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.where import Where
 from caliber.search.in_database.candidates import Candidates
 from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.request import Asked
 from caliber.storage.compile.filters import parameters, unfiltered
 from caliber.storage.sql.vector_index import Near
@@ -93,7 +94,8 @@ class World:
         settings = self.backend.config().search.model_copy(update={"vector_candidates": 10, "candidate_factor": 1})
         asked = self.asked(name, query, **conditions)
         with store.read() as session:
-            found = Candidates(session, store, store.full_text.statements, settings, asked).nearest()
+            vectors = StoredVectors(store, asked.kinds)
+            found = Candidates(session, store, store.full_text.statements, settings, vectors, asked).nearest()
         return sorted(row[0] - 1 for row in found["note"])
 
     def near(self, name: str, query: NDArray[np.float32], records: int = 10, **conditions: Any) -> Any:
