@@ -24,6 +24,7 @@ from caliber.model.access import Principal
 from caliber.model.errors import NotFound
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
+from caliber.model.search import ReadConsistency
 from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING_SPACE, TRAJECTORY
@@ -33,6 +34,7 @@ from caliber.storage.maintain.integrity import Finding
 
 _WINDOWS_TRIED = 100
 """The newest windows of each task among which that of a principal who is no administrator is looked for."""
+_TWO_STATEMENTS = ("The build takes 7 minutes.", "The build takes 9 minutes.")
 
 
 class Inspection:
@@ -48,15 +50,17 @@ class Inspection:
     # --- records ---------------------------------------------------------------------------------
 
     def record(self, record_id: Id) -> Any | None:
-        """Return a record, or None where there is none that may be seen."""
+        """Return a record, or None where there is none that may be seen; the application sees those of its users."""
+        searching = Searching(self._engine, Principal.admin()) if self._principal.serves else self._searching
         try:
-            _, relation, row = self._searching.locate(arguments.as_uuid(record_id, "record_id"))
+            _, relation, row = searching.locate(arguments.as_uuid(record_id, "record_id"))
         except NotFound:
             return None
-        return self._readers.shown(relation.relation, self._engine.memory.entity(relation, row))
+        return searching.readers.shown(relation.relation, self._engine.memory.entity(relation, row))
 
     def latest_task(self) -> uuid.UUID | None:
         """Return the active task with the latest activity that the principal may work on; of a user, an own one."""
+        self._engine.snapshot(ReadConsistency.LATEST)
         return latest_task(self._engine.memory, self._readers, self._principal)
 
     def latest_window(self) -> uuid.UUID | None:
@@ -74,7 +78,11 @@ class Inspection:
 
     def user_of(self, trajectory_id: Id) -> EntityRef | None:
         """Return the user that a task is private to, if it is. Raises: NotFound."""
-        return self._readers.user_of_tasks([arguments.as_uuid(trajectory_id, "trajectory_id")])
+        key = arguments.as_uuid(trajectory_id, "trajectory_id")
+        self._engine.snapshot(ReadConsistency.LATEST)
+        if not (self._principal.serves or self._readers.sees_task(key.bytes)):
+            raise NotFound(entity_type=TRAJECTORY.name, id=key)
+        return self._readers.user_of_tasks([key])
 
     def named(self, names: Iterable[str]) -> list[tuple[EntityRef, str]]:
         """Return users and agents of these names in any case, each with its name.
@@ -146,14 +154,14 @@ class Inspection:
 
     def ask_summarization(self) -> None:
         """Have the summarization provider compare two statements. Raises: what the provider raises."""
-        self._engine.summarizer.verify_contradiction("The build takes 7 minutes.", "The build takes 9 minutes.")
+        self._engine.summarizer.verify_contradiction(*_TWO_STATEMENTS)
 
     def statements(self) -> int:
         """Return how many statements this process sent to the database."""
         return self._engine.store.statement_count()
 
     def _whole(self, action: str) -> Engine:
-        """Return what holds every record. Raises: PermissionDenied."""
+        """Return the engine, for a call about the whole store. Raises: PermissionDenied."""
         if not self._principal.serves:
             self._principal.require_admin(action, "the store")
         return self._engine

@@ -1741,7 +1741,10 @@ class AsyncInspection(AsyncFace):
     """``Inspection`` with ``async`` methods."""
 
     async def record(self, record_id: Id) -> Any | None:
-        """Return a record, or None where there is none that may be seen. See ``Inspection.record``."""
+        """Return a record, or None where there is none that may be seen; the application sees those of its users.
+
+        See ``Inspection.record``.
+        """
 
     async def latest_task(self) -> uuid.UUID | None:
         """Return the active task with the latest activity that the principal may work on; of a user, an own one.

@@ -39,7 +39,7 @@ _PREVIEW_LINES: Final = 4
 
 
 def peek(memory: Caliber, record_id: uuid.UUID | None) -> Any | None:
-    """Return a record without counting it as used, or None if it is deleted."""
+    """Return a record without counting it as used, or None if it is gone or hidden."""
     return None if record_id is None else memory.admin.inspect.record(record_id)
 
 

@@ -55,6 +55,19 @@ def test_what_administers_needs_an_admin(backend: Any) -> None:
     assert memory.admin.maintain()
 
 
+def test_what_tools_show_is_what_their_principal_sees(backend: Any) -> None:
+    memory = backend.open()
+    of_ana = memory.as_user("ana").start_trajectory("a secret").trajectory_id
+    application = memory.acting_as(Principal.application())
+    assert application.admin.inspect.user_of(of_ana) == memory.as_user("ana").admin.inspect.user_of(of_ana) is not None
+    assert application.admin.inspect.record(of_ana).goal == "a secret"
+    for other in (memory.as_user("ben"), memory.acting_as(PLANNER)):
+        assert other.admin.inspect.record(of_ana) is None
+        assert other.admin.inspect.latest_task() is None
+        with pytest.raises(NotFound):
+            other.admin.inspect.user_of(of_ana)
+
+
 def test_views_of_users_and_agents_are_handles_of_their_principals(backend: Any) -> None:
     memory = backend.open()
     maria, planner = memory.as_user("maria"), memory.as_agent("planner")

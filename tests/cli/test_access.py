@@ -121,6 +121,7 @@ def test_a_configured_principal_stays(shop: CaliberConfig, tmp_path: Path) -> No
         assert caliber_json("check")["commands_act_for"] == who
         assert found("--as", "user:ana@example.com") == {"ana@example.com"}
         assert "kernels" in caliber("doctor", "--json", code=None).stdout
+        assert caliber_json("db", "check")["ok"]
 
 
 def test_rights_are_granted_listed_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

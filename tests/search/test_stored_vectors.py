@@ -108,9 +108,16 @@ def test_vectors_are_read_once_and_then_those_that_were_added(backend: Any, monk
     memory.delete_note(notes[0])
     memory.flush()
     reading.compare(query)
-    reading.kept.forget()
+    reading.kept.forget(0)
     assert reading.compare(query) == 4
+    monkeypatch.setattr(vectors, "_CHANGES_READ", 0)
+    memory.add_note(content="one more", **ABOUT)
+    memory.flush()
+    assert reading.compare(query) == 4, "too many commits to look through"
     monkeypatch.setattr(vectors, "_KEPT_BYTES", 100)
     assert reading.compare(query) == (0 if ordered else 4), "what is kept stays"
-    reading.kept.forget()
+    reading.kept.forget(0)
     assert [reading.compare(query) for _ in range(2)] == [4, 4], "a space over the limit is read for each query"
+    reading.kept.forget(1 << 40)
+    monkeypatch.setattr(vectors, "_KEPT_BYTES", 1 << 20)
+    assert [reading.compare(query) for _ in range(2)] == [4, 4], "a search of before an erasure keeps nothing"

@@ -209,6 +209,8 @@ def check(settings: Settings) -> int:
     """
     from caliber.admin.bare import bare_store
     from caliber.admin.checking import check_store, not_opened
+    from caliber.api.opening import open as open_store
+    from caliber.model.access import Principal
     from caliber.model.errors import CaliberError, StorageError
     from caliber.storage.compile.damage import DAMAGES, UNREADABLE
 
@@ -221,7 +223,7 @@ def check(settings: Settings) -> int:
             raise
         found = [not_opened(error)]
     try:
-        with settings.memory(note=False) as memory:
+        with open_store(config, principal=Principal.admin()) as memory:  # whoever [principal] names
             found += memory.admin.inspect.differences()
     except (CaliberError, *UNREADABLE) as error:
         found.append(not_opened(error))

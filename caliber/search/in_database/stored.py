@@ -97,7 +97,7 @@ class StoredSearch:
 
     def forget_words(self) -> None:
         """Clear the caches of words and vectors: some may no longer be of any text."""
-        self._vectors.forget()
+        self._vectors.forget(self._memory.sequence)
         self._searcher = self._fresh()
 
     def searcher(self) -> Searcher:

@@ -25,6 +25,9 @@ _PAGE_VECTORS: Final = 1_024
 _KEPT_BYTES: Final = 32 << 20
 """Bytes of the largest space whose vectors are kept: a larger one is read for each query."""
 
+_CHANGES_READ: Final = 4_096
+"""Commits since vectors were kept that a search looks through: of more it reads the vectors anew, as soon done."""
+
 
 class _Page(NamedTuple):
     """Some vectors. Shapes: keys of owners list[n]; kinds, as places among all, int64[n]; vectors float32[n, d]"""
@@ -53,9 +56,9 @@ class StoredVectors:
         self._number = {kind: at for at, kind in enumerate(kinds)}
         self._kept = _Kept()
 
-    def forget(self) -> None:
-        """Keep no vectors: some may be of texts that were erased."""
-        self._kept = _Kept()
+    def forget(self, sequence: int) -> None:
+        """Keep no vectors of a boundary before this one: some may be of texts that were erased."""
+        self._kept = _Kept(sequence=sequence)
 
     def nearest(
         self,
@@ -99,12 +102,13 @@ class StoredVectors:
             if size <= _KEPT_BYTES:
                 pages.append(page)
         # Not where another search kept them meanwhile, or an erasure let them go.
-        if self._kept is began and self._store.feed.ordered and size <= _KEPT_BYTES and sequence >= began.sequence:
-            self._kept = _Kept(space, sequence, last, size, _merged(pages))
+        if self._kept is began and self._store.feed.ordered and sequence >= began.sequence:
+            fits = size <= _KEPT_BYTES
+            self._kept = _Kept(space, sequence, last, size, _merged(pages)) if fits else _Kept(sequence=sequence)
 
     def _holds(self, session: StatementSession, kept: _Kept, space: EmbeddingSpace, sequence: int) -> bool:
         """Return whether vectors were only added to a space, behind its last one, since some were kept."""
-        if kept.space != space or kept.sequence > sequence:
+        if kept.space != space or not 0 <= sequence - kept.sequence <= _CHANGES_READ:
             return False
         since = session.run(self._store.statements["change.since"], (kept.sequence,))
         if kept.sequence < sequence and (not since or since[0][0] != kept.sequence + 1):
