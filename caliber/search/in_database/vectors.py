@@ -24,7 +24,6 @@ _PAGE_VECTORS: Final = 1_024
 """Vectors that are read at once: a megabyte or so stays in the caches of a processor."""
 _KEPT_BYTES: Final = 32 << 20
 """Bytes of the largest space whose vectors are kept: a larger one is read for each query."""
-
 _CHANGES_READ: Final = 4_096
 """Commits since vectors were kept that a search looks through: of more it reads the vectors anew, as soon done."""
 
@@ -88,7 +87,8 @@ class StoredVectors:
         ask: Callable[..., list[tuple[int, str, bytes, bytes]]],
     ) -> Iterator[_Page]:
         """Yield all vectors of a space that a session sees: those kept, then those behind them as they are read."""
-        sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
+        keeps = self._store.feed.ordered
+        sequence = session.run(self._store.statements["change.bounds"], ())[0][1] if keeps else -1
         kept = began = self._kept
         if not self._holds(session, kept, space, sequence):
             kept = _Kept()
@@ -99,10 +99,10 @@ class StoredVectors:
             page = _Page([row[2] for row in rows], np.array([self._number[row[1]] for row in rows]), vectors)
             yield page
             last, size = last_of(rows, last), size + vectors.nbytes
-            if size <= _KEPT_BYTES:
+            if keeps and size <= _KEPT_BYTES:
                 pages.append(page)
         # Not where another search kept them meanwhile, or an erasure let them go.
-        if self._kept is began and self._store.feed.ordered and sequence >= began.sequence:
+        if keeps and self._kept is began and sequence >= began.sequence:
             fits = size <= _KEPT_BYTES
             self._kept = _Kept(space, sequence, last, size, _merged(pages)) if fits else _Kept(sequence=sequence)
 
