@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from caliber.admin.bare import bare_store
 from caliber.admin.full_text import rebuild_full_text
 from caliber.backends import backend
+from caliber.backends.bare import bare_store
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index
 from caliber.model.errors import CaliberError, InvalidValue, StorageError

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from caliber.backends import backend
+from caliber.backends.bare import bare_store
 from caliber.config import CaliberConfig
 from caliber.model import arguments
 from caliber.model.erasure import ErasureKind, ForgetReport, Searched
-from caliber.model.time import SystemClock
 
 _WAIT_MS = 10_000
 
@@ -14,8 +13,7 @@ _WAIT_MS = 10_000
 def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None, scrub_log: bool) -> ForgetReport:
     """Remove a store. Raises: as ``purge`` of ``caliber.api.opening``."""
     wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
-    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
-    try:
+    with bare_store(config) as store:
         with store.read() as session:
             counts = {
                 item.name: session.run(store.plans[item.name].count, ())[0][0] for item in store.catalog.relations
@@ -38,5 +36,3 @@ def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None, sc
             remaining=tuple(remaining),
             out_of_reach=tuple(store.eraser.out_of_reach()),
         )
-    finally:
-        store.close()

@@ -242,8 +242,8 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     there is one or search.mode = "backend" needs it, and memory is reloaded. Writers wait while full text is rewritten.
     Exit code 1 when differences remain.
     """
-    from caliber.admin.bare import bare_store
     from caliber.admin.full_text import drop_full_text, rebuild_full_text
+    from caliber.backends.bare import bare_store
     from caliber.embedding.vector_index import build_index
 
     out = settings.out
