@@ -21,7 +21,7 @@ from caliber.jobs.queue import JobQueue
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.messages import check_messages, digest, resent
 from caliber.learning.owner import owner_of
-from caliber.learning.results import Results
+from caliber.learning.results import batch_of, result_of
 from caliber.learning.undoing import undo
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -80,19 +80,19 @@ class LearningMethods(TaskMethods):
             except (ConstraintViolation, NotFound):  # somebody recovered, ended or forgot the task meanwhile
                 owner, trajectory_id, every, added = self._store(user, task, new, wait)
             learner = self._engine.part(Learner)
-            results = Results(self._engine)
             keys = tuple(turn.turn_id for turn in every)
-            job_id = added[0][0] if added else results.of_turns(trajectory_id, every)
+            job_id = added[0][0] if added else batch_of(self._engine, trajectory_id, every)
             if job_id is None:
                 return Learned(None, trajectory_id, keys, JobState.DONE)
             try:
                 if not added:
                     if wait:
                         learner.finish(job_id)
-                    return results.get(job_id, every, lambda whose: whose in owner_of(self._engine, owner).ids)
+                    ids = owner_of(self._engine, owner).ids
+                    return result_of(self._engine, job_id, every, lambda whose: whose in ids)
                 if (claim := added[0][1]) is not None:
                     learner.learn_now(claim)
-                return results.get(job_id, every)
+                return result_of(self._engine, job_id, every)
             except Unavailable as error:
                 reason = error.context.get("reason", error.kind)
                 raise Unavailable(
@@ -188,11 +188,6 @@ class LearningMethods(TaskMethods):
         readers, key = self._searching.readers, trajectory_id.bytes
         return readers.serves_tasks or (readers.sees_task(key) and readers.writes_task(key))
 
-    def _scope(self, trajectory_id: TrajectoryId) -> uuid.UUID:
-        """Return the open scope of a task, or open one."""
-        scope = self._tasks.current_scope(self._engine.snapshot("latest"), trajectory_id)
-        return (scope or self._tasks.open_scope(trajectory_id)).scope_id
-
     def _write(
         self,
         trajectory_id: TrajectoryId,
@@ -206,7 +201,7 @@ class LearningMethods(TaskMethods):
         instructions that a call begins with are those of the task: another text replaces the one before.
         """
         told = [at for at, each in enumerate(new) if each.role is not TurnRole.SYSTEM or each.idempotency_key]
-        task, tail, complete = self._tail(trajectory_id, len(told))
+        task, scope, tail, complete = self._tail(trajectory_id, len(told))
         now = from_us(self._engine.clock.now_us())
         found = resent([new[at] for at in told], tail, now, complete=complete)
         known = {told[at]: turn for at, turn in found.known.items()}
@@ -236,7 +231,8 @@ class LearningMethods(TaskMethods):
             fresh[at] = dataclasses.replace(each, idempotency_key=key)
         if fresh or replaced or gone:
             pairs = [(turn, new[at]) for at, turn in replaced.items()]
-            changed = self._append(self._scope(trajectory_id), list(fresh.values()), None, also, user, pairs, gone)
+            scope = scope or self._tasks.open_scope(trajectory_id)
+            changed = self._append(scope.scope_id, list(fresh.values()), None, also, user, pairs, gone)
             known.update(zip([*replaced, *fresh], changed, strict=True))
         return [known[at] for at in sorted(known)]
 
@@ -246,20 +242,21 @@ class LearningMethods(TaskMethods):
         found: Turn | None = self._engine.read(lambda uow: uow.find_by(TURN, by_key, trajectory_id.bytes, key))
         return found if found is not None and found.rolled_back_at is None else None
 
-    def _tail(self, trajectory_id: TrajectoryId, size: int) -> tuple[Trajectory, list[Turn], bool]:
-        """Return a task, those of its last turns that ``size`` messages may bring again, and whether these are all.
+    def _tail(self, trajectory_id: TrajectoryId, size: int) -> tuple[Trajectory, Scope | None, list[Turn], bool]:
+        """Return a task, its open scope, the last turns that ``size`` messages may repeat, and whether these are all.
 
         Instructions of the system are not among them.
         """
         key = trajectory_id.bytes
 
-        def read(uow: UnitOfWork) -> tuple[Trajectory, list[Turn], bool]:
+        def read(uow: UnitOfWork) -> tuple[Trajectory, Scope | None, list[Turn], bool]:
             task: Trajectory = uow.get(TRAJECTORY, key)
             # Messages that bring a conversation up to an edited one are fewer than its turns.
             most = 2 * size + (_BEHIND if size > 2 else 0)
             first = max(0, task.turn_count - most) if size else task.turn_count
             # Mostly the open one holds as many as are asked for.
             scopes: list[Scope] = uow.select_path(SCOPE, "list_open", key)[-1:]
+            current = scopes[0] if scopes else None
             if not scopes or scopes[0].start_turn > first:
                 scopes = uow.select_path(SCOPE, "list_by_trajectory", key)
             found: list[Turn] = []
@@ -268,7 +265,7 @@ class LearningMethods(TaskMethods):
                 found[:0] = uow.select_entities(TURN, "turn.block", *block)
                 if scope.start_turn <= first:
                     break
-            return task, [turn for turn in found if turn.role is not TurnRole.SYSTEM], not first
+            return task, current, [turn for turn in found if turn.role is not TurnRole.SYSTEM], not first
 
         return self._engine.read(read)
 
@@ -305,13 +302,14 @@ class Learning:
         key = self._own(arguments.as_uuid(learned_id, "learned_id")).learned_id
         assert key is not None
         undo(self._engine, self._principal, key)
-        return Results(self._engine).get(key)
+        return result_of(self._engine, key)
 
     def _own(self, key: uuid.UUID) -> Learned:
         """Return the result of a call, in a task that the principal may see. Raises: NotFound."""
         self._readers.require_kind(TURN, NOTE, read=True)
         readers, ids = self._readers, self._readers.visibility().ids
-        found = Results(self._engine).get(key, reads=lambda whose: whose.bytes in ids or not self._principal.is_user)
+        may = not self._principal.is_user
+        found = result_of(self._engine, key, reads=lambda whose: may or whose.bytes in ids)
         if not readers.serves_tasks and not readers.sees_task(found.trajectory_id.bytes):
             raise NotFound(entity_type=KIND, id=key)
         return found

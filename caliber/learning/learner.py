@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
-from caliber.access.identities import current, identities_in
+from caliber.access.identities import current_in, identities_in
 from caliber.access.owners import TaskOwners, author_of, user_of
 from caliber.access.visibility import Readers
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
+from caliber.engine.stale_inputs import StaleInputs, check_erasures
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
@@ -31,30 +31,29 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.candidates import NOT_READ, Candidate, Held, Refused, StatedCandidate, Step, comparable
 from caliber.learning.deciding import Decider
-from caliber.learning.owner import Owner, owner_of, taught_by
+from caliber.learning.owner import Owner, owner_in, taught_by
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
 from caliber.model.deadline import check
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.events import EventType
-from caliber.model.ids import TurnId
 from caliber.model.knowledge import Note
-from caliber.model.lazy_dataclass import dataclass
 from caliber.model.learning import LearningAction, PersonFact
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
-from caliber.schema.relations import NOTE, PERSON_FACT, TRAJECTORY, TURN
+from caliber.schema.relations import ERASURE, NOTE, PERSON_FACT, TRAJECTORY, TURN
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.waiting import DeadlineLock, apart
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.text.dates import Moment
 
 if TYPE_CHECKING:
-    from caliber.learning.people import FactsOf, People
+    from caliber.learning.people import Facts, People
     from caliber.learning.reading import MessageReader
 
 KIND: Final = "learning"
@@ -77,12 +76,6 @@ def _reader() -> MessageReader:
     from caliber.learning.reading import MessageReader
 
     return MessageReader()
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    refused: Refused
-    turn: Turn
 
 
 class Learner:
@@ -160,28 +153,25 @@ class Learner:
             return self._run(claim, user)
 
     def _run(self, claim: Claim, user: EntityRef) -> int:
-        erased = erasures(self._engine)
+        self._engine.check_open()
         payload = claim.job.payload
-        owner = owner_of(self._engine, current(self._engine, user))
-        turns = self._turns(uuid.UUID(each) for each in payload["turns"])
-        turns = [turn for turn in turns if self._may_teach(owner, turn.trajectory_id)]
+        keys = [uuid.UUID(each).bytes for each in payload["turns"]]
         asking = self._asking()
-        from caliber.learning.people import People  # late: opening a store needs none
-
-        people = People(self._engine, owner)
-        statements, refusals = self._read(turns, people, asking)
-        held = self._engine.read(lambda uow: people.held(statements, _facts_in(uow, owner)))
-        stored = _stamps(held)
+        erased, owner, turns, talk = self._engine.read(lambda uow: self._sources(uow, user, keys))
+        if turns and not self._may_teach(owner, turns[0].trajectory_id):  # those of a job are of one task
+            turns = []
+        found = list(_by_rule(turns, talk)) if asking is None else asking.read(owner.name, turns)
+        statements, refusals, people, stored, held = self._engine.read(lambda uow: self._known(uow, owner, found))
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
         writer = _Writer(self._engine, owner, steps)
 
         def work(uow: UnitOfWork) -> int:
             check_erasures(uow, erased, claim.ack(uow))
             uow.serialize(f"learning {owner.entity.id}")
-            if _stamps(people.held(statements, _facts_in(uow, owner))) != stored:
+            if people.facts(uow, statements) != stored:
                 raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")
             decisions = writer.write(uow)
-            decisions += [_refusal(each, owner) for each in refusals]
+            decisions += [_refusal(*each, owner) for each in refusals]
             self._engine.audit(
                 uow,
                 EventType.LEARN,
@@ -201,10 +191,30 @@ class Learner:
             return None
         return Asking(provider, MAX_FACTS)
 
-    def _turns(self, keys: Iterable[uuid.UUID]) -> list[Turn]:
-        """Return the turns that still stand, and still teach."""
-        turns: list[Turn | None] = self._engine.read(lambda uow: [uow.find(TURN, key.bytes) for key in keys])
-        return [turn for turn in turns if turn is not None and turn.rolled_back_at is None and self._teaches(turn)]
+    def _sources(
+        self, uow: UnitOfWork, user: EntityRef, keys: Sequence[bytes]
+    ) -> tuple[int, Owner, list[Turn], list[Turn]]:
+        """Return the number of erasures, the owner of facts, and the turns that still stand and teach; and their talk.
+
+        The talk are these turns and the user's of the same scope before them, in their order. Of those only the last
+        ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
+        """
+        owner = owner_in(uow, current_in(uow, user))
+        rows = uow.find_rows(TURN, keys)
+        turns: list[Turn] = [codec_of(TURN).decode(rows[key]) for key in keys if key in rows]
+        turns = [turn for turn in turns if turn.rolled_back_at is None and self._teaches(turn)]
+        talk: list[Turn] = []
+        if turns:
+            first, last = turns[0], turns[-1]
+            block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
+            taught, left = {turn.turn_id for turn in turns}, _CONTEXT_BYTES
+            for turn in reversed(uow.select_entities(TURN, "turn.block", *block)):
+                if turn.turn_id not in taught:
+                    left -= len(turn.content)
+                    if left < 0 or not self._teaches(turn):
+                        continue
+                talk.append(turn)
+        return uow.count(ERASURE), owner, turns, talk[::-1]
 
     def _may_teach(self, owner: Owner, task: uuid.UUID) -> bool:
         """Return whether a user may still write to the task of the turns: not once a grant of it has ended."""
@@ -216,86 +226,52 @@ class Learner:
         readers = Readers(self._engine.part(TaskOwners), Principal.application(), owner.entity)
         return readers.sees_task(task.bytes) and readers.writes_task(task.bytes)
 
-    def _read(
-        self, turns: Sequence[Turn], people: People, asking: Asking | None
-    ) -> tuple[list[StatedCandidate], list[_Refusal]]:
-        """Return the statements of turns, and those that teach nothing: at most as many as one call may teach."""
+    @staticmethod
+    def _known(
+        uow: UnitOfWork, owner: Owner, found: Sequence[tuple[Turn, Candidate | Refused]]
+    ) -> tuple[list[StatedCandidate], list[tuple[Refused, Turn]], People, Facts, list[Held]]:
+        """Return the statements, the refusals, at most as many as one call may teach, and the known facts."""
+        from caliber.learning.people import People  # late: opening a store needs none
+
         statements: list[StatedCandidate] = []
-        refusals: list[_Refusal] = []
-        now = from_us(self._engine.clock.now_us())
-        _, user = people.user()
-        for turn, found in self._by_rule(turns) if asking is None else asking.read(user, turns):
-            if isinstance(found, Refused):
-                refusals.append(_Refusal(found, turn))
+        refusals: list[tuple[Refused, Turn]] = []
+        people, now = People(owner), from_us(uow.now_us)
+        for turn, each in found:
+            if isinstance(each, Refused):
+                refusals.append((each, turn))
             elif len(statements) < MAX_FACTS:
                 stated_at = min(turn.occurred_at or turn.created_at, now)
-                if found.day is not None:  # "I moved to Berlin in 2019"
-                    stated_at = min(stated_at, datetime.combine(found.day, time(), stated_at.tzinfo))
-                named, unnamed = people.named(found.person), people.unnamed(found.person)
-                statements.append(StatedCandidate(found, turn, *named, stated_at, unnamed))
+                if each.day is not None:  # "I moved to Berlin in 2019"
+                    stated_at = min(stated_at, datetime.combine(each.day, time(), stated_at.tzinfo))
+                named, unnamed = people.named(uow, each.person), people.unnamed(uow, each.person)
+                statements.append(StatedCandidate(each, turn, *named, stated_at, unnamed))
             else:
-                refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
-        refusals.sort(key=lambda each: each.refused.reason != NOT_READ)  # of these none may be left out
-        return statements, refusals[:MAX_FACTS]
-
-    def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
-        reader = apart(_reader)
-        taught = {turn.turn_id for turn in turns}
-        for turn in self._talk(turns, taught):
-            if turn.turn_id in taught:
-                at = turn.occurred_at or turn.created_at
-                yield from ((turn, each) for each in reader.read(turn.text, Moment(to_us(at), at.tzinfo or UTC)))
-            else:
-                reader.hear(turn.text)
-
-    def _talk(self, turns: Sequence[Turn], taught: set[TurnId]) -> list[Turn]:
-        """Return these turns and the user's of the same scope before them, in their order.
-
-        Of the turns before only the last ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
-        """
-        if not turns:
-            return []
-        first, last = turns[0], turns[-1]
-        block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
-        turns = self._engine.read(lambda uow: uow.select_entities(TURN, "turn.block", *block))
-        talk: list[Turn] = []
-        left = _CONTEXT_BYTES
-        for turn in reversed(turns):
-            if turn.turn_id not in taught:
-                left -= len(turn.content)
-                if left < 0 or not self._teaches(turn):
-                    continue
-            talk.append(turn)
-        return talk[::-1]
+                refusals.append((Refused(TOO_MANY, each.start, each.end, each.attribute), turn))
+        refusals.sort(key=lambda each: each[0].reason != NOT_READ)  # of these none may be left out
+        stored = people.facts(uow, statements)
+        return statements, refusals[:MAX_FACTS], people, stored, people.held(statements, stored, now)
 
 
-def _facts_in(uow: UnitOfWork, owner: Owner) -> FactsOf:
-    """Return the reader of the facts that hold, of those that this owner taught."""
-
-    def facts_of(person: EntityRef) -> Iterator[tuple[PersonFact, Note]]:
-        facts: list[PersonFact] = uow.select_path(PERSON_FACT, "list_by_owner", owner.entity.id.bytes, person.id.bytes)
-        pairs = [(fact, uow.find(NOTE, fact.note_id.bytes)) for fact in facts]
-        yield from ((fact, note) for fact, note in pairs if note is not None and _holds(note, from_us(uow.now_us)))
-
-    return facts_of
-
-
-def _holds(note: Note, now: Any) -> bool:
-    return note.active and (note.valid_until is None or note.valid_until > now)
+def _by_rule(turns: Sequence[Turn], talk: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
+    """Yield the statements of turns by rule, and those that teach nothing; the turns are part of the ``talk``."""
+    reader = apart(_reader)
+    taught = {turn.turn_id for turn in turns}
+    for turn in talk if turns else ():
+        if turn.turn_id in taught:
+            at = turn.occurred_at or turn.created_at
+            yield from ((turn, each) for each in reader.read(turn.text, Moment(to_us(at), at.tzinfo or UTC)))
+        else:
+            reader.hear(turn.text)
 
 
-def _stamps(held: Sequence[Held]) -> list[tuple[uuid.UUID, int, int]]:
-    return [(fact.note_id, fact.version, note.version) for fact, note in (each.stored for each in held if each.stored)]
-
-
-def _refusal(each: _Refusal, owner: Owner) -> dict[str, Any]:
+def _refusal(refused: Refused, turn: Turn, owner: Owner) -> dict[str, Any]:
     return {
         "action": LearningAction.NOTHING.value,
         "person": owner.name,
-        "attribute": each.refused.attribute.value,
-        "reason": each.refused.reason,
-        "turn_id": str(each.turn.turn_id),
-        "span": [each.refused.start, each.refused.end],
+        "attribute": refused.attribute.value,
+        "reason": refused.reason,
+        "turn_id": str(turn.turn_id),
+        "span": [refused.start, refused.end],
     }
 
 

@@ -14,7 +14,7 @@ from caliber.engine.engine import Engine
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.learning.learner import KIND, Learner
 from caliber.learning.owner import Owner, owner_in, owner_of, taught_by
-from caliber.learning.results import Results
+from caliber.learning.results import decided_in, result_of
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied
 from caliber.model.events import Event, EventType
@@ -33,9 +33,9 @@ def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
 
     Raises: as ``Learning.undo``.
     """
-    event, undone = Results(engine).events(learned_id)
+    event, undone = engine.read(lambda uow: decided_in(uow, learned_id))
     if event is None:
-        Results(engine).get(learned_id)  # NotFound for no batch at all
+        result_of(engine, learned_id)  # NotFound for no batch at all
         raise Conflict(entity_type=KIND, id=learned_id, reason="it is not learnt yet", retryable=True)
     if undone:
         return

@@ -86,6 +86,11 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
 
+-- turn.find_many
+--   takes: ids
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "tenant_a"."turn" WHERE "turn_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
+
 -- turn.lock
 --   takes: turn_id
 --   gives: found
@@ -241,6 +246,11 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: ordinals
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, author_id, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "author_id", "version" FROM "tenant_a"."artifact" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+
+-- artifact.find_many
+--   takes: ids
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, author_id, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "author_id", "version" FROM "tenant_a"."artifact" WHERE "artifact_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
 
 -- artifact.lock
 --   takes: artifact_id
@@ -426,6 +436,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: ordinals
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "ordinal" IN (SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb));
+
+-- note.find_many
+--   takes: ids
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "note_id" IN (SELECT member::UUID FROM jsonb_array_elements_text($1::jsonb) AS list (member));
 
 -- note.lock
 --   takes: note_id

@@ -80,6 +80,11 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "turn" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
 
+-- turn.find_many
+--   takes: ids
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "thinking", "is_error", "model_id", "idempotency_key", "rolled_back_at", "author_id", "utc_offset_s", "version" FROM "turn" WHERE "turn_id" IN (SELECT unhex(value) FROM json_each(?1));
+
 -- turn.list_by_scope
 --   takes: scope_id
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, thinking, is_error, model_id, idempotency_key, rolled_back_at, author_id, utc_offset_s, version
@@ -224,6 +229,11 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   takes: ordinals
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, author_id, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "author_id", "version" FROM "artifact" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+
+-- artifact.find_many
+--   takes: ids
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, author_id, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "author_id", "version" FROM "artifact" WHERE "artifact_id" IN (SELECT unhex(value) FROM json_each(?1));
 
 -- artifact.list_by_trajectory
 --   takes: trajectory_id
@@ -398,6 +408,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: ordinals
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+
+-- note.find_many
+--   takes: ids
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "note_id" IN (SELECT unhex(value) FROM json_each(?1));
 
 -- note.find_by_entity
 --   takes: entity, entity_type

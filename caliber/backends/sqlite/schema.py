@@ -360,7 +360,12 @@ def open_existing(options: OpenOptions, counter: Counter | None = None) -> Sqlit
     return SqliteConnection(options, counter or Counter(), memory_name=f"caliber-{uuid.uuid4()}")
 
 
-def check_allowed(connection: SqliteConnection, store: str, column: str) -> None:
+def begin_read(connection: SqliteConnection, store: str) -> None:
+    """Begin a transaction that reads. Raises: as ``check_allowed``."""
+    check_allowed(connection, store, "min_reader_version", "BEGIN; ")
+
+
+def check_allowed(connection: SqliteConnection, store: str, column: str, before: str = "") -> None:
     """Refuse a store whose migrations exclude this version from reading, or writing. Raises: SchemaMismatch."""
-    rows = connection.command(f"SELECT max({column}) FROM {SCHEMA_MIGRATION.name}")
+    rows = connection.command(f"{before}SELECT max({column}) FROM {SCHEMA_MIGRATION.name}")
     check_needed(store, rows[0][0] or 0)

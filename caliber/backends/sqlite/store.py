@@ -21,7 +21,7 @@ from caliber.backends.sqlite.moving.fence import has_moved, state_of
 from caliber.backends.sqlite.schema import (
     PLANS,
     baseline,
-    check_allowed,
+    begin_read,
     check_schema,
     file_of,
     open_existing,
@@ -185,15 +185,15 @@ class SqliteStore:
         with self._exclusive():
             connection = self._connection
             connection.require_writable()
-            connection.command("BEGIN")
             try:
-                check_allowed(connection, self._options.shown, "min_reader_version")
+                begin_read(connection, self._options.shown)
                 state = state_of(connection)
                 if state is not None:
                     raise elsewhere(self._options.shown, state)
                 yield connection
             finally:
-                connection.command("ROLLBACK")
+                if connection.in_transaction:
+                    connection.command("ROLLBACK")
 
     @managed
     def _reading(self) -> Iterator[SqliteConnection]:
@@ -205,8 +205,7 @@ class SqliteStore:
             self._check_open()  # it may have been closed while this waited
             connection = self._idle_reader() or self._new_reader()
             try:
-                connection.command("BEGIN")
-                check_allowed(connection, self._options.shown, "min_reader_version")
+                begin_read(connection, self._options.shown)
                 yield connection
             finally:
                 try:
@@ -266,12 +265,12 @@ class SqliteStore:
             return
         with self._exclusive():
             version = self._ask_data_version()
-            self._connection.command("BEGIN")
             try:
-                check_allowed(self._connection, self._options.shown, "min_reader_version")
+                begin_read(self._connection, self._options.shown)
                 self._writer.follower.follow(self._connection)
             finally:
-                self._connection.command("ROLLBACK")
+                if self._connection.in_transaction:
+                    self._connection.command("ROLLBACK")
             # Only now: had applying failed, the next question must still be answered with yes.
             self._data_version = version
 

@@ -15,7 +15,7 @@ import apsw
 
 from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.connecting.file_names import GONE, REPLACED
-from caliber.backends.sqlite.schema import check_allowed
+from caliber.backends.sqlite.schema import begin_read, check_allowed
 from caliber.backends.sqlite.searching.full_text import FullTextWriter
 from caliber.model.deadline import unbounded
 from caliber.model.errors import CaliberError, Conflict, Unavailable
@@ -207,8 +207,7 @@ class SqliteWriter(GroupWriter):
         In a separate transaction: inside ours the follower would also see our rows, which may still be rolled back.
         """
         try:
-            self._connection.command("BEGIN")
-            check_allowed(self._connection, self._store, "min_reader_version")
+            begin_read(self._connection, self._store)
             follower.follow(self._connection)
         except Exception as error:
             let_through(error)

@@ -131,6 +131,7 @@ class RelationPlans:
     any: Plan
     page: Plan
     get_many: Plan | None
+    find_many: Plan | None
     lock: Plan | None = None
     """Keeps others from writing a row until the transaction ends, where a database lets them."""
     lists: dict[str, Plan] = field(default_factory=dict)
@@ -411,14 +412,14 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     page_order = quote_all(page_keys)
     page_marks = ", ".join(dialect.placeholder(at) for at in range(1, len(page_keys) + 1))
     page_after = f"({page_order}) > ({page_marks})" if len(page_keys) > 1 else f"{page_order} > {page_marks}"
-    get_many = None
+    get_many, select = None, f"SELECT {selected} FROM {table} WHERE "
     if relation.ordinal:
-        get_many = Plan(
-            f"{relation.name}.get_many",
-            f"SELECT {selected} FROM {table} WHERE {quote('ordinal')} IN ({dialect.in_integers(1)})",
-            ("ordinals",),
-            names,
-        )
+        among = f"{quote('ordinal')} IN ({dialect.in_integers(1)})"
+        get_many = Plan(f"{relation.name}.get_many", f"{select}{among}", ("ordinals",), names)
+    find_many = None
+    if relation.by_id:
+        among = dialect.one_of(relation.column(relation.key[0]), key_names, dialect.list_placeholder(1))
+        find_many = Plan(f"{relation.name}.find_many", f"{select}{among}", ("ids",), names)
     lock = None
     if dialect.row_lock:
         sql = f"SELECT 1 FROM {table} WHERE {key_where}{dialect.row_lock}"
@@ -453,6 +454,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             names,
         ),
         get_many=get_many,
+        find_many=find_many,
         lock=lock,
         lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
         counts={path.name: _count_plan(relation, path, dialect) for path in relation.paths},

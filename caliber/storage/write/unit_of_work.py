@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model import arguments
@@ -25,7 +25,7 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.traits import Mirror
-from caliber.storage.compile.codec import Row
+from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
@@ -153,6 +153,13 @@ class UnitOfWork:
     def path_rows(self, relation: Relation, path: str, *key: Any) -> list[Row]:
         """Return the rows of one access path as the driver stores them, in its order; they are not tracked."""
         return self._session.run(self._plans[relation.name].lists[path], key)
+
+    def find_rows(self, relation: Relation, keys: Iterable[bytes]) -> dict[bytes, Row]:
+        """Return the rows under some ids, as the driver stores them; they are not tracked."""
+        plans, ids = self._plans[relation.name], [key.hex() for key in keys]
+        assert plans.find_many is not None  # asked of relations whose records are found by their id alone
+        place = plans.codec.key_places[0]
+        return {row[place]: row for row in (self._session.run(plans.find_many, (dump_json(ids),)) if ids else ())}
 
     def find_by(self, relation: Relation, columns: tuple[str, ...], *values: Any) -> Any | None:
         """Return the one entity that a rule of uniqueness lets have values in its columns, or None."""
