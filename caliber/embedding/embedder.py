@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import threading
 import time
 import uuid
@@ -111,7 +112,10 @@ class Embedder:
 
     def answering(self, space_id: uuid.UUID | None) -> EmbeddingTarget | None:
         """Return the target that embeds the queries of a space, or None without a provider for it."""
-        return next((target for target in self._targets if target.space.space_id == space_id), None)
+        for target in self._targets:
+            if target.space.space_id == space_id:
+                return target
+        return None
 
     def _review(self) -> None:
         """Drop spaces that another program retired, or that are no longer searched."""
@@ -330,7 +334,7 @@ class Embedder:
 
     def waiting(self, sees: Callable[[bytes], bool] | None = None) -> int:
         """Return the number of records of this process that wait for a vector; as ``EmbeddingTarget.waiting``."""
-        return max((target.waiting(sees) for target in self._targets), default=0)
+        return max(map(operator.methodcaller("waiting", sees), self._targets), default=0)
 
     def drain(self) -> None:
         """Embed all records that lack a vector now; later writes are not waited for. A space being filled embeds its

@@ -162,7 +162,7 @@ class EmbeddingTarget:
         """
         if len(texts) == 1:
             # Only a text that is one piece is known by its own hash, so its vector is that of the whole.
-            key = EmbeddingKey(content_hash(texts[0]), self.provider.model_id, self.provider.dimensions)
+            key = EmbeddingKey(content_hash(texts[0]), self.space.model_id, self.space.dimensions)
             known = self._queries.peek(key)
             if known is not None:
                 return [known]

@@ -79,6 +79,8 @@ def flags(array: Any, length: int, *, field: str) -> npt.NDArray[np.uint8]:
     Raises:  DTypeError, ShapeError, InvalidValue
     """
     if isinstance(array, np.ndarray) and array.dtype == _BOOL:
+        if array.shape == (length,) and array.flags.c_contiguous:  # bytes are always aligned
+            return array.view(U8)
         return shaped(array, _BOOL, (length,), field=field).view(np.uint8)
     return shaped(array, U8, (length,), field=field)
 

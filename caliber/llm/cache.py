@@ -99,7 +99,8 @@ class EmbeddingCache:
 
     def peek(self, key: EmbeddingKey) -> FloatVector | None:
         """Return the vector if it is in memory; never computes and never asks the store."""
-        self._after_fork()
+        if self._pid != os.getpid():
+            self._after_fork()
         with self._lock:
             vector = self._entries.get(key)
             if vector is not None:

@@ -484,3 +484,11 @@ class RelationSnapshot:
         """Return the id of a row."""
         high, low = self.generation.ties.at(number)
         return uuid.UUID(int=(int(high) << 64) | int(low))
+
+    def entity_ids(self, numbers: Sequence[int]) -> list[uuid.UUID]:
+        """Return the ids of rows; several times cheaper than ``UUID(int=...)`` of each."""
+        made = list(map(object.__new__, [uuid.UUID] * len(numbers)))
+        for value, (high, low) in zip(made, self.ties().take(numbers, axis=0).tolist(), strict=True):
+            object.__setattr__(value, "int", high << 64 | low)
+            object.__setattr__(value, "is_safe", uuid.SafeUUID.unknown)
+        return made

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.kernels import VectorMatrix
+from caliber.kernels import VectorMatrix, checks
+from caliber.kernels.vectors.scoring import Bounds
 from caliber.resident.columns import SegmentedColumn
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.tables import KeyTable, OrdinalTable
@@ -282,10 +284,12 @@ class VectorSnapshot:
         bound = self._bound_to(owners)
         if not len(bound.known):
             return np.empty(0, np.int64), np.empty(0, np.float32)
-        mask = bound.mask_of(allowed)
+        mask = bound.mask_of(allowed).view(np.uint8)
+        least = -math.inf if min_similarity is None else checks.threshold(min_similarity, field="min_similarity")
         limit = k
         while True:
-            numbers, scores = self._matrix.topk(query, limit, min_similarity=min_similarity, mask=mask, tie=bound.ties)
+            asked = Bounds(min(limit, self._length), least, mask, bound.ties)
+            numbers, scores = self._matrix.nearest(query, asked)
             rows = bound.rows[numbers]
             if bound.single:
                 return rows, scores

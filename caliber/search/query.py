@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, tzinfo
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import Final, NamedTuple
 
 from caliber.kernels import PHRASE_MAX, words_of
@@ -126,56 +126,47 @@ class QueryReader:
         when = None if now is None else self._dates.find(text, now.today, now.zone, now.newest)
         # The days are a separate leg: as words they would match every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
-        day_words = (
-            ()
-            if when is None or not when.relative
-            else words_of(text[when.start : when.end].encode("utf-8", "replace"))
-        )
-        day_parts = [self._analyzer.cached(word.decode("utf-8")) for word in day_words]
-        raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
-        names = _names(rest, raw[: self._max_words])
+        stop_words, fillers, most = self._lexicon.stop_words, self._lexicon.fillers, self._max_words
+        raw = _words_of(rest)
+        names = _names(rest, raw[:most])
         terms: dict[str, bool] = {}
         evidence: set[str] = set()
         parts: list[str] = []
         phrases: dict[tuple[str, ...], None] = {}
-        for word in raw[: self._max_words]:
+        for word in raw[:most]:
             analysis = self._analyzer.cached(word)
-            # A possessive names somebody too; stems have no ending.
-            parts.extend(_POSSESSIVE.sub("", part) if "'" in part or "’" in part else part for part in analysis.parts)
+            for part in analysis.parts:
+                if "'" in part or "’" in part:  # a possessive names somebody too; stems have no ending
+                    part = _POSSESSIVE.sub("", part)
+                parts.append(part)
             alone = analysis.parts[0] if len(analysis.parts) == 1 else None
-            is_stop_word = alone in self._lexicon.stop_words and word not in names
+            is_stop_word = alone in stop_words and word not in names
             for term in analysis.terms:
                 terms[term] = is_stop_word and terms.get(term, True)
-            if not is_stop_word and alone not in self._lexicon.fillers:
+            if not is_stop_word and alone not in fillers:
                 evidence.update(analysis.terms)
             if len(analysis.parts) > 1:
                 phrases[analysis.parts[:PHRASE_MAX]] = None
-        quotations = list(islice(_quotations(rest), self._max_words + 1))
-        for quoted in quotations[: self._max_words]:
+        quotations = list(islice(_quotations(rest), most + 1)) if _OPENING.search(rest) else []
+        for quoted in quotations[:most]:
             inside = self._parts_of(quoted)
             if inside:
                 phrases[inside[:PHRASE_MAX]] = None
-        prefixes = list(islice(_prefixes(rest), self._max_words + 1))
-        cut = max(len(raw), len(quotations), len(prefixes)) > self._max_words
-        kept = tuple(term for term, is_stop_word in terms.items() if not is_stop_word)
+        prefixes = list(islice(_prefixes(rest), most + 1)) if "*" in rest else []
+        cut = max(len(raw), len(quotations), len(prefixes)) > most
+        kept = tuple(filterfalse(terms.__getitem__, terms))
         # Stop words are searched only where the query has nothing else: with days ("in May") it has.
         enough = bool(kept) or when is not None
         return Query(
             text=text,
             terms=kept if enough else tuple(terms),
-            stop_words=tuple(term for term, is_stop_word in terms.items() if is_stop_word) if enough else (),
-            surfaces=tuple(dict.fromkeys(part for part in parts if part not in self._lexicon.stop_words))
-            or tuple(parts),
+            stop_words=tuple(filter(terms.__getitem__, terms)) if enough else (),
+            surfaces=tuple(dict.fromkeys(filterfalse(stop_words.__contains__, parts))) or tuple(parts),
             phrases=tuple(phrases),
-            prefixes=tuple(dict.fromkeys(found.casefold() for found in prefixes[: self._max_words])),
+            prefixes=tuple(dict.fromkeys(map(str.casefold, prefixes[:most]))),
             parts=tuple(parts),
             when=when,
-            day_terms=tuple(
-                term
-                for analysis in day_parts
-                if not self._lexicon.stop_words.issuperset(analysis.parts)
-                for term in analysis.terms
-            ),
+            day_terms=self._day_terms(text, when),
             of_days_only=now is not None and when is not None and _asks_of_days(text, when, now.today),
             of_others=_OF_OTHERS.fullmatch(text) is not None,
             asks_time=self._lexicon.asks_time.search(text) is not None,
@@ -189,9 +180,20 @@ class QueryReader:
         """Return a name as a query would spell it; empty if only stop words remain."""
         return () if all(part in self._lexicon.stop_words for part in parts) else parts
 
+    def _day_terms(self, text: str, when: Interval | None) -> tuple[str, ...]:
+        """Return the terms of the words that name days by their distance from today."""
+        if when is None or not when.relative:
+            return ()
+        analyses = map(self._analyzer.cached, _words_of(text[when.start : when.end]))
+        stop_words = self._lexicon.stop_words
+        return tuple(term for found in analyses if not stop_words.issuperset(found.parts) for term in found.terms)
+
     def _parts_of(self, text: str) -> tuple[str, ...]:
-        words = words_of(text.encode("utf-8", "replace"))
-        return tuple(part for word in words for part in self._analyzer.cached(word.decode("utf-8")).parts)
+        return tuple(part for word in _words_of(text) for part in self._analyzer.cached(word).parts)
+
+
+def _words_of(text: str) -> list[str]:
+    return list(map(bytes.decode, words_of(text.encode("utf-8", "replace"))))
 
 
 def _names(text: str, words: Sequence[str]) -> set[str]:
@@ -199,11 +201,19 @@ def _names(text: str, words: Sequence[str]) -> set[str]:
 
     They are searched, also if they are spelt like stop words: "Who is Will?", "The Who", "IT".
     """
-    if len(words) > 2 and not any(word[:1].islower() for word in words):
+    names: set[str] = set()
+    has_small = len(words) <= 2
+    for word in words:
+        if word[0].islower():
+            has_small = True
+        elif (len(word) > 1 and word.isupper()) or (len(words) == 1 and word[0].isupper()):
+            names.add(word)
+    if not has_small:
         return set()  # every word has a capital
-    capitals = {word for word in words if len(word) > 1 and word.isupper()}
-    inside = {word for word in _INSIDE.findall(text) if word[0].isupper()}
-    return capitals | inside | ({word for word in words if word[0].isupper()} if len(words) == 1 else set())
+    for word in _INSIDE.findall(text):
+        if word[0].isupper():
+            names.add(word)
+    return names
 
 
 def _asks_of_days(text: str, when: Interval, today: date) -> bool:
@@ -245,7 +255,7 @@ def _quotations(text: str) -> Iterator[str]:
 
 def _prefixes(text: str) -> Iterator[str]:
     """Yield the text before each ``*`` of the form ``back*``."""
-    for run in _STARRED.finditer(text) if "*" in text else ():
+    for run in _STARRED.finditer(text):
         found = _PREFIX.search(text, run.start(), run.end() - 1)
         if found is not None:
             yield found.group()

@@ -8,6 +8,8 @@ Source: M §1.3, B-092 to B-098, K-119, K-202; docs/search.md.
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
-from caliber.kernels.joining.join import FLAGGED, Part, contributions
+from caliber.kernels.joining.join import FLAGGED, Part
 from caliber.llm.local.word_vectors import WordVectors
 from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory
@@ -28,7 +30,7 @@ from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Now, Query, QueryReader
 from caliber.search.ranking import days, fusion
 from caliber.search.ranking.diversity import diversified, likeness, newer_first
-from caliber.search.ranking.floor import Floored, MinimumScore, Thresholds
+from caliber.search.ranking.floor import Floored, MinimumScore, thresholds
 from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, KindSearch, Nearest, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.ranking.names import Names
@@ -38,12 +40,13 @@ from caliber.search.request import Outcome, Pool, Relevance, Request
 from caliber.text.dates import Moment
 from caliber.text.words import NAMES_A_TIME, Analyzer
 
+_WEIGHT = operator.itemgetter(1)
 _DIVERSE_POOL = 100
+"""Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
 SIMILAR_MIN: Final = 0.25
 """Least cosine of two words that match in part."""
 QUERY_WORDS_MAX: Final = 1_024
 """Words of a query that are read; longer ones are reported as cut."""
-"""Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
 
 
 @functools.cache
@@ -77,7 +80,12 @@ class Searcher:
         self._names = Names(self._spelt)
         self._days_meant = days.DaysMeant()
         self._visible_cache = VisibleCache()
-        self._graph = GraphLeg(settings.graph, self._visible_cache, self.kinds)
+        self._graph = GraphLeg(settings, self._visible_cache, self.kinds)
+        self._weights_with = {
+            legs: fusion.effective_weights(settings.weights, list(itertools.compress(("graph", "vector"), legs)))
+            for legs in itertools.product((False, True), repeat=2)
+        }
+        """The weight of each leg, where the graph, and the vector of a query, are missing or not."""
 
     def read(self, text: str, now: Moment, newest: Callable[[Moment], date]) -> Query:
         """Return the parsed query, its days relative to ``now``; ``newest`` gives the day of the newest record."""
@@ -128,10 +136,10 @@ class Searcher:
             return Outcome(recent, None, {}, None)
         query = self._understood(searched, request)
         if not searched:
-            weights, degraded = self._weights(request, self._link_graph(request, searched))
+            weights, degraded = self._weights(request, self._graph.links(request, searched))
             return Outcome([], query, weights, degraded)
         scored = self._scored(searched, query, request)
-        joined = scored.joined
+        joined = scored.floored.joined
         best = self._best(searched, joined, request)
         edges = []
         if scored.reached.walked is not None:
@@ -141,7 +149,7 @@ class Searcher:
             found.append(Found(searched[kind].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
         if by_role is not None:
             found = by_role.ordered(found, request.uses, request.as_of_us)
-        named = tuple(" ".join(name) for name in scored.names)
+        named = tuple(map(" ".join, scored.names))
         traversed = edge_ids(request.snapshot, edges) if edges else ()
         below = None if found else scored.floored.below
         return Outcome(found, query, scored.weights, scored.degraded, named, traversed, below)
@@ -155,15 +163,9 @@ class Searcher:
         alone gives; so is the floor. ``together`` searches all pools at once, each of another kind: then scores compare
         across pools. The query is read once. An empty text leaves only the vector leg.
         """
-        searched = []
-        for pool in pools:
-            owners = request.snapshot[pool.kind]
-            visibility = self.visibility(owners, request.readers, request.as_of_us, request.now_us)
-            allowed = visibility.visible if pool.allowed is None else pool.allowed
-            words = self.keywords.of(owners)
-            searched.append(KindSearch(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
+        searched = self._pooled(pools, request)
         query = self._understood(searched, _over(request, pools))
-        degraded = self._missing(request, self._link_graph(request, searched))[1]
+        degraded = self._without_vector(request)
         # Scores do not depend on the limit; given rows need nothing beyond the candidates.
         limits = [pool.limit if pool.rows is None else 1 for pool in pools]
         out: list[Relevance] = []
@@ -184,6 +186,16 @@ class Searcher:
 
         Unlike ``relevance``, scores compare across pools: they are those of one search of all their kinds.
         """
+        searched = self._pooled(pools, request)
+        asked = replace(_over(request, pools), limit=limit)
+        query = self._understood(searched, asked)
+        scored = self._scored(searched, query, asked, whole=True, beyond=False)
+        joined, strength = scored.floored.joined, scored.floored.strength
+        rows = fusion.best_rows(searched, joined, limit)
+        relevances = list(map(_relevance, searched, joined, itertools.repeat(strength), rows))
+        return relevances, query, scored.degraded
+
+    def _pooled(self, pools: Sequence[Pool], request: Request) -> list[KindSearch]:
         searched = []
         for pool in pools:
             owners = request.snapshot[pool.kind]
@@ -191,16 +203,7 @@ class Searcher:
             allowed = visibility.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
             searched.append(KindSearch(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
-        asked = replace(_over(request, pools), limit=limit)
-        query = self._understood(searched, asked)
-        degraded = self._missing(request, self._link_graph(request, searched))[1]
-        scored = self._scored(searched, query, asked, whole=True, beyond=False)
-        rows = fusion.best_rows(searched, scored.joined, limit)
-        relevances = [
-            _relevance(item, joined, scored.floored.strength, rows_of_kind)
-            for item, joined, rows_of_kind in zip(searched, scored.joined, rows, strict=True)
-        ]
-        return relevances, query, degraded
+        return searched
 
     def _understood(self, searched: Sequence[KindSearch], request: Request) -> Query:
         """Return the parsed query of a request."""
@@ -210,10 +213,10 @@ class Searcher:
         return self.read(request.text, request.moment or Moment(request.now_us), newest)
 
     def _relevance_of(self, pool: Pool, item: KindSearch, scored: _Scored, asked: Request) -> Relevance:
-        joined, strength = scored.joined[0], scored.floored.strength
+        joined, strength = scored.floored.joined[0], scored.floored.strength
         if pool.rows is not None:
             return _relevance(item, joined, strength, pool.rows)
-        best = self._best([item], scored.joined, asked)
+        best = self._best([item], scored.floored.joined, asked)
         rest = _filled_up([item], scored, pool.limit - len(best))
         return _relevance(item, joined, strength, np.array([hit.row for hit in best], np.int64), rest)
 
@@ -227,7 +230,7 @@ class Searcher:
         beyond: bool = True,
     ) -> _Scored:
         """Score the candidates; ``whole`` evaluates the floor for all of them, not only for the best."""
-        links = self._link_graph(request, searched)
+        links = self._graph.links(request, searched)
         weights, degraded = self._weights(request, links)
         nearest = self._nearest(searched, request, weights, beyond=beyond)
         if query.when is not None:
@@ -242,9 +245,11 @@ class Searcher:
         joined, reached = self._joined(searched, nearest, query, names, weights, request, links)
         floored = Floored(joined, nearest.beyond)
         if request.floor:
-            thresholds = Thresholds.of(settings.floor, self._similarities, nearest, request.snapshot, request.space_id)
-            floor = MinimumScore(query, coverage, thresholds)
-            floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
+            space = None if request.space_id is None else request.snapshot.spaces.get(request.space_id)
+            least = thresholds(settings.floor, self._similarities, nearest, space)
+            floored = MinimumScore(query, coverage, least).judge(
+                searched, joined, nearest, self._most(request), whole=whole
+            )
         before = sum(map(len, nearest.similarities))
         return _Scored(floored, reached, weights, degraded, names, before)
 
@@ -252,23 +257,14 @@ class Searcher:
         """Return how many of the best of a kind are evaluated."""
         return max(request.limit, _DIVERSE_POOL) if self._settings.diversity else request.limit
 
-    def _link_graph(self, request: Request, searched: Sequence[KindSearch]) -> LinkGraph | None:
-        return self._graph.links(request, searched) if self._settings.weights.graph > 0 else None
-
     def _weights(self, request: Request, links: LinkGraph | None) -> tuple[dict[str, float], str | None]:
         """Return the weight of each leg, and the note on a leg that is configured and missing."""
-        missing, degraded = self._missing(request, links)
-        return fusion.effective_weights(self._settings.weights, missing), degraded
+        weights = self._weights_with[not self._graph.has_links(links), request.vector is None]
+        return weights.copy(), self._without_vector(request)
 
-    def _missing(self, request: Request, links: LinkGraph | None) -> tuple[list[str], str | None]:
-        """Return the legs that are unavailable, and a note if the configuration counts on them."""
-        counts = self._settings.weights.graph > 0
-        linked = counts and self._graph.has_links(links)
-        missing = [] if linked else ["graph"]
-        if request.vector is not None:
-            return missing, None
-        is_weighted = self._settings.weights.vector > 0
-        return [*missing, "vector"], request.without_vector if is_weighted else None
+    def _without_vector(self, request: Request) -> str | None:
+        """Return why the query has no vector, if the configuration counts on one."""
+        return request.without_vector if request.vector is None and self._settings.weights.vector > 0 else None
 
     def _nearest(
         self, searched: Sequence[KindSearch], request: Request, weights: Mapping[str, float], *, beyond: bool
@@ -302,8 +298,7 @@ class Searcher:
         settings = self._settings
         if query.when is not None and (query.of_days_only or not (query.terms or query.prefixes)):
             days.add_those_of(searched, query.when)
-        by_word = fusion.keyword_parts(searched, settings)
-        own, neighbours = [part for part, _ in by_word], [part for _, part in by_word]
+        own, neighbours = zip(*fusion.keyword_parts(searched, settings), strict=True)
         legs = fusion.Legs(own, neighbours, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
         reached = Reached([])
         if weights["graph"]:
@@ -313,7 +308,7 @@ class Searcher:
             legs = fusion.ranked_legs(searched, legs)
         boosts = self._boosts(searched, query, names, request.now_us)
         # No leg is left, and no boost applies: penalties count in full.
-        total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
+        total = (sum(weights.values()) + sum(map(max, map(_WEIGHT, boosts), itertools.repeat(0.0)))) or 1.0
         most = self._most(request)
         out = []
         for place, item in enumerate(searched):
@@ -326,7 +321,7 @@ class Searcher:
             if weights["importance"]:
                 importance = fusion.importance_scores(item.owners, item.rows)
                 parts.append(("importance", weights["importance"], fusion.values(importance)))
-            parts.extend((name, weight, of_kind[place]) for name, weight, of_kind in boosts)
+            parts += [(name, weight, of_kind[place]) for name, weight, of_kind in boosts]
             by_link = found.graph[place]
             linked = None if by_link is None else by_link.scores
             finders = (len(nearest.similarities[place]), item.keyword, linked)
@@ -368,14 +363,14 @@ class Searcher:
         out: list[tuple[str, float, list[Part]]] = []
 
         def applies(name: str, weight: float, scores: Iterable[NDArray[Any]]) -> None:
-            out.append((name, weight, [fusion.values(of_kind) for of_kind in scores]))
+            out.append((name, weight, list(map(fusion.values, scores))))
 
         def flagged(name: str, weight: float, flag: int) -> None:
             out.append((name, weight, [Part(FLAGGED, flags=item.words.flags, flag=flag) for item in searched]))
 
         if settings.mentioned and len(names) == 1:
             applies(
-                "mentioned", settings.mentioned, (self._names.marked(item, names[0], item.rows) for item in searched)
+                "mentioned", settings.mentioned, [self._names.marked(item, names[0], item.rows) for item in searched]
             )
         dated = query.when is not None or settings.recency
         times = [fusion.times_us(item.owners, item.rows) for item in searched] if dated else []
@@ -399,7 +394,7 @@ class Searcher:
         self, searched: Sequence[KindSearch], joined: Sequence[fusion.Joined], request: Request
     ) -> list[fusion.Hit]:
         share = self._settings.diversity
-        best = fusion.best_of(searched, joined, self._most(request))
+        best = fusion.merged(searched, [(one.best.places, one.best.best) for one in joined], self._most(request))
         if share and len(best) > 1:
             pool, rest = best[:_DIVERSE_POOL], best[_DIVERSE_POOL:]
             scores = np.array([hit.score for hit in pool], np.float64)
@@ -410,7 +405,7 @@ class Searcher:
 
 def _over(request: Request, pools: Sequence[Pool]) -> Request:
     """Return a request for the kinds of some pools."""
-    kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
+    kinds = tuple(dict.fromkeys(map(operator.attrgetter("kind"), pools)))
     return replace(request, kinds=kinds)
 
 
@@ -425,26 +420,21 @@ class _Scored(NamedTuple):
     before: int
     """How many are nearer than the first of ``beyond``."""
 
-    @property
-    def joined(self) -> list[fusion.Joined]:
-        """Scores of the candidates of each kind."""
-        return self.floored.joined
-
-    @property
-    def beyond(self) -> Sequence[tuple[int, int, float]]:
-        """Near records beyond the candidates."""
-        return self.floored.beyond
-
     def alone(self, place: int) -> _Scored:
         """Return the result for one kind."""
-        beyond = [(0 if kind == place else -1, row, similarity) for kind, row, similarity in self.beyond]
-        return self._replace(floored=self.floored._replace(joined=[self.joined[place]], beyond=beyond))
+        beyond = [(0 if kind == place else -1, row, similarity) for kind, row, similarity in self.floored.beyond]
+        return self._replace(floored=self.floored._replace(joined=[self.floored.joined[place]], beyond=beyond))
 
 
 def _found(searched: Sequence[KindSearch], joined: Sequence[fusion.Joined], best: Sequence[fusion.Hit]) -> list[Found]:
     """Return the best, explained."""
-    why = {kind: joined[kind].explained() for kind in {hit.kind for hit in best}}
-    return [Found(searched[hit.kind].owners, hit.row, hit.score, *why[hit.kind][hit.at]) for hit in best]
+    why: dict[int, list[tuple[dict[str, float], tuple[str, ...]]]] = {}
+    out = []
+    for kind, _, row, score, at in best:
+        if kind not in why:
+            why[kind] = joined[kind].explained()
+        out.append(Found(searched[kind].owners, row, score, *why[kind][at]))
+    return out
 
 
 def _filled_up(searched: Sequence[KindSearch], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
@@ -453,12 +443,13 @@ def _filled_up(searched: Sequence[KindSearch], scored: _Scored, most: int) -> li
     Their scores lie below those of all found records, and do not depend on the limit.
     """
     out: list[tuple[int, int, float]] = []
-    if not scored.beyond or most <= 0:
+    beyond = scored.floored.beyond
+    if not beyond or most <= 0:
         return out
     scores = [np.zeros(item.owners.length) for item in searched]
-    for item, joined, by_row in zip(searched, scored.joined, scores, strict=True):
+    for item, joined, by_row in zip(searched, scored.floored.joined, scores, strict=True):
         by_row[item.rows] = joined.score
-    for rank, (kind, row, _) in enumerate(scored.beyond, start=1):
+    for rank, (kind, row, _) in enumerate(beyond, start=1):
         if len(out) >= most:
             break
         if kind >= 0 and not scores[kind][row] > 0:
@@ -479,7 +470,7 @@ def _relevance(
     places[score <= 0] = -1  # a row that is no hit has zero in every part
     none = np.zeros(len(rest))
     near = np.array([value for _, _, value in rest], np.float64)
-    shares = contributions(joined.parts, item.rows, item.owners.length, places)
+    shares = joined.best.shares(places)
     parts = {
         name: np.concatenate((scores, near if name == "vector" else none)) if rest else scores
         for name, scores in zip(joined.names, shares, strict=True)

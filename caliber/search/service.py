@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ from caliber.model.errors import (
     Unavailable,
     VectorError,
 )
-from caliber.model.ids import SpaceId, uuid_from_bytes
+from caliber.model.ids import SpaceId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
@@ -171,7 +172,7 @@ class Searching:
         kind_names = filters.check_kinds(kinds, self._shared.kinds)
         count = self._limit(limit)
         with within(embedding_share_s()):
-            snapshot, vectors = in_one_space(engine, consistency, lambda at: self.embedded_many(queries, at))
+            snapshot, vectors = in_one_space(engine, consistency, functools.partial(self.embedded_many, queries))
         check("the query was embedded")
         now = engine.clock.now_us()
         at_us = now if as_of is None else to_us(as_of, "as_of")
@@ -179,7 +180,7 @@ class Searching:
         if isinstance(conditions, str):
             predicates = self._shared.filters.of(conditions, kind_names, named=kinds is not None)
             where = Where(predicates, variables(self._principal, at_us))
-        elif values := arguments.as_mapping(conditions, "filter"):
+        elif conditions is not None and (values := arguments.as_mapping(conditions, "filter")):
             relations = engine.store.catalog.by_name
             where = Where(filters.conditions_of([relations[kind] for kind in kind_names], values), {})
         if where is not None:
@@ -205,7 +206,8 @@ class Searching:
                     moment=Moment(now, self._shared.zone),
                 )
                 answers.append((asked, *search(asked)))
-        return [self._answered(*answer) for answer in answers]
+        # After the reads of the search have ended: what is read here needs a connection of its own.
+        return list(itertools.starmap(self._answered, answers))
 
     def _limit(self, limit: int | None) -> int:
         count = DEFAULT_LIMIT if limit is None else arguments.as_whole(limit, "limit", 1)
@@ -240,10 +242,9 @@ class Searching:
         stored = self._shared.stored
         if stored is not None:
             return stored.at_one_boundary()
-        return nullcontext(lambda asked: self._in_memory(asked, snapshot))
+        return nullcontext(functools.partial(self._in_memory, snapshot))
 
     def _answered(self, asked: Asked, outcome: Outcome, position: Position) -> SearchResult:
-        # After the reads of the search have ended: what is read here needs a connection of its own.
         engine = self._engine
         reason = outcome.degraded
         if self._shared.stored is not None:
@@ -266,7 +267,7 @@ class Searching:
         below, understood = outcome.below, _understood(outcome)
         return SearchResult(hits, status, reason, position, pending, understood, below, hint, issues)
 
-    def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
+    def _in_memory(self, snapshot: ResidentSnapshot, asked: Asked) -> tuple[Outcome, Position]:
         request = Request(
             snapshot=snapshot,
             text=asked.text,
@@ -300,13 +301,16 @@ class Searching:
         target = embedder.answering(snapshot.space_in_use)
         if target is None:
             return [(None, _not_ours(snapshot, embedder.space))] * len(queries)
-        spoken = [query for query in queries if query.strip()]
+        spoken = list(filter(str.strip, queries))
         found: list[Embedded] = []
         erased = self._engine.memory.erasures
         try:
-            found = [self._vector_or_why(vector, erased) for vector in target.queries(spoken)] if spoken else []
+            vectors = target.queries(spoken) if spoken else []
+            found = list(map(self._vector_or_why, vectors, itertools.repeat(erased)))
         except (LlmError, VectorError, Unavailable) as error:
             found = [self._vector_or_why(error, erased)] * len(spoken)
+        if len(spoken) == len(queries):
+            return found
         remaining = iter(found)
         return [next(remaining) if query.strip() else (None, None) for query in queries]
 
@@ -326,7 +330,8 @@ class Searching:
             places[item.relation].append(place)
         hits: dict[int, SearchHit] = {}
         for relation, some in places.items():
-            hits.update(zip(some, self._hits_of(relation, [found[place] for place in some], words), strict=True))
+            of_kind = list(map(found.__getitem__, some))
+            hits.update(zip(some, self._hits_of(relation, of_kind, words), strict=True))
         return tuple(map(hits.__getitem__, range(len(found))))
 
     def texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
@@ -345,14 +350,11 @@ class Searching:
         """Return hits of one kind, their texts read at once."""
         rows = [item.row for item in found]
         kind = self._names.get(snapshot.relation.name, snapshot.relation.name)
-        whole = snapshot.ties().take(rows, axis=0).astype(">u8").tobytes()
-        ids = [uuid_from_bytes(whole[at : at + 16]) for at in range(0, len(whole), 16)]
-        read = self.texts(snapshot, rows)
-        texts = [raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or "" for raw in read]
-        return [
-            SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words)
-            for item, text, key in zip(found, texts, ids, strict=True)
-        ]
+        hits = []
+        for item, raw, key in zip(found, self.texts(snapshot, rows), snapshot.entity_ids(rows), strict=True):
+            text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or ""
+            hits.append(SearchHit(key, kind, text, item.score, item.breakdown, item.found_by, words))
+        return hits
 
     # --- single records --------------------------------------------------------------------------
 
@@ -426,7 +428,7 @@ def _understood(outcome: Outcome) -> QueryAnalysis:
     return QueryAnalysis(
         words=query.terms,
         stop_words=query.stop_words,
-        phrases=tuple(" ".join(phrase) for phrase in query.phrases),
+        phrases=tuple(map(" ".join, query.phrases)),
         prefixes=query.prefixes,
         names=outcome.names,
         days=None if query.when is None else (query.when.first, query.when.last),

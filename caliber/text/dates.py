@@ -193,8 +193,9 @@ class DateReader:
         self._pattern, self._daylike = _pattern(words), _DAYLIKE[words]
 
     def may_name(self, text: str) -> bool:
-        """Return whether a text may name days; most name none, which one look tells."""
-        return self._daylike.search(text.casefold()) is not None
+        """Return whether a text may name days: it has something of the form of one, whatever the day of today."""
+        # Most texts have nothing like it, which one look tells.
+        return self._daylike.search(text.casefold()) is not None and self._pattern.search(text) is not None
 
     def find(self, text: str, today: date, zone: tzinfo = UTC, newest: date | None = None) -> Interval | None:
         """Return the first days named, as a person in ``zone`` means them, or None.

@@ -87,7 +87,7 @@ def check_search(problem: Problem, metric: int, k: int, *, seed: int) -> None:
         if asked_mask is not None:
             keep &= asked_mask
         asked = scoring.bounds(n, k, asked_floor, asked_mask, asked_tie)
-        ids, found = scoring.search(parts, rows.shape[1], metric, query, asked)
+        ((ids, found),) = scoring.search(parts, rows.shape[1], metric, query[None], asked)
         every = np.flatnonzero(keep & (scores >= np.float32(asked.floor)))
         expected = every[twins.canonical_order(scores[every], every, asked_tie)[:k]]
         assert ids.tolist() == expected.tolist(), problem.kind
@@ -105,7 +105,8 @@ def check_close_scores() -> None:
         expected = twins.scores(rows, query, metric=metric)
         order = np.lexsort((np.arange(256), -expected))
         for k in range(1, 33):
-            ids, scores = scoring.search([segment], 4096, metric, query, scoring.bounds(256, k, None, None, None))
+            asked = scoring.bounds(256, k, None, None, None)
+            ((ids, scores),) = scoring.search([segment], 4096, metric, query[None], asked)
             assert ids.tolist() == order[:k].tolist()
             assert scores.tobytes() == expected[order[:k]].tobytes()
 

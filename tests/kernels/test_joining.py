@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from support.kernels.instruction_sets import MACHINES, running_on, searched
 
-from caliber.kernels.joining.join import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, contributions, join
+from caliber.kernels.joining.join import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, join
 from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
 # Large ones that cancel out: what is left of the small ones depends on the order of the sum.
@@ -89,12 +89,20 @@ def test_scores_and_the_best_of_them(path: str, case: Case) -> None:
     scores, places, gave = plain(case)
     with running_on(path):
         found = join(case.parts, case.rows, case.tie, case.k, inside=case.inside, least=case.least)
-        again = contributions(case.parts, case.rows, len(case.tie), np.array([-1, *places], np.int64))
+        again = found.shares(np.array([-1, *places], np.int64))
+        other = found.by(-found.scores, case.k)
+        of_others = other.contributions
     assert found.scores.tobytes() == np.array(scores, np.float64).tobytes()
     assert found.places.tolist() == places
     assert found.best.tolist() == [float(np.float32(scores[place])) for place in places]
     assert found.contributions.tolist() == gave
     assert again.tolist() == [[0.0, *some] for some in gave]
+    rounded = (-found.scores).astype(np.float32)
+    below = sorted(
+        np.flatnonzero(rounded > 0).tolist(), key=lambda at: (-rounded[at], *case.tie[case.rows[at]].tolist(), at)
+    )[: case.k]
+    assert (other.places.tolist(), other.best.tolist()) == (below, rounded[below].tolist())
+    assert of_others.tobytes() == found.shares(np.array(below, np.int64)).tobytes()
 
 
 @pytest.mark.parametrize("path", MACHINES)
@@ -117,10 +125,14 @@ def test_bad_input_is_named(path: str) -> None:
         for parts, wrong in bad:
             with pytest.raises(InvalidValue):
                 join(parts, wrong, tie, 1)
-            with pytest.raises(InvalidValue):
-                contributions(parts, wrong, 3, np.array([0]))
+        joined = join([(1.0, good)], rows, tie, 1)
         with pytest.raises(InvalidValue):
-            contributions([(1.0, good)], rows, 3, np.array([2]))
+            joined.shares(np.array([2]))
+        with pytest.raises(DTypeError):
+            joined.shares(np.array([0.0]))
+        for scores in (np.ones(3), np.ones(2, np.float32), np.ones(4)[::2]):
+            with pytest.raises((ShapeError, DTypeError, InvalidValue)):
+                joined.by(scores, 1)
         with pytest.raises(ShapeError):
             join([(1.0, good)], rows, np.zeros((3, 3), np.uint64), 1)
         with pytest.raises(DTypeError):

@@ -114,7 +114,7 @@ def check_topk(asked: Question, *, twin_of_one_in: int) -> tuple[int, int]:
         with running_on(path):
             for coded in (False, True):
                 segment = segment_of(asked.rows, coded=coded)
-                found = scoring.search_many([segment], asked.rows.shape[1], asked.metric, asked.queries, bounds)
+                found = scoring.search([segment], asked.rows.shape[1], asked.metric, asked.queries, bounds)
                 for q, (ids, best) in enumerate(found):
                     assert ids.tobytes() == expected[q].tobytes(), (path, coded, asked.k)
                     assert best.tobytes() == scores[q, expected[q]].tobytes(), (path, coded, asked.k)

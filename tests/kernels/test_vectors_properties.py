@@ -239,7 +239,7 @@ for path in kernels.available_paths():
                 part = codes.part(300 - n, 300)
                 ended = scoring.Codes(at_end(part.codes), part.scales, part.errors)
                 segment = scoring.Segment(rows[300 - n :], norms[300 - n :], ended, None, n)
-                scoring.search([segment], d, 0, rows[0], scoring.bounds(n, 5, None, None, None))
+                scoring.search([segment], d, 0, rows[:1], scoring.bounds(n, 5, None, None, None))
         for n in range(130):
             kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([0, n]))
             kernels.sha256_spans(at_end(np.ones(n, np.uint8)), np.array([n // 2, n]))

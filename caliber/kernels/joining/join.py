@@ -44,6 +44,13 @@ class Part(NamedTuple):
     low: float = 0.0
 
 
+_TYPES: Final = {
+    VALUES: checks.F64,
+    QUOTIENT: checks.F64,
+    NEIGHBOURS: checks.F64,
+    STRETCHED: checks.F32,
+    FLAGGED: checks.U8,
+}
 Weighted = Sequence[tuple[float, Part]]
 """Parts, each with its share of the whole."""
 
@@ -68,16 +75,59 @@ def dense(part: Part, rows: Ints) -> Doubles:
     return part.scores / part.by - part.less / part.by
 
 
-class Best(NamedTuple):
+class Best:
     """All scores, and the best candidates: their places, scores, and the contribution of each part.
 
-    Shapes:  scores f64[n]; places int64[k]; best f32[k]; told f64[parts, k]
+    Parts and rows were checked when they were joined: what is asked of the same candidates later need not.
+
+    Shapes:  scores f64[n]; places int64[k]; best f32[k]
     """
 
-    scores: Doubles
-    places: Ints
-    best: npt.NDArray[np.float32]
-    contributions: Doubles
+    __slots__ = ("_joined", "_shares", "best", "parts", "places", "scores")
+
+    def __init__(
+        self,
+        parts: Weighted,
+        joined: tuple[dispatch.Native, tuple[Any, ...], Any],
+        found: tuple[Doubles, Ints, npt.NDArray[np.float32]],
+        shares: Doubles | None = None,
+    ) -> None:
+        self.parts = parts
+        self._joined = joined  # as C reads them: parts and rows, and ties
+        self.scores, self.places, self.best = found
+        self._shares = shares
+
+    @property
+    def contributions(self) -> Doubles:
+        """The share of each part in the best scores. Shapes: ``f64[parts, k]``."""
+        if self._shares is None:
+            self._shares = self.shares(self.places)
+        return self._shares
+
+    def by(self, scores: Doubles, k: int) -> Best:
+        """Return the best ``k`` of the same candidates by other scores; raises as ``best_scores``."""
+        native, candidates, tie = self._joined
+        count, rows = candidates[2:4]
+        scores = checks.shaped(scores, checks.F64, (count,), field="scores")
+        found = _best(native, scores, rows, tie, min(checks.whole(k, field="k"), count))
+        return Best(self.parts, self._joined, (scores, *found))
+
+    def shares(self, places: Ints) -> Doubles:
+        """Return each part's share in the scores of some places; 0 for a place of -1.
+
+        Shapes:  places int64[m] -> f64[parts, m]
+        Raises:  DTypeError, ShapeError, InvalidValue
+        """
+        native, candidates, _ = self._joined
+        places = checks.shaped(places, checks.I64, (len(places),), field="places")
+        out = np.empty((len(self.parts), len(places)))
+        buffer = native.ffi.from_buffer
+        status = native.lib.cal_join_told(
+            *candidates, buffer("int64_t[]", places), len(places), buffer("double[]", out)
+        )
+        if status:
+            dispatch.check(status, argument="places")
+        return out
 
 
 def join(
@@ -98,25 +148,22 @@ def join(
     Raises:  DTypeError, ShapeError, InvalidValue
     """
     count, room = len(rows), len(tie)
-    rows = checks.view(rows, checks.I64, 1, field="rows")
-    tie = checks.shaped(tie, checks.U64, (None, 2), field="tie")
+    rows = checks.shaped(rows, checks.I64, (count,), field="rows")
+    tie = checks.shaped(tie, checks.U64, (room, 2), field="tie")
     flags = None if inside is None else checks.flags(inside, room, field="inside")
-    _check(parts, count, room)
     limit = min(checks.whole(k, field="k"), count)
     native = dispatch.native()
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
+    candidates = (_table(native, parts, count, room), len(parts), count, buffer("int64_t[]", rows), room)
+    ties = buffer("uint64_t[]", tie)
     scores, places = np.empty(count), np.empty(limit, np.int64)
     best, shares = np.empty(limit, np.float32), np.empty(len(parts) * limit)
     found = native.ffi.new("size_t *")
     status = native.lib.cal_join(
-        _table(native, parts),
-        len(parts),
-        count,
-        buffer("int64_t[]", rows),
-        room,
+        *candidates,
         null if flags is None else buffer("uint8_t[]", flags),
         least,
-        buffer("uint64_t[]", tie),
+        ties,
         limit,
         buffer("double[]", scores),
         buffer("int64_t[]", places),
@@ -127,7 +174,8 @@ def join(
     if status:
         dispatch.check(status, argument="rows")
     size = int(found[0])
-    return Best(scores, places[:size], best[:size], shares[: len(parts) * size].reshape(len(parts), size))
+    told = shares[: len(parts) * size].reshape(len(parts), size)
+    return Best(parts, (native, candidates, ties), (scores, places[:size], best[:size]), told)
 
 
 def best_scores(
@@ -153,87 +201,56 @@ def best_scores(
         if rows.shape[0] != scores.shape[0]:
             raise InvalidValue(field="rows", reason="a row for each score")
     native = dispatch.native()
-    ids, best = np.empty(limit, np.int64), np.empty(limit, np.float32)
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
-    found = native.ffi.new("size_t *")
+    every = null if rows is None else buffer("int64_t[]", rows)
+    return _best(native, scores, every, null if tie is None else buffer("uint64_t[]", tie), limit)
+
+
+def _best(
+    native: dispatch.Native, scores: Doubles, rows: Any, tie: Any, limit: int
+) -> tuple[Ints, npt.NDArray[np.float32]]:
+    ids, best = np.empty(limit, np.int64), np.empty(limit, np.float32)
+    buffer, found = native.ffi.from_buffer, native.ffi.new("size_t *")
     status = native.lib.cal_best_scores(
         buffer("double[]", scores),
-        scores.shape[0],
-        null if rows is None else buffer("int64_t[]", rows),
-        null if tie is None else buffer("uint64_t[]", tie),
+        len(scores),
+        rows,
+        tie,
         limit,
         buffer("int64_t[]", ids),
         buffer("float[]", best),
         found,
     )
-    dispatch.check(status)
+    if status:
+        dispatch.check(status)
     count = int(found[0])
     return ids[:count], best[:count]
 
 
-def contributions(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
-    """Return each part's share in the scores of some places; 0 for a place of -1.
-
-    Shapes:  rows int64[n], each below ``room``; places int64[m] -> f64[parts, m]
-    Raises:  DTypeError, ShapeError, InvalidValue
-    """
-    rows = checks.view(rows, checks.I64, 1, field="rows")
-    places = checks.view(places, checks.I64, 1, field="places")
-    _check(parts, len(rows), room)
-    native = dispatch.native()
-    out = np.empty((len(parts), len(places)))
+def _table(native: dispatch.Native, parts: Weighted, count: int, room: int) -> Any:
+    """Return the parts as C reads them; valid as long as their arrays are. Raises: InvalidValue."""
     buffer = native.ffi.from_buffer
-    status = native.lib.cal_join_told(
-        _table(native, parts),
-        len(parts),
-        len(rows),
-        buffer("int64_t[]", rows),
-        room,
-        buffer("int64_t[]", places),
-        len(places),
-        buffer("double[]", out),
-    )
-    if status:
-        dispatch.check(status, argument="places")
-    return out
-
-
-def _check(parts: Weighted, count: int, room: int) -> None:
-    for _, part in parts:
-        how = part.how
-        if how == FLAGGED:
-            fits = _fits(part.flags, np.uint8) and len(part.flags) >= room  # type: ignore[arg-type]
-        elif how == STRETCHED:
-            fits = _fits(part.near, np.float32) and len(part.near) <= count  # type: ignore[arg-type]
-        else:
-            fits = how in (VALUES, QUOTIENT, NEIGHBOURS) and _fits(part.scores, np.float64, count)
-            fits = fits and (how != NEIGHBOURS or _fits(part.less, np.float64, count))
+    table = native.ffi.new("cal_part[]", len(parts))
+    for at, (share, (how, scores, less, near, flags, flag, by, low)) in enumerate(parts):
+        row = table[at]
+        row.how, row.share, row.by = how, share, by
+        array: Any = flags if how == FLAGGED else near if how == STRETCHED else scores
+        size = -1
+        if array is not None and array.dtype == _TYPES.get(how) and array.ndim == 1 and array.flags.c_contiguous:
+            size = len(array)
+        fits = size >= room if how == FLAGGED else 0 <= size <= count if how == STRETCHED else size == count
+        if fits and how == NEIGHBOURS:
+            fits = less is not None and less.dtype == checks.F64 and less.shape == (count,) and less.flags.c_contiguous
         if not fits:
             raise InvalidValue(
                 field="parts", reason="lacks a field that its kind reads, or has one of another type or length"
             )
-
-
-def _fits(array: Any, dtype: Any, count: int | None = None) -> bool:
-    if array is None or array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-        return False
-    return count is None or len(array) == count
-
-
-def _table(native: dispatch.Native, parts: Weighted) -> Any:
-    """Return the parts as C reads them; valid as long as their arrays are."""
-    buffer = native.ffi.from_buffer
-    table = native.ffi.new("cal_part[]", len(parts))
-    for at, (share, part) in enumerate(parts):
-        row, how = table[at], part.how
-        row.how, row.share = how, share
         if how == FLAGGED:
-            row.flags, row.flag = buffer("uint8_t[]", part.flags), part.flag
+            row.flags, row.flag = buffer("uint8_t[]", array), flag
         elif how == STRETCHED:
-            row.near, row.near_count = buffer("float[]", part.near), len(part.near)  # type: ignore[arg-type]
-            row.by, row.low = part.by, part.low
+            row.near, row.near_count, row.low = buffer("float[]", array), size, low
         else:
-            row.scores, row.by = buffer("double[]", part.scores), part.by
+            row.scores = buffer("double[]", array)
             if how == NEIGHBOURS:
-                row.less = buffer("double[]", part.less)
+                row.less = buffer("double[]", less)
     return table

@@ -384,11 +384,9 @@ class KeywordSnapshot:
         keep = flags if kept is None or kept is mask else checks.flags(kept, len(flags), field="kept")
         if not (rule.mean_length > 0 and rule.k1 >= 0 and 0 <= rule.b <= 1 and rule.saturate >= 0):
             raise InvalidValue(field="rule", reason="needs mean_length > 0, k1 >= 0, b in [0, 1] and saturate >= 0")
-        if any(len(word.terms) != len(word.strengths) for word in words):
-            raise InvalidValue(field="words", reason="a strength for each term")
         if boost is not None:
-            for name in ("before", "after"):
-                checks.at_least(getattr(boost, name), checks.I64, len(flags), field=f"boost.{name}")
+            checks.at_least(boost.before, checks.I64, len(flags), field="boost.before")
+            checks.at_least(boost.after, checks.I64, len(flags), field="boost.after")
             checks.at_least(boost.asks, checks.U8, len(flags), field="boost.asks")
         first = _NOTHING if given is None else checks.view(given, checks.I64, 1, field="given")
         if len(first) > len(flags):
@@ -414,7 +412,7 @@ class KeywordSnapshot:
         return [words[start:end] for start, end in pairwise(edges.tolist())]
 
     def _mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        length = int(mask.shape[0]) if getattr(mask, "ndim", 0) == 1 else self.length
+        length = len(mask) if getattr(mask, "ndim", 0) == 1 else self.length
         if length > self.length:
             raise InvalidValue(field="mask", reason=f"the index holds {self.length} documents")
         return checks.flags(mask, length, field="mask")

@@ -298,7 +298,8 @@ class NativeReader:
             buffer("uint8_t[]", mask),
             buffer("int64_t[]", counts),
         )
-        dispatch.check(status, overflow="documents")
+        if status:
+            dispatch.check(status, overflow="documents")
         return counts
 
     def documents(self, term: int, mask: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -332,10 +333,12 @@ class NativeReader:
         terms: list[Any] = []
         strengths: list[Any] = []
         idfs: list[float] = []
-        for word in words:
-            terms += word.terms
-            strengths += word.strengths
-            idfs.append(word.idf)
+        for some, strong, idf in words:
+            if len(some) != len(strong):
+                raise InvalidValue(field="words", reason="a strength for each term")
+            terms += some
+            strengths += strong
+            idfs.append(idf)
             groups.append(len(terms))
         # Written as far as needed: untouched pages of a large array cost nothing.
         found, own, scores = np.empty(count, np.int64), np.empty(count), np.empty(count)
@@ -369,7 +372,8 @@ class NativeReader:
             buffer("double[]", scores),
             found_count,
         )
-        dispatch.check(status, overflow="documents", argument="given")
+        if status:
+            dispatch.check(status, overflow="documents", argument="given")
         size = int(found_count[0])
         return WordScores(found[:size], own[:size], scores[:size])
 

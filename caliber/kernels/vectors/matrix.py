@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
 from caliber.kernels.vectors import scoring
-from caliber.kernels.vectors.scoring import Codes, Found, Segment, row_norms
+from caliber.kernels.vectors.scoring import Bounds, Codes, Found, Segment, row_norms
 from caliber.model.errors import InvalidValue
 
 SEGMENT_ROWS = 4096
@@ -219,9 +219,13 @@ class Snapshot:
         Units:   min_similarity is rounded to f32 as the scores are; equal scores by tie, then by lower row id
         Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
         """
+        return self.nearest(query, scoring.bounds(self.size, k, min_similarity, mask, tie))
+
+    def nearest(self, query: npt.NDArray[np.float32], asked: Bounds) -> Found:
+        """Return ``topk`` within bounds that the caller has checked. Raises: as ``topk`` for a query."""
         query = checks.shaped(query, checks.F32, self._query_shape, field="query")
-        asked = scoring.bounds(self.size, k, min_similarity, mask, tie)
-        return scoring.search(self.segments, self.dimensions, self._metric_code, query, asked, self._native_table)
+        some = query.reshape(1, -1)
+        return scoring.search(self.segments, self.dimensions, self._metric_code, some, asked, self._native_table)[0]
 
     def topk_many(
         self,
@@ -239,9 +243,7 @@ class Snapshot:
         """
         queries = checks.shaped(queries, checks.F32, (None, self.dimensions), field="queries")
         asked = scoring.bounds(self.size, k, min_similarity, mask, tie)
-        return scoring.search_many(
-            self.segments, self.dimensions, self._metric_code, queries, asked, self._native_table
-        )
+        return scoring.search(self.segments, self.dimensions, self._metric_code, queries, asked, self._native_table)
 
     def scores(self, query: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return the canonical scores of given rows, retired ones included.

@@ -168,26 +168,6 @@ def search(
     segments: Sequence[Segment],
     dimensions: int,
     metric: int,
-    query: npt.NDArray[np.float32],
-    asked: Bounds,
-    table: Any = None,
-) -> Found:
-    """Return the best rows for one query, checked already; see ``Snapshot.topk``.
-
-    Raises:  NonFiniteError
-    """
-    k = asked.k
-    ids, scores = np.empty(k, checks.I64), np.empty(k, checks.F32)
-    found = _search(segments, dimensions, metric, query, 1, asked, ids, scores, table)[0]
-    if found == k:
-        return ids, scores
-    return ids[:found].copy(), scores[:found].copy()
-
-
-def search_many(
-    segments: Sequence[Segment],
-    dimensions: int,
-    metric: int,
     queries: npt.NDArray[np.float32],
     asked: Bounds,
     table: Any = None,

@@ -53,7 +53,7 @@ def cosine_topk(
     query = checks.shaped(query, checks.F32, (dimensions,), field="query")
     asked = scoring.bounds(count, k, min_similarity, mask, tie)
     # Without codes: making them costs more than one search saves.
-    return scoring.search([Segment(rows, norms, None, None, count)], dimensions, _COSINE, query, asked)
+    return scoring.search([Segment(rows, norms, None, None, count)], dimensions, _COSINE, query[None], asked)[0]
 
 
 def cosine_batch(rows: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

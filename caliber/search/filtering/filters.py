@@ -71,7 +71,7 @@ def check_kinds(kinds: Sequence[str] | None, kinds_by_name: Mapping[str, str]) -
     for kind in named:
         if not isinstance(kind, str) or kind not in kinds_by_name:
             raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(kinds_by_name)}")
-    return tuple(dict.fromkeys(kinds_by_name[kind] for kind in named))
+    return tuple(dict.fromkeys(map(kinds_by_name.__getitem__, named)))
 
 
 def kinds_of(catalog: Catalog) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ Bools = NDArray[np.bool_]
 _KEPT = 16
 """Cache entries per kind of record: this many principals, or instants, can alternate without eviction."""
 
-_SPELT = 4_096
-"""Beginnings of words whose spelling is remembered."""
+_REMEMBERED = 4_096
+"""Beginnings of words and names of which it is remembered whether a visible record has them."""
 
 _FILTERS = 16
 """Masks that one set of visible rows keeps, each of another filter."""
@@ -49,8 +49,8 @@ class VisibleRows:
         "filtered",
         "live",
         "newest_us",
+        "remembered",
         "since_us",
-        "spellings",
         "until_us",
         "verdicts",
         "visible",
@@ -60,7 +60,7 @@ class VisibleRows:
         self.visible = visible
         self.count = int(np.count_nonzero(visible))
         self.newest_us: int | None = None  # set on first use
-        self.spellings: dict[tuple[int, tuple[int, ...]], bool] = {}
+        self.remembered: dict[Hashable, bool] = {}
         self.filtered: dict[object, Bools] = {}
         # The conditions under which the entry is valid.
         self.live: Bools | None = None
@@ -112,13 +112,14 @@ class VisibleRows:
 
     def mean_length(self, words: KeywordSnapshot) -> float:
         """Return the mean number of terms in a visible text; 0 without any."""
-        return self.lengths(words) / self.count if self.count else 0.0
+        lengths = self.lengths(words) if self._lengths is None else self._lengths
+        return lengths / self.count if self.count else 0.0
 
-    def knows_spelling(self, key: tuple[int, tuple[int, ...]], answer: bool) -> bool:
-        """Remember whether a term occurs in one of some spellings among visible texts; return the answer."""
-        if len(self.spellings) >= _SPELT:
-            self.spellings.clear()
-        self.spellings[key] = answer
+    def remember(self, key: Hashable, answer: bool) -> bool:
+        """Remember whether a visible record goes by a name, or holds a term in one of some spellings; return it."""
+        if len(self.remembered) >= _REMEMBERED:
+            self.remembered.clear()
+        self.remembered[key] = answer
         return answer
 
     def grown(self, visible: Bools) -> VisibleRows:
@@ -154,7 +155,8 @@ class VisibleCache:
             entries = self.known.setdefault(owners.generation, [])
             older = None
             for place, entry in enumerate(entries):
-                if not (entry.since_us <= at < entry.until_us and _agree(entry.verdicts, verdicts)):
+                agrees = entry.verdicts is verdicts or _agree(entry.verdicts, verdicts)
+                if not (entry.since_us <= at < entry.until_us and agrees):
                     continue
                 if entry.live is owners.live_mask:
                     if place:
@@ -170,8 +172,8 @@ class VisibleCache:
 
 def _agree(one: Bools | None, other: Bools | None) -> bool:
     """Return whether two lists of verdicts agree up to the shorter length: lists of readers are only ever appended."""
-    if one is None or other is None or one is other:
-        return one is other
+    if one is None or other is None:
+        return False
     shared = min(len(one), len(other))
     return bool((one[:shared] == other[:shared]).all())
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels import cosine_batch
-from caliber.kernels.joining.join import Best, best_scores, contributions
+from caliber.kernels.joining.join import join
 from caliber.search.ranking.fusion import Joined, times_us, values
 from caliber.search.ranking.legs import KindSearch
 from caliber.search.request import Request
@@ -40,7 +40,7 @@ def newer_first(
     ties = item.owners.ties()
     places = joined.best.places[:_ALIKE_POOL]
     if len(places) < _ALIKE_POOL and most < _ALIKE_POOL:
-        places = best_scores(joined.score, _ALIKE_POOL, tie=ties, rows=item.rows)[0]
+        places = joined.best.by(joined.score, _ALIKE_POOL).places
     rows = item.rows[places]
     times, exact = times_us(item.owners, rows).tolist(), joined.score[places]
     apart = (exact[1:] <= exact[:-1] * _BELOW).all()
@@ -79,12 +79,9 @@ def newer_first(
         return joined
     after = joined.score.copy()
     after[places] = scores
-    parts = [*joined.parts, (1.0, values(after - joined.score))]
-    places, best = best_scores(after, most, tie=ties, rows=item.rows)
-    shares = contributions(parts, item.rows, item.owners.length, places)
-    return replace(
-        joined, score=after, names=(*joined.names, "outdated"), parts=parts, best=Best(after, places, best, shares)
-    )
+    parts = [*joined.best.parts, (1.0, values(after - joined.score))]
+    best = join(parts, item.rows, ties, 0).by(after, most)
+    return replace(joined, score=after, names=(*joined.names, "outdated"), best=best)
 
 
 def diversified(scores: NDArray[np.float64], likeness: NDArray[np.float64], share: float, limit: int) -> list[int]:

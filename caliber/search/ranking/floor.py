@@ -9,8 +9,9 @@ Source: docs/search.md (The floor); docs/decisions/0191.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -20,10 +21,8 @@ from numpy.typing import NDArray
 
 from caliber.config.search import FloorConfig
 from caliber.kernels import KeywordRule
-from caliber.kernels.joining.join import Best, best_scores, contributions
-from caliber.model.lazy_dataclass import dataclass
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Evidence
-from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
 from caliber.search.ranking.days import are_of, count_of_days
 from caliber.search.ranking.fusion import Joined
@@ -43,6 +42,7 @@ SAYING_WORDS: Final = 4
 """Least words of a question of stop words alone that counts as quoted; a shorter one finds nothing."""
 """The least share of the words beside the days that a record of other days holds."""
 
+_ANY = operator.methodcaller("any")
 _CUT = re.compile(r"/\d+(?=@)")
 
 
@@ -59,52 +59,31 @@ class Floored(NamedTuple):
     strength: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(NamedTuple):
     """The least evidence for one query. ``similarity`` None: no similarity was measured for the space."""
 
     similarity: np.float32 | None
     words: float
     rest: np.float32
 
-    @classmethod
-    def of(
-        cls,
-        settings: FloorConfig,
-        similarities: dict[str, float],
-        nearest: Nearest,
-        snapshot: ResidentSnapshot,
-        space_id: uuid.UUID | None,
-    ) -> Thresholds:
-        """Return the thresholds for a query whose vector was compared in a space, or had none.
 
-        ``similarities`` are those of the settings.
-        """
-        rest = np.float32(REST)
-        if not nearest.compared:
-            return cls(None, min(settings.words, WORDS_ALONE), rest)
-        space = None if space_id is None else snapshot.spaces.get(space_id)
-        least = None if space is None else _measured(similarities, space.name)
-        return cls(None if least is None else np.float32(least), settings.words, rest)
-
-
-def _measured(similarities: dict[str, float], space: str) -> float | None:
-    """Return the least similarity in a space; where a model cuts texts, ``MODEL/254@384``, makes no difference."""
-    return similarities.get(space, similarities.get(_CUT.sub("", space)))
+def thresholds(
+    settings: FloorConfig, similarities: dict[str, float], nearest: Nearest, space: EmbeddingSpace | None
+) -> Thresholds:
+    """Return those for a query whose vector was compared in a space, or had none; ``similarities`` as in settings."""
+    if not nearest.compared:
+        return Thresholds(None, min(settings.words, WORDS_ALONE), np.float32(REST))
+    name = "" if space is None else space.name
+    # Where a model cuts texts, ``MODEL/254@384``, makes no difference.
+    least = similarities.get(name, similarities.get(_CUT.sub("", name)))
+    return Thresholds(None if least is None else np.float32(least), settings.words, np.float32(REST))
 
 
 class MinimumScore:
     """Judges the candidates of one query."""
 
-    def __init__(
-        self,
-        query: Query,
-        coverage: Coverage,
-        thresholds: Thresholds,
-    ) -> None:
-        self._query = query
-        self._coverage = coverage
-        self._least = thresholds
+    def __init__(self, query: Query, coverage: Coverage, least: Thresholds) -> None:
+        self._query, self._coverage, self._least = query, coverage, least
         quoted = len(query.stop_word_phrase) >= SAYING_WORDS
         self._phrases = (*query.phrases, query.stop_word_phrase) if quoted else query.phrases
 
@@ -117,27 +96,27 @@ class MinimumScore:
         """
         if self._least.words == 0:
             return Floored(list(joined), nearest.beyond)
-        near = [self._near(similarities) for similarities in nearest.similarities]
+        near = list(map(self._near, nearest.similarities))
         when = self._query.when
         bound = self._of_days(searched) if self._query.of_days_only else None
         if any(near) and not whole and bound is None and self._all_good(joined, most):
             return Floored(list(joined), self._beyond(nearest))
         of_days = 0 if when is None else count_of_days(searched, when)
         day = self._coverage.weight(of_days) if of_days else 0.0
-        covered = [self._covered(item, day) for item in searched]
+        covered = list(map(self._covered, searched, itertools.repeat(day)))
         if bound is not None:
             _, strength = self._evidence(searched, covered, nearest)
             bound = self._with_other_days(searched, bound, near)
-            return Floored(self._kept(searched, joined, bound, most), (), None, strength)
-        strong = [self._strong(*each) for each in zip(searched, covered, near, strict=True)]
-        if not any(mask.any() for mask in strong):
+            return Floored(_kept(joined, bound, most), (), None, strength)
+        strong = list(map(self._strong, searched, covered, near))
+        if not any(map(_ANY, strong)):
             nothing = [np.zeros(len(mask), np.bool_) for mask in strong]
             evidence, strength = self._evidence(searched, covered, nearest)
             found = any((item.score > 0).any() for item in joined)
-            return Floored(self._kept(searched, joined, nothing, most), (), evidence if found else None, strength)
-        kept = [mask | self._with_score(item) for mask, item in zip(strong, joined, strict=True)]
+            return Floored(_kept(joined, nothing, most), (), evidence if found else None, strength)
+        kept = list(map(operator.or_, strong, map(self._with_score, joined)))
         _, strength = self._evidence(searched, covered, nearest)
-        return Floored(self._kept(searched, joined, kept, most), self._beyond(nearest), None, strength)
+        return Floored(_kept(joined, kept, most), self._beyond(nearest), None, strength)
 
     def _of_days(self, searched: Sequence[KindSearch]) -> list[Bools] | None:
         """Return the candidates of the days that the query asks for; None where there is none."""
@@ -173,8 +152,11 @@ class MinimumScore:
 
     def _all_good(self, joined: Sequence[Joined], most: int) -> bool:
         """Return whether the best of all kinds are found by their scores alone."""
-        good = sum(int(np.count_nonzero(item.best.best >= self._least.rest)) for item in joined)
-        return good >= most or good == sum(len(item.best.best) for item in joined)
+        good = count = 0
+        for item in joined:
+            good += int(np.count_nonzero(item.best.best >= self._least.rest))
+            count += len(item.best.best)
+        return good >= most or good == count
 
     def _covered(self, item: KindSearch, day: float) -> Floats:
         """Return the share of the query that each candidate covers; its days are a word of weight ``day``."""
@@ -206,11 +188,6 @@ class MinimumScore:
         good: Bools = item.score.astype(np.float32) >= self._least.rest
         return good if linked is None else good | (linked > 0)
 
-    def _kept(
-        self, searched: Sequence[KindSearch], joined: Sequence[Joined], kept: Sequence[Bools], most: int
-    ) -> list[Joined]:
-        return [_without(item, scores, mask, most) for item, scores, mask in zip(searched, joined, kept, strict=True)]
-
     def _beyond(self, nearest: Nearest) -> Sequence[tuple[int, int, float]]:
         """Return the near records beyond the candidates that count as found."""
         least = self._least.similarity
@@ -235,9 +212,10 @@ class MinimumScore:
         return evidence, min(max(words, near), 1.0)
 
 
-def _without(item: KindSearch, joined: Joined, kept: Bools, most: int) -> Joined:
+def _kept(joined: Sequence[Joined], kept: Sequence[Bools], most: int) -> list[Joined]:
     """Return joined scores with 0 for the candidates that are not kept, and the best of the others."""
-    scores = np.where(kept, joined.score, 0.0)
-    places, best = best_scores(scores, most, tie=item.owners.ties(), rows=item.rows)
-    shares = contributions(joined.parts, item.rows, item.owners.length, places)
-    return replace(joined, score=scores, best=Best(scores, places, best, shares))
+    out = []
+    for item, mask in zip(joined, kept, strict=True):
+        scores = np.where(mask, item.score, 0.0)
+        out.append(replace(item, score=scores, best=item.best.by(scores, most)))
+    return out

@@ -7,6 +7,7 @@ docs/search.md.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -32,14 +33,13 @@ RRF_CONSTANT: Final = 60
 
 @dataclass(slots=True)
 class Joined:
-    """The scores of one kind's candidates, the best of them, and their parts.
+    """The scores of one kind's candidates, the names of their parts, and the best of them.
 
     Shapes: score ``f64[m]``
     """
 
     score: Floats
     names: tuple[str, ...]
-    parts: list[tuple[float, Part]]
     best: Best
     finders: tuple[int, Floats, Floats | None]
     """The number of candidates of each leg with a score above 0: by vector, by word and by link."""
@@ -53,15 +53,15 @@ class Joined:
         near, by_word, by_link = self.finders
         worded = (by_word.take(at) > 0).tolist()
         linked = [False] * len(at) if by_link is None else (by_link.take(at) > 0).tolist()
-        names = self.names
-        return [
-            ({name: part for name, part in zip(names, parts, strict=True) if part}, _FOUND_BY[place < near, word, link])
-            for parts, place, word, link in zip(
-                self.best.contributions.T.tolist(), at.tolist(), worded, linked, strict=True
-            )
-        ]
+        shares = self.best.contributions.T.tolist()
+        out = []
+        for parts, place, word, link in zip(shares, at.tolist(), worded, linked, strict=True):
+            breakdown = dict(filter(_SHARE, zip(self.names, parts, strict=True)))
+            out.append((breakdown, _FOUND_BY[place < near, word, link]))
+        return out
 
 
+_SHARE = operator.itemgetter(1)
 _FOUND_BY = {
     found: tuple(itertools.compress(LEGS, found)) for found in itertools.product((False, True), repeat=len(LEGS) - 1)
 }
@@ -98,7 +98,10 @@ def keyword_parts(searched: Sequence[KindSearch], settings: SearchConfig) -> lis
             rise = _rise(item.own_scores)
             out.append((values(rise), values(_rise(item.keyword) - rise)))
         return out
-    peak = max(_peak(item) for item in searched)
+    peak = 0.0
+    for item in searched:
+        scores = item.keyword[item.allowed.take(item.rows)] if item.mixed else item.keyword
+        peak = max(peak, float(scores.max(initial=0.0)))
     if peak <= 0:
         return [(None, None)] * len(searched)
     return [
@@ -113,13 +116,6 @@ def keyword_parts(searched: Sequence[KindSearch], settings: SearchConfig) -> lis
 def values(scores: Floats) -> Part:
     """Return scores that are a part as they stand."""
     return Part(VALUES, np.ascontiguousarray(scores, np.float64))
-
-
-def _peak(item: KindSearch) -> float:
-    inside = item.inside()
-    if inside is None:
-        return float(item.keyword.max(initial=0.0))
-    return float(item.keyword.max(where=inside, initial=0.0))
 
 
 def _rise(scores: Floats) -> Floats:
@@ -252,16 +248,15 @@ def joined(
 
     The score of a row that may not be a hit is 0.
     """
-    spoken = [(name, weight / total, part) for name, weight, part in weighted if weight and part is not None]
-    parts = [(share, part) for _, share, part in spoken]
+    names: list[str] = []
+    parts: list[tuple[float, Part]] = []
+    for name, weight, part in weighted:
+        if weight and part is not None:
+            names.append(name)
+            parts.append((weight / total, part))
     inside = item.allowed if item.mixed else None
     best = join(parts, item.rows, item.owners.ties(), most, inside=inside, least=LEAST)
-    return Joined(best.scores, tuple([name for name, _, _ in spoken]), parts, best, finders)
-
-
-def best_of(searched: Sequence[KindSearch], scored: Sequence[Joined], limit: int) -> list[Hit]:
-    """Return the best candidates of all kinds; score descending, ties by id."""
-    return _merged(searched, [(item.best.places, item.best.best) for item in scored], limit)
+    return Joined(best.scores, tuple(names), best, finders)
 
 
 def best_rows(searched: Sequence[KindSearch], scored: Sequence[Joined], limit: int) -> list[Ints]:
@@ -291,10 +286,11 @@ def best_hits(searched: Sequence[KindSearch], scored: Sequence[Floats], limit: i
         best_scores(score, limit, tie=item.owners.ties(), rows=item.rows)
         for item, score in zip(searched, scored, strict=True)
     ]
-    return _merged(searched, best, limit)
+    return merged(searched, best, limit)
 
 
-def _merged(searched: Sequence[KindSearch], best: Sequence[tuple[Ints, NDArray[np.float32]]], limit: int) -> list[Hit]:
+def merged(searched: Sequence[KindSearch], best: Sequence[tuple[Ints, NDArray[np.float32]]], limit: int) -> list[Hit]:
+    """Return the best candidates of all kinds, given those of each; score descending, ties by id."""
     found: list[Hit] = []
     ties: list[NDArray[np.uint64]] = []
     for kind, (item, (places, scores)) in enumerate(zip(searched, best, strict=True)):

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from caliber.config.search import GraphConfig
+from caliber.config.search import SearchConfig
 from caliber.kernels.graph import Walk, walk
 from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.conversation import neighbours
@@ -67,8 +67,9 @@ _Brought = list[tuple[Ints, Floats]]
 class GraphLeg:
     """Follows links from seeds, the best of the other legs; each hop keeps ``DECAY`` of a score."""
 
-    def __init__(self, settings: GraphConfig, visibilities: VisibleCache, kinds: Sequence[str]) -> None:
-        self._settings = settings
+    def __init__(self, settings: SearchConfig, visibilities: VisibleCache, kinds: Sequence[str]) -> None:
+        self._settings = settings.graph
+        self._counts = settings.weights.graph > 0
         self._searched = kinds
         self._visible_cache = visibilities
         self._links = Links()
@@ -77,9 +78,9 @@ class GraphLeg:
         self._newest: tuple[tuple[object, ...], LinkGraph] | None = None
 
     def links(self, request: Request, searched: Sequence[KindSearch]) -> LinkGraph | None:
-        """Return the visible links, or None if there are none."""
+        """Return the visible links, or None if there are none, or they have no weight."""
         snapshot = request.snapshot
-        if not snapshot["edge"].count():
+        if not self._counts or not snapshot["edge"].live_mask.any():
             return None
         kinds = [kind for kind in self._searched if kind not in snapshot.gone and snapshot[kind].relation.linked]
         visibilities = {item.kind: item.visibility for item in searched}
@@ -106,7 +107,7 @@ class GraphLeg:
 
     def has_links(self, links: LinkGraph | None) -> bool:
         """Return whether there is anything to follow."""
-        return self._settings.conversation or (links is not None and links.any)
+        return self._counts and (self._settings.conversation or (links is not None and links.any))
 
     def reach(
         self,

@@ -5,11 +5,12 @@ Source: M §1.3, K-119; docs/search.md.
 
 from __future__ import annotations
 
-import itertools
 import math
+import operator
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,15 +31,18 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
+_NO_ROWS, _NO_SCORES, _NO_SUMS = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0)
+_FIRST, _LAST = operator.itemgetter(0), operator.itemgetter(-1)
 _READ_AT_ONCE = 256
+"""Texts whose words are read before checking whether that was enough."""
+_RARITIES = 16_384
+"""Logarithms that are remembered: searches of one store ask for few, again and again."""
 FAR_SHARE: Final = 0.625
 """Share of ``search.keyword.neighbour_boost`` that a turn borrows from the neighbours of its neighbours."""
 SIMILAR_MAX: Final = 64
 """Most similar words that stand in for one."""
 UNSEEN_TEXTS: Final = 100
 """Texts without any of the words that count when the floor measures rarity: words of a small store are rare."""
-"""Texts whose words are read before checking whether that was enough."""
 
 
 @dataclass(slots=True)
@@ -56,9 +60,9 @@ class KindSearch:
     visibility: VisibleRows
     allowed: Bools
     words: KeywordSnapshot
-    rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    own_scores: Floats = field(default_factory=lambda: np.zeros(0))
-    keyword: Floats = field(default_factory=lambda: np.zeros(0))
+    rows: Ints = field(default_factory=_NO_ROWS.copy)
+    own_scores: Floats = field(default_factory=_NO_SUMS.copy)
+    keyword: Floats = field(default_factory=_NO_SUMS.copy)
     mixed: bool = False
     """Whether there may be candidates that are no hits."""
     excluded: Ints | None = None
@@ -74,7 +78,7 @@ class KindSearch:
     def searchable(self) -> Bools:
         """Return the visible rows that words may find, or that boost neighbours. Shapes: ``bool[owners.length]``"""
         if self.excluded is None or not len(self.excluded):
-            return self.visible
+            return self.visibility.visible
         searchable = self.visible.copy()
         searchable[self.excluded] = False
         return searchable
@@ -123,7 +127,7 @@ class Coverage(NamedTuple):
 
     def weight(self, count: int) -> float:
         """Return the weight of a word that the given number of texts contain."""
-        return _idf(count, self.texts)
+        return idf(count, self.texts)
 
 
 def keyword_leg(
@@ -140,8 +144,7 @@ def keyword_leg(
     ``linked`` asks for candidates that filters leave out as well. Returns the words as evidence.
     """
     groups = _groups(searched, query, similar)
-    total = sum(item.visibility.count for item in searched)
-    words, coverage = _weighed(searched, groups, total, SIMILAR_MAX, UNSEEN_TEXTS)
+    words, coverage = _weighed(searched, groups, SIMILAR_MAX, UNSEEN_TEXTS)
     for item in searched:
         mean = item.visibility.mean_length(item.words)
         item.mixed = linked and item.allowed is not item.visible
@@ -184,10 +187,10 @@ def _groups(searched: Sequence[KindSearch], query: Query, similar: SimilarTerms 
 def _in_sight(searched: Sequence[KindSearch], term: int, parts: tuple[int, ...]) -> bool:
     """Return whether a visible text holds a term in one of these spellings: a hidden one must not open a stem."""
     for item in searched:
-        cached = item.visibility.spellings.get((term, parts))
-        if cached is None:
-            cached = item.visibility.knows_spelling((term, parts), _spelt_so(item, term, parts))
-        if cached:
+        remembered = item.visibility.remembered.get((term, parts))
+        if remembered is None:
+            remembered = item.visibility.remember((term, parts), _spelt_so(item, term, parts))
+        if remembered:
             return True
     return False
 
@@ -204,7 +207,6 @@ def _spelt_so(item: KindSearch, term: int, parts: Sequence[int]) -> bool:
 def _weighed(
     searched: Sequence[KindSearch],
     groups: Sequence[_Group],
-    total: int,
     most: int,
     unseen: int,
 ) -> tuple[list[QueryWord], Coverage]:
@@ -213,23 +215,25 @@ def _weighed(
     A similar common word never counts as a rare one. As evidence a word is as rare as among ``unseen`` more texts
     without it.
     """
-    found = _counted(searched, groups)
-    left = iter(found.tolist())
-    rarities: dict[int, tuple[float, float]] = {}  # two logarithms for each distinct count
-
-    def rarity(count: int) -> tuple[float, float]:
-        cached = rarities.get(count)
-        if cached is None:
-            cached = rarities[count] = (_idf(count, total), _idf(count, total + unseen))
-        return cached
-
-    words, evidence, weight = [], [], 0.0
+    every: list[int] = []
     for group in groups:
-        counts = list(itertools.islice(left, len(group.terms)))
+        every += group.terms
+    total, texts = 0, list[int]()  # how many visible texts there are, and hold each term
+    for item in searched:
+        total += item.visibility.count
+        if every:
+            counted = item.words.counts(every, item.visibility.visible).tolist()
+            texts = list(map(operator.add, texts, counted)) if texts else counted
+    among = total + unseen
+    words, evidence, weight, start = [], [], 0.0, 0
+    for group in groups:
+        counts = texts[start : start + len(group.terms)]
+        start += len(group.terms)
         if group.own:
-            own, telling = rarity(counts[0])
+            common = counts[0]
         else:  # the beginning of words is as rare as all of them together; a word that is nowhere, as rare as can be
-            own, telling = rarity(min(total, sum(counts)) if group.beginning else 0)
+            common = min(total, sum(counts)) if group.beginning else 0
+        own, telling = idf(common, total), idf(common, among)
         if not group.filler:
             weight += telling
         if not any(counts):
@@ -240,29 +244,18 @@ def _weighed(
         for term, near, count in zip(group.terms, group.near, counts, strict=True):
             # The cut-off is by nearness among visible words, so that hidden words displace none.
             if count and len(terms) < most:
-                rare = rarity(count)
                 terms.append(term)
-                strengths.append(near * min(rare[0], own))
-                shares.append(near * min(rare[1], telling))
+                strengths.append(near * min(idf(count, total), own))
+                shares.append(near * min(idf(count, among), telling))
         words.append(QueryWord(terms, strengths, own))
         if not group.filler:
             evidence.append(QueryWord(terms, shares, telling))
-    return words, Coverage(evidence, weight, total + unseen)
+    return words, Coverage(evidence, weight, among)
 
 
-def _counted(searched: Sequence[KindSearch], groups: Sequence[_Group]) -> Ints:
-    """Return how many visible texts hold each term of each group, one group after another."""
-    every = [term for group in groups for term in group.terms]
-    if not every:
-        return np.zeros(0, np.int64)
-    found = searched[0].words.counts(every, searched[0].visible)
-    for item in searched[1:]:
-        found += item.words.counts(every, item.visible)
-    return found
-
-
-def _idf(count: int, total: int) -> float:
-    """Return how rare a term is; never negative."""
+@lru_cache(maxsize=_RARITIES)
+def idf(count: int, total: int) -> float:
+    """Return how rare a term is that ``count`` of ``total`` texts hold; never negative."""
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
@@ -359,7 +352,7 @@ def vector_leg(
     ``most`` rows are scored, if that is more: further near rows beyond the candidates.
     """
     found: list[NDArray[np.float32]] = []
-    most = max(candidates, most)
+    most, count = max(candidates, most), 0
     for item in searched:
         index = vectors.get((item.kind, space_id))
         if index is None:
@@ -367,14 +360,15 @@ def vector_leg(
         else:
             item.rows, similarities = index.best(query, item.owners, item.allowed, most, min_similarity)
         found.append(similarities)
+        count += len(similarities)
     beyond: Sequence[tuple[int, int, float]] = ()
-    if sum(map(len, found)) > candidates:
+    if count > candidates:
         beyond = _cut_off(searched, found, candidates, most)
         found = [scores[: len(item.rows)] for item, scores in zip(searched, found, strict=True)]
-    ends = [(float(scores[0]), float(scores[-1])) for scores in found if len(scores)]
-    if not ends:
+    some = list(filter(len, found))
+    if not some:
         return Nearest(found)
-    return Nearest(found, max(best for best, _ in ends), min(least for _, least in ends), beyond)
+    return Nearest(found, float(max(map(_FIRST, some))), float(min(map(_LAST, some))), beyond)
 
 
 def _cut_off(

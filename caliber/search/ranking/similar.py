@@ -50,18 +50,18 @@ class SimilarTerms:
 
         Shapes:  int64[m], f64[m] each
         """
+        out = []
         with self._lock:
-            count = self._catch_up()
-            return [self._of(term, count) for term in terms]
-
-    def _of(self, term: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        found = self._recent.get(term)
-        if found is None or found.looked_at < count:
-            found = self._recent[term] = self._search(term, found, count)
-            if len(self._recent) > _KEPT:
-                self._recent.popitem(last=False)
-        self._recent.move_to_end(term)
-        return found.terms, found.near
+            count, recent = self._catch_up(), self._recent
+            for term in terms:
+                found = recent.get(term)
+                if found is None or found.looked_at < count:
+                    found = recent[term] = self._search(term, found, count)
+                    if len(recent) > _KEPT:
+                        recent.popitem(last=False)
+                recent.move_to_end(term)
+                out.append((found.terms, found.near))
+        return out
 
     def warm(self) -> None:
         """Give their vectors to the terms that there are."""
