@@ -28,6 +28,7 @@ from caliber.model.search import ReadConsistency
 from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING_SPACE, TRAJECTORY
+from caliber.search.filtering.filters import check_kinds
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
 from caliber.storage.maintain.integrity import Finding
@@ -89,7 +90,11 @@ class Inspection:
 
         Raises: PermissionDenied unless the principal is an admin or the application.
         """
-        tables, wanted = Tables(self._whole("look up names of")), {name.casefold(): name for name in names}
+        each_name = [
+            arguments.as_text(name, "names", allow_empty=True)
+            for name in arguments.as_items(names, "names", "several names")
+        ]
+        tables, wanted = Tables(self._whole("look up names of")), {name.casefold(): name for name in each_name}
         found: list[tuple[EntityRef, str]] = [
             (each.entity, f"{each.namespace}:{each.name}".removeprefix(":"))
             for each in tables.identities.all()
@@ -103,11 +108,15 @@ class Inspection:
 
     # --- search ----------------------------------------------------------------------------------
 
-    def filters(self, kinds: Sequence[str] = ()) -> Mapping[str, frozenset[str]]:
-        """Return the names that a filter of searches of these kinds, or of all, may have, with their types."""
+    def filters(self, kinds: Sequence[str] | None = None) -> Mapping[str, frozenset[str]]:
+        """Return the names that a filter of searches of these kinds, or of all, may have, with their types.
+
+        Raises: InvalidValue, DTypeError for what is no kind.
+        """
+        searched = self._engine.part(SearchEngine).kinds
         out: dict[str, frozenset[str]] = {}
-        for kind, relation in self._engine.part(SearchEngine).kinds.items():
-            for column in self._engine.store.catalog.by_name[relation].columns if not kinds or kind in kinds else ():
+        for relation in check_kinds(kinds, searched):
+            for column in self._engine.store.catalog.by_name[relation].columns:
                 out[column.name] = out.get(column.name, frozenset()) | {column.type.value}
         return out
 
@@ -121,9 +130,13 @@ class Inspection:
         as_of: datetime | None = None,
     ) -> Miss:
         """Return why a search does not find a record, given by its id or by text that it holds, or finds it late."""
-        wanted = Expected(None, expected) if isinstance(expected, str) else Expected(expected, str(expected))
+        if isinstance(expected, str):
+            wanted = Expected(None, arguments.as_text(expected, "expected"))
+        else:
+            record_id = arguments.as_uuid(expected, "expected")
+            wanted = Expected(record_id, str(record_id))
         where = arguments.as_mapping(filter, "filter")
-        asked = (query, wanted, kinds, where, as_of)
+        asked = (arguments.as_text(query, "query"), wanted, kinds, where, arguments.as_instant(as_of, "as_of"))
         return Question(self._principal.label, self._engine, self._searching, *asked).absence()
 
     # --- the store -------------------------------------------------------------------------------

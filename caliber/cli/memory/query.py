@@ -114,7 +114,7 @@ def conditions_of(pairs: Sequence[tuple[str, str]], memory: Caliber, kinds: Sequ
 
     Raises: UsageError
     """
-    types = memory.admin.inspect.filters(kinds)
+    types = memory.admin.inspect.filters(kinds or None)
     out: dict[str, list[Any]] = {}
     for name, text in pairs:
         out.setdefault(name, []).append(_value(name, text, types.get(name, frozenset())))

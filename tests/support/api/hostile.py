@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import inspect
+import itertools
 import math
 import random
 import traceback
@@ -305,10 +306,11 @@ Case = tuple[Call, inspect.Parameter, Any]
 
 
 def drawn(calls: list[Call], chance: random.Random, count: int) -> Iterator[Case]:
-    """Yield calls, each with a place and a value for it."""
+    """Yield so many places, each as often as any other, with a value for it."""
     places = [(call, place) for call in calls for place in call.parameters]
-    for _ in range(count):
-        yield (*chance.choice(places), chance.choice(VALUES))
+    chance.shuffle(places)
+    for place in itertools.islice(itertools.cycle(places), count):
+        yield (*place, chance.choice(VALUES))
 
 
 def every(calls: list[Call]) -> Iterator[Case]:
