@@ -39,17 +39,16 @@ from caliber.context.filling.filled import NO_RESERVE
 from caliber.context.gather.gathering import gather
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, has_records, plan_of
 from caliber.context.record.record import pack_record
-from caliber.context.texts import DISPUTED_LEAD, FixedText, RenderedTexts, about_line, render_columns
+from caliber.context.record_texts import RecordReader
+from caliber.context.texts import DISPUTED_LEAD, FixedText, RenderedTexts, about_line
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excerpt_turns, excess, keep_labels
 from caliber.kernels.tokens.counting import Cut
 from caliber.model.context import SectionType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
-from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.relation import Residence
 from caliber.schema.relations import CONFLICT
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def decide(
 ) -> Decided:
     """Fill the budget; where lengths do not add up, count the result and refill until no limit is exceeded.
 
-    ``reader`` renders the turns that enter; without it ``rendered`` holds every text.
+    ``reader`` renders the turns that enter, ``rendered`` then the records; without it, it holds every text.
     Raises: BudgetTooSmall.
     """
     reserve = NO_RESERVE
@@ -137,7 +136,7 @@ def decide(
             keep_labels(plan, ranked, np.flatnonzero(alone).tolist(), rendered)
             filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)  # raises: it asks for more than a label
         if reader is not None:
-            _render_turns(ranked, filled.codes, reader, rendered)
+            _render_entered(ranked, filled.codes, reader, rendered)
         if excerpt_turns(plan, ranked, sizes, plan.excerpt_length(max_tokens), filled, rendered):
             continue
         shown = cut_texts(plan, ranked, sizes, filled, rendered)
@@ -225,7 +224,10 @@ def _measure(
     *,
     disputed: bool,
 ) -> tuple[RenderedTexts, NDArray[np.int64]]:
-    """Return the length of every candidate that is still considered (-1 for the others), and all texts but turns."""
+    """Return the length of every candidate that is still considered (-1 for the others), and the texts of some.
+
+    Turns and records are read once they enter.
+    """
     out: dict[int, str] = {}
     sizes = ranked[LENGTH].copy()
     places = np.flatnonzero(codes == CONSIDERED)
@@ -234,50 +236,64 @@ def _measure(
     by_section = {item.section: item.text for item in fixed}
     for place in places[(source == SYSTEM) | (source == PERSONA) | (source == EXTRA)].tolist():
         out[place] = by_section[int(ranked[SECTION][place])]
-    for kind, relation in plan.records.items():
-        chosen = places[source == kind]
-        if len(chosen) and kind not in (SPOKEN, PASSAGE):
-            rows = ranked[ROW][chosen].tolist()
-            out.update(zip(chosen.tolist(), _render(snapshot[relation.name], rows, texts), strict=True))
-    if plan.about is not None:
-        known = places[ranked[SECTION][places] == plan.about.index]
-        owners = snapshot[plan.records[plan.about.source].name]
-        contents = texts.texts(owners, ranked[ROW][known].tolist()) if len(known) else ()
+    records = RecordReader(snapshot, texts, plan)
+    brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
+    section, row_of = ranked[SECTION].take(places), ranked[ROW]
+    is_known = np.zeros(len(places), np.bool_) if plan.about is None else section == plan.about.index
+    changed = np.isin(section, brief)
+    if disputed:
+        changed |= (ranked[MARK].take(places) & DISPUTED) != 0
+    for kind in plan.records:
+        if kind in (SPOKEN, PASSAGE):
+            continue
+        mine = (source == kind) & ~is_known
+        chosen = places[mine & ~changed]
+        if len(chosen):
+            sizes[chosen] = records.lengths(kind, row_of[chosen])
+        chosen = places[mine & changed]
+        if len(chosen):
+            out.update(zip(chosen.tolist(), records.texts(kind, row_of[chosen].tolist()), strict=True))
+    if is_known.any() and plan.about is not None:
+        known = places[is_known]
+        contents = texts.texts(snapshot[plan.records[plan.about.source].name], row_of[known].tolist())
         out.update(zip(known.tolist(), map(about_line, contents), strict=True))
-    short = _shorten(ranked, out, plan) if plan.rule_sections else {}
+    short = _shorten(ranked, out, plan, brief) if brief else {}
     for place in np.flatnonzero(ranked[MARK] & DISPUTED).tolist() if disputed else ():
         if place in out:
             out[place] = DISPUTED_LEAD + out[place]
     sizes[list(out)] = plan.measure(list(out.values()))
-    row_of = ranked[ROW]
     rendered = RenderedTexts(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
-    rendered.passages = PassageReader(snapshot, texts, plan)
+    rendered.passages, rendered.records = PassageReader(snapshot, texts, plan), records
     return rendered, sizes
 
 
-def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> dict[int, Cut]:
+def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan, sections: Sequence[int]) -> dict[int, Cut]:
     """Bring the texts of rules in mode summary into their short form; return where each was cut."""
-    brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
-    out = {}
-    if brief:
-        from caliber.text.abridge import abridge  # few windows shorten any
+    from caliber.text.abridge import abridge  # few windows shorten any
 
-        section_of = ranked[SECTION]
-        for place in [place for place in texts if int(section_of[place]) in brief]:
-            cut = abridge(texts[place], limits.SUMMARY_MODE_TOKENS, plan.estimator)
-            if cut is not None:
-                out[place] = Cut(*cut)
-                texts[place] = out[place].of(texts[place])
+    out = {}
+    for place in [place for place in texts if int(ranked[SECTION][place]) in sections]:
+        cut = abridge(texts[place], limits.SUMMARY_MODE_TOKENS, plan.estimator)
+        if cut is not None:
+            out[place] = Cut(*cut)
+            texts[place] = out[place].of(texts[place])
     return out
 
 
-def _render_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, rendered: RenderedTexts) -> None:
-    """Add the texts of the turns that entered."""
-    places = entered(codes)
-    places = places[ranked[SOURCE].take(places) == SPOKEN]
+def _render_entered(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, rendered: RenderedTexts) -> None:
+    """Add the texts of the turns and records that entered."""
+    inside, row_of = entered(codes), ranked[ROW]
+    source = ranked[SOURCE].take(inside)
+    places = inside[source == SPOKEN]
     if len(places):
-        texts = reader.texts(ranked[ROW][places].tolist())
+        texts = reader.texts(row_of[places].tolist())
         rendered.texts.update(zip(places.tolist(), texts, strict=True))
+    assert rendered.records is not None
+    for kind in np.unique(source[has_records(source)]).tolist():
+        places = [place for place in inside[source == kind].tolist() if place not in rendered.texts]
+        if places and kind != PASSAGE:
+            texts = rendered.records.texts(kind, row_of[places].tolist())
+            rendered.texts.update(zip(places, texts, strict=True))
     render_passages(ranked, codes, rendered)
 
 
@@ -294,23 +310,3 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
             short = rendered.shortened.get(place)
             rendered.texts[place] = turn.line if short is None else short.of(turn.line)
             rendered.speakers[place] = turn.speaker
-
-
-def _render(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[str]:
-    """Return the texts of records, from their columns as they are stored."""
-    relation, layout = owners.relation, owners.layout
-    columns: list[Sequence[Any]] = []
-    for name in relation.in_windows.shown:
-        place, column = layout.codec.index(name), relation.column(name)
-        values: list[Any] = []
-        if column.residence is Residence.INTERNED:
-            values = owners.interned(name)
-        elif name in layout.enum_codes and not column.nullable:
-            values = list(layout.enum_codes[name])
-        if place == layout.text_place:
-            columns.append(texts.texts(owners, rows))
-        elif values:
-            columns.append([values[code] for code in owners.column(name)[rows].tolist()])
-        else:
-            columns.append(owners.packed_values(name, rows))
-    return render_columns(relation, columns)

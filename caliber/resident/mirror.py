@@ -44,6 +44,10 @@ EVICTED: Final = _Evicted()
 _PAIR: Final = struct.Struct(">QQ")
 _GROUPS_KEPT: Final = 256
 """Keys of groups whose rows a boundary remembers."""
+_READINGS_KEPT: Final = 4_096
+"""Rows of which a generation remembers one thing that readers worked out; then it begins anew."""
+_READING_BYTES: Final = 300
+"""About what one takes, as the words of a text of two lines, and its entry."""
 
 _ROW_BYTES: Final = 8 + 8 + 16
 """Of a row's ordinal, its previous version and its tie."""
@@ -82,6 +86,7 @@ class Generation:
         "_converters",
         "_held",
         "_open",
+        "_readings",
         "arrays",
         "chain",
         "dead",
@@ -122,6 +127,7 @@ class Generation:
         self._converters: dict[str, Callable[[Any], Any] | None] = {**layout.converters, **self.interners}
         self._open: Any = None
         self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
+        self._readings: dict[str, dict[int, Any]] = {}
         # Built at the first search.
         self.keywords: KeywordIndex | None = None
         self.chain: Chain | None = None
@@ -250,6 +256,8 @@ class Generation:
             if text is not None and text is not EVICTED:
                 freed += len(text)
                 self.texts[self.evict_at] = EVICTED
+                for readings in self._readings.values():
+                    readings.pop(self.evict_at, None)
             self.evict_at += 1
         self.text_bytes -= freed
         return freed
@@ -260,6 +268,7 @@ class Generation:
         fixed = (self.layout.row_bytes + _ROW_BYTES) * self.length
         fixed += 0 if self.keywords is None else self.keywords.nbytes
         fixed += 0 if self.chain is None else self.chain.nbytes
+        fixed += _READING_BYTES * sum(map(len, list(self._readings.values())))
         index = self.index.nbytes if isinstance(self.index, KeyTable) else _ENTRY_BYTES * len(self.index)
         return fixed + len(self.live) + self.packed.nbytes + index
 
@@ -290,10 +299,22 @@ class Generation:
             row[self.layout.text_place] = self.texts[number]
         return tuple(row)
 
+    def readings(self, what: str) -> dict[int, Any]:
+        """Return what readers worked out from texts of rows, by row, to look up and add to: constants of a version.
+
+        They leave memory with the texts. Another thread may take some out at any time.
+        """
+        kept = self._readings.get(what)
+        if kept is None or len(kept) >= _READINGS_KEPT:
+            kept = self._readings[what] = {}
+        return kept
+
     def strings(self) -> Iterator[str | bytes]:
-        """Yield every string and text of every row, deleted ones included."""
+        """Yield every string and text of every row, deleted ones included, and the words that were read from them."""
         for number in range(self.length):
             yield from (value for value in self.row(number) if isinstance(value, str | bytes))
+        for readings in list(self._readings.values()):
+            yield from (word for words in list(readings.values()) if isinstance(words, tuple) for word in words)
 
     def without_text(self, number: int) -> Row:
         """Return a row with None in place of its text."""

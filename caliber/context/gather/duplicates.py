@@ -9,8 +9,10 @@ Source: docs/windows.md; decision 0197.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -51,20 +53,31 @@ class Recalled:
     def ordinal(self, place: int) -> int:
         return int(self.owners.column("ordinal")[self.rows[place]])
 
-    def made(self, place: int) -> tuple[int, int]:
-        """Return the sort key of a record's age: its time, then its ordinal."""
-        row = self.rows[place : place + 1]
-        made = self.owners.relation.times.entered
-        times = times_of(self.owners, row) if self.source == PASSAGE else self.owners.column(made)[row]
-        return int(times[0]), self.ordinal(place)
+    def ages(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the sort keys of records' ages: their times, then their ordinals."""
+        rows, owners = self.rows[places], self.owners
+        entered = owners.relation.times.entered
+        times = times_of(owners, rows) if self.source == PASSAGE else owners.column(entered)[rows]
+        return times, owners.column("ordinal")[rows]
+
+    def prints(self, places: NDArray[np.int64], texts: TextSource) -> list[bytes]:
+        """Return a digest of each record's words, the same for texts that differ in nothing a reader minds."""
+        kept, rows = self.owners.generation.readings("digest"), self.rows[places].tolist()
+        found = {row: kept.get(row) for row in rows}
+        new = [row for row, digest in found.items() if digest is None]
+        for row, text in zip(new, texts.texts(self.owners, new), strict=True):
+            words = _words(_wording(self.owners, row, _text(text)))
+            found[row] = kept[row] = blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return [found[row] or b"" for row in rows]
 
 
 @dataclass(slots=True)
 class _Ranked:
-    """Candidates of all sources, most relevant first. Shapes: ``int64[n]`` each."""
+    """Candidates of all sources, most relevant first. Shapes: ``int64[n]``; ``joined`` is where they were before."""
 
     part: NDArray[np.int64]
     place: NDArray[np.int64]
+    joined: NDArray[np.int64]
 
 
 def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, Recalled], texts: TextSource) -> None:
@@ -77,7 +90,7 @@ def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, R
     part = np.repeat(np.arange(len(parts)), [len(item.rows) for item in parts])
     place = np.concatenate([np.arange(len(item.rows)) for item in parts])
     order = np.lexsort((ties[:, 1], ties[:, 0], -relevance))
-    ranked = _Ranked(part[order], place[order])
+    ranked = _Ranked(part[order], place[order], order)
     if SUMMARY in found and PASSAGE in found:
         _yield_to_turns(found[SUMMARY], found[PASSAGE])
     _equal_texts(plan, parts, ranked, texts)
@@ -115,7 +128,9 @@ def _equal_texts(plan: AssemblyPlan, parts: Sequence[Recalled], ranked: _Ranked,
                 continue
             first_of: dict[tuple[str, int | None], int] = {}
             for place in equal:
-                first = first_of.setdefault((_wording(item, place, content), _day(plan, item, place)), place)
+                first = first_of.setdefault(
+                    (_wording(item.owners, int(item.rows[place]), content), _day(plan, item, place)), place
+                )
                 if first != place:
                     item.twins[place] = item.ordinal(first)
 
@@ -127,9 +142,9 @@ def _day(plan: AssemblyPlan, item: Recalled, place: int) -> int | None:
     return int(days_of(item.owners, item.rows[place : place + 1], zone_of(plan.config.time_zone))[0])
 
 
-def _wording(item: Recalled, place: int, text: str) -> str:
+def _wording(owners: RelationSnapshot, row: int, text: str) -> str:
     """Return the text of a record with its head: its speaker or subject."""
-    return _text(document_of(item.owners.relation, item.owners.packed(int(item.rows[place])), text))
+    return _text(document_of(owners.relation, owners.packed(row), text))
 
 
 def _text(content: Any) -> str:
@@ -167,68 +182,84 @@ class _Alike:
 
     def settle(self) -> None:
         """Mark in each group the records with the words of a more relevant one, and reweigh the rest."""
-        changed: dict[int, np.float32] = {}
-        for first, followers in self._groups():
-            first_of: dict[tuple[str, int | None], int] = {}
-            ranks = [first, *followers]
-            worded = list(map(_words, self._contents(ranks)))
-            several = len(set(worded)) < len(worded)
-            for rank, text in zip(ranks, worded, strict=True):
-                day = _day(self._plan, *self._at(rank)) if several else None
-                better = first_of.setdefault((text, day), rank)
-                if better != rank:
-                    item, place = self._at(rank)
-                    kept, at = self._at(better)
-                    item.twins[place] = kept.ordinal(at)
-            others = [rank for rank in first_of.values() if rank != first]
-            if others:
-                changed |= self._weighed(first, others)
-        self._weigh(changed)
+        groups = self._groups()
+        if not groups:
+            return
+        ranks = np.concatenate(groups)
+        group = np.repeat(np.arange(len(groups)), [len(each) for each in groups])
+        times, ordinals = np.empty(len(ranks), np.int64), np.empty(len(ranks), np.int64)
+        prints = [b""] * len(ranks)
+        for at, item in enumerate(self._parts):
+            members = np.flatnonzero(self._ranked.part[ranks] == at)
+            places = self._ranked.place[ranks[members]]
+            times[members], ordinals[members] = item.ages(places)
+            for member, made in zip(members.tolist(), item.prints(places, self._texts), strict=True):
+                prints[member] = made
+        stays = self._unlike(ranks, group, prints)
+        ranks, group, times, ordinals = (each[stays] for each in (ranks, group, times, ordinals))
+        # A differing word may be a correction or another fact. The newest record may be the correction, so it counts as
+        # much as the most relevant one; the others count for a share.
+        relevance = np.concatenate([item.scored.relevance for item in self._parts])
+        own = relevance[self._ranked.joined[ranks]]
+        firsts = np.flatnonzero(np.diff(group, prepend=-1))
+        by_age = np.lexsort((-np.arange(len(ranks)), ordinals, times, group))
+        newest = by_age[np.append(firsts[1:], len(ranks)) - 1]
+        weighed = own * np.float32(limits.ALIKE_SHARE)
+        weighed[newest] = own[firsts]
+        others = np.ones(len(ranks), np.bool_)
+        others[firsts] = False
+        self._weigh(ranks[others], weighed[others], relevance)
+
+    def _unlike(self, ranks: NDArray[np.int64], group: NDArray[np.int64], prints: list[bytes]) -> NDArray[np.bool_]:
+        """Mark records with the words of a more relevant one of their group and day; return which are the others."""
+        stays = np.ones(len(ranks), np.bool_)
+        if len(set(prints)) == len(prints):
+            return stays
+        first_of: dict[tuple[int, bytes, int | None], int] = {}
+        several = {each for each, count in Counter(zip(group.tolist(), prints, strict=True)).items() if count > 1}
+        for at, each in enumerate(zip(group.tolist(), prints, strict=True)):
+            if each in several:
+                item, place = self._at(int(ranks[at]))
+                better = first_of.setdefault((*each, _day(self._plan, item, place)), at)
+                if better != at:
+                    kept, where = self._at(int(ranks[better]))
+                    item.twins[place] = kept.ordinal(where)
+                    stays[at] = False
+        return stays
 
     def _at(self, rank: int) -> tuple[Recalled, int]:
         return self._parts[int(self._ranked.part[rank])], int(self._ranked.place[rank])
 
-    def _contents(self, ranks: Sequence[int]) -> list[str]:
-        out: list[str] = []
-        for rank in ranks:
-            item, place = self._at(rank)
-            (text,) = self._texts.texts(item.owners, [int(item.rows[place])])
-            out.append(_wording(item, place, _text(text)))
-        return out
-
-    def _groups(self) -> Iterable[tuple[int, list[int]]]:
+    def _groups(self) -> list[NDArray[np.int64]]:
         """Return ranks of records with those of less relevant ones that are almost like them; each rank once."""
         ranks, vectors = self._vectors()
         if len(ranks) < 2:
-            return ()
-        pairs = pairs_above(vectors, limits.DUPLICATE_SIMILARITY, max_pairs=len(ranks) * len(ranks))
-        yields = np.concatenate([item.twins != 0 for item in self._parts])[self._at_once(ranks)]
-        yielding = set(np.flatnonzero(yields).tolist())
-        groups: dict[int, list[int]] = {}
-        for first, second in sorted(pairs.index.tolist()):
-            if first not in yielding and second not in yielding:
-                yielding.add(second)
-                groups.setdefault(ranks[first], []).append(ranks[second])
-        return groups.items()
+            return []
+        pairs = pairs_above(vectors, limits.DUPLICATE_SIMILARITY, max_pairs=len(ranks) * len(ranks)).index
+        if not len(pairs):
+            return []
+        yielding = np.concatenate([item.twins != 0 for item in self._parts])[self._ranked.joined[ranks]]
+        pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+        firsts, starts = np.unique(pairs[:, 0], return_index=True)
+        groups = []
+        for first, others in zip(firsts.tolist(), np.split(pairs[:, 1], starts[1:]), strict=True):
+            if not yielding[first] and len(others := others[~yielding[others]]):
+                yielding[others] = True
+                groups.append(ranks[np.append(first, others)])
+        return groups
 
-    def _at_once(self, ranks: Sequence[int] | slice) -> NDArray[np.int64]:
-        """Return the places of candidates in all sources joined."""
-        starts = np.cumsum([0, *(len(item.rows) for item in self._parts)])
-        places: NDArray[np.int64] = starts[self._ranked.part[ranks]] + self._ranked.place[ranks]
-        return places
-
-    def _vectors(self) -> tuple[list[int], NDArray[np.float32]]:
+    def _vectors(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ranks of the best candidates that have a vector, and their vectors."""
         assert self._inputs.space_id is not None
         parts, ranked = self._parts, self._ranked
         counted = [item.owners.column(item.owners.relation.tokens) for item in parts]
         tokens = np.concatenate([column[item.rows] for column, item in zip(counted, parts, strict=True)])
-        sums = np.cumsum(tokens[self._at_once(slice(None))])
+        sums = np.cumsum(tokens[ranked.joined])
         budget = self._inputs.max_tokens
         # Candidates further down never enter: one and a half budgets are used up before them.
         best = slice(0, min(_COMPARED, 1 + int(np.searchsorted(sums, budget + budget // 2))))
         chosen_part, chosen_place = ranked.part[best], ranked.place[best]
-        owner: list[int] = []
+        owner: list[NDArray[np.int64]] = []
         rows: list[NDArray[np.float32]] = []
         for at, item in enumerate(parts):
             vectors = self._inputs.snapshot.vectors.get((item.owners.relation.name, self._inputs.space_id))
@@ -237,37 +268,20 @@ class _Alike:
                 continue
             found, present = vectors.first(item.owners, item.rows[chosen_place[members]])
             rows.append(found)
-            owner.extend(members[present].tolist())
+            owner.append(members[present])
         if not owner:
-            return [], np.empty((0, 0), np.float32)
-        order = np.argsort(owner, kind="stable")
-        return np.array(owner)[order].tolist(), np.concatenate(rows)[order]
+            return np.empty(0, np.int64), np.empty((0, 0), np.float32)
+        ranks = np.concatenate(owner)
+        order = np.argsort(ranks, kind="stable")
+        return ranks[order], np.concatenate(rows)[order]
 
-    def _weighed(self, first: int, others: Sequence[int]) -> dict[int, np.float32]:
-        """Return the new relevance of records that are almost like a more relevant one, by rank.
-
-        A differing word may be a correction or another fact. The newest record may be the correction, so it counts as
-        much as the most relevant one; the others count for a share.
-        """
-
-        def made(rank: int) -> tuple[int, int]:
-            item, place = self._at(rank)
-            return item.made(place)
-
-        def relevance(rank: int) -> np.float32:
-            item, place = self._at(rank)
-            return np.float32(item.scored.relevance[place])
-
-        newest = max([first, *others], key=made)
-        share = np.float32(limits.ALIKE_SHARE)
-        return {rank: relevance(first) if rank == newest else relevance(rank) * share for rank in others}
-
-    def _weigh(self, changed: Mapping[int, np.float32]) -> None:
-        for at, item in enumerate(self._parts):
-            changes = {self._at(rank)[1]: new for rank, new in changed.items() if self._ranked.part[rank] == at}
-            if changes:
-                relevance = item.scored.relevance.copy()
-                places = list(changes)
-                relevance[places] = list(changes.values())
-                part = (relevance - item.scored.relevance).astype(np.float64)
-                item.scored = Scored(relevance, item.scored.error, {**item.scored.parts, _ALIKE: part})
+    def _weigh(self, ranks: NDArray[np.int64], new: NDArray[np.float32], relevance: NDArray[np.float32]) -> None:
+        """Give records a new relevance; ``relevance`` is that of all, joined."""
+        changed = relevance.copy()
+        changed[self._ranked.joined[ranks]] = new
+        ends = np.cumsum([len(item.rows) for item in self._parts]).tolist()
+        for at in np.unique(self._ranked.part[ranks]).tolist():
+            item = self._parts[at]
+            mine = changed[ends[at] - len(item.rows) : ends[at]]
+            part = (mine - item.scored.relevance).astype(np.float64)
+            item.scored = Scored(mine, item.scored.error, {**item.scored.parts, _ALIKE: part})

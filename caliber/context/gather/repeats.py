@@ -7,7 +7,7 @@ were said on different days are different events, and no turn repeats another he
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -55,8 +55,6 @@ class Repeats:
         self._inputs = inputs
         self._texts = texts
         self._analyzer = analyzer
-        self._read: dict[tuple[str, int], frozenset[str]] = {}
-        """The words of the records of this window that were compared, by relation and row."""
         denying = ("no", "nor", "not", "n't")
         self._left_out = {word for word in analyzer.lexicon.stop_words if not word.endswith(denying)}
 
@@ -115,13 +113,14 @@ class Repeats:
                 said.setdefault(task, []).append(made)
 
     def _words(self, owners: RelationSnapshot, rows: Rows) -> list[frozenset[str]]:
-        kind, read = owners.relation.name, self._read
-        new = [row for row in rows.tolist() if (kind, row) not in read]
+        kept, chosen = owners.generation.readings("words"), rows.tolist()
+        found = {row: kept.get(row) for row in chosen}
+        new = [row for row, words in found.items() if words is None]
         for row, text in zip(new, map(shown, self._texts.texts(owners, new)), strict=True):
             words = (word.casefold().replace("’", "'") for word in _WORD.findall(text) if len(text) <= _CHARS)
             terms = (self._analyzer.cached(word).terms for word in words if word not in self._left_out)
-            read[kind, row] = frozenset(term for each in terms for term in each)
-        return [read[kind, row] for row in rows.tolist()]
+            found[row] = kept[row] = tuple({term for each in terms for term in each})
+        return [frozenset(found[row] or ()) for row in chosen]
 
 
 def _says(better: _Said, other: _Said) -> bool:
@@ -129,14 +128,18 @@ def _says(better: _Said, other: _Said) -> bool:
     return other.words <= better.words and not same and not (better.is_turn and other.is_turn)
 
 
-def _tasks_of(owners: RelationSnapshot, rows: Rows) -> Iterator[tuple[bytes, ...]]:
-    """Yield the tasks that each record belongs to, or was drawn from."""
+def _tasks_of(owners: RelationSnapshot, rows: Rows) -> Sequence[tuple[bytes, ...]]:
+    """Return the tasks that each record belongs to, or was drawn from."""
     relation, chosen = owners.relation, rows.tolist()
     if relation.has(_TASK):
-        yield from ((task,) if task else () for task in owners.packed_values(_TASK, chosen))
-    elif relation.erase is not None and relation.erase.sources is not None:
-        decode = decoder_of(relation.column(relation.erase.sources))
-        for value in owners.packed_values(relation.erase.sources, chosen):
-            yield tuple(each.bytes for each in (value if decode is None else decode(value)) or ())
-    else:
-        yield from ((),) * len(chosen)
+        return [(task,) if task else () for task in owners.packed_values(_TASK, chosen)]
+    if relation.erase is None or relation.erase.sources is None:
+        return [()] * len(chosen)
+    kept = owners.generation.readings("tasks")
+    found = {row: kept.get(row) for row in chosen}
+    new = [row for row, tasks in found.items() if tasks is None]
+    decode = decoder_of(relation.column(relation.erase.sources))
+    for row, value in zip(new, owners.packed_values(relation.erase.sources, new), strict=True):
+        tasks = value if decode is None else decode(value)
+        found[row] = kept[row] = tuple([each.bytes for each in tasks or ()])
+    return [found[row] or () for row in chosen]
