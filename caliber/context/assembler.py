@@ -263,7 +263,7 @@ def _measure(
             out[place] = DISPUTED_LEAD + out[place]
     sizes[list(out)] = plan.measure(list(out.values()))
     rendered = RenderedTexts(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
-    rendered.passages, rendered.records = PassageReader(snapshot, texts, plan), records
+    rendered.passages, rendered.records = PassageReader(snapshot, texts, plan), records.texts
     return rendered, sizes
 
 
@@ -292,7 +292,7 @@ def _render_entered(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnRe
     for kind in np.unique(source[has_records(source)]).tolist():
         places = [place for place in inside[source == kind].tolist() if place not in rendered.texts]
         if places and kind != PASSAGE:
-            texts = rendered.records.texts(kind, row_of[places].tolist())
+            texts = rendered.records(kind, row_of[places].tolist())
             rendered.texts.update(zip(places, texts, strict=True))
     render_passages(ranked, codes, rendered)
 

@@ -33,14 +33,14 @@ class RecordReader:
         """Return the length of each record of a source as it reads."""
         owners, plan = self._owners(source), self._plan
         # Where values are hidden from an agent, a record reads otherwise than for others.
-        kept = {} if owners.partial else owners.generation.readings(f"length {plan.ruler}")
-        chosen = rows.tolist()
-        found = {row: kept.get(row, -1) for row in chosen}
-        new = [row for row, length in found.items() if length < 0]
-        if new:
-            for row, length in zip(new, plan.measure(self.texts(source, new)).tolist(), strict=True):
-                found[row] = kept[row] = length
-        return np.fromiter(map(found.__getitem__, chosen), np.int64, len(chosen))
+        kept = np.zeros(owners.length, np.int64)
+        if not owners.partial:
+            kept = owners.generation.measures(plan.ruler, owners.length)
+        out = kept[rows]
+        unknown = np.flatnonzero(out == 0)
+        if len(unknown):
+            kept[rows[unknown]] = out[unknown] = plan.measure(self.texts(source, rows[unknown].tolist()))
+        return out
 
     def texts(self, source: int, rows: list[int]) -> list[str]:
         """Return records of a source as they read, from their columns as they are stored."""

@@ -138,14 +138,6 @@ class Speaking(Protocol):
         ...
 
 
-class Reading(Protocol):
-    """Gives records of a source by their rows; ``RecordReader`` is one."""
-
-    def texts(self, source: int, rows: list[int]) -> list[str]:
-        """Return records as they read."""
-        ...
-
-
 @dataclass(slots=True)
 class RenderedTexts:
     """The texts of a window, by place in the canonical order.
@@ -165,8 +157,8 @@ class RenderedTexts:
     """The speaker of each line of a passage."""
     passages: Speaking | None = None
     """Gives recalled turns in parts."""
-    records: Reading | None = None
-    """Gives records as they read."""
+    records: Callable[[int, list[int]], list[str]] | None = None
+    """Gives records of a source by their rows, as they read."""
     query: str | None = None
     """The query that compressed texts are to answer."""
 

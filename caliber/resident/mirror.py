@@ -85,6 +85,7 @@ class Generation:
         "__weakref__",
         "_converters",
         "_held",
+        "_measures",
         "_open",
         "_readings",
         "arrays",
@@ -127,6 +128,7 @@ class Generation:
         self._converters: dict[str, Callable[[Any], Any] | None] = {**layout.converters, **self.interners}
         self._open: Any = None
         self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
+        self._measures: dict[str, NDArray[np.int64]] = {}
         self._readings: dict[str, dict[int, Any]] = {}
         # Built at the first search.
         self.keywords: KeywordIndex | None = None
@@ -268,6 +270,7 @@ class Generation:
         fixed = (self.layout.row_bytes + _ROW_BYTES) * self.length
         fixed += 0 if self.keywords is None else self.keywords.nbytes
         fixed += 0 if self.chain is None else self.chain.nbytes
+        fixed += sum(each.nbytes for each in list(self._measures.values()))
         fixed += _READING_BYTES * sum(map(len, list(self._readings.values())))
         index = self.index.nbytes if isinstance(self.index, KeyTable) else _ENTRY_BYTES * len(self.index)
         return fixed + len(self.live) + self.packed.nbytes + index
@@ -298,6 +301,16 @@ class Generation:
         if self.layout.text_place >= 0:
             row[self.layout.text_place] = self.texts[number]
         return tuple(row)
+
+    def measures(self, what: str, length: int) -> NDArray[np.int64]:
+        """Return a number of each row that readers work out, to look up and set: a constant of a version, 0 unknown."""
+        kept = self._measures.get(what)
+        if kept is None or len(kept) < length:
+            grown = np.zeros(max(length, 256) * 5 // 4, np.int64)
+            if kept is not None:
+                grown[: len(kept)] = kept  # what another thread sets meanwhile is worked out again
+            kept = self._measures[what] = grown
+        return kept
 
     def readings(self, what: str) -> dict[int, Any]:
         """Return what readers worked out from texts of rows, by row, to look up and add to: constants of a version.

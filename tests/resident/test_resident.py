@@ -369,6 +369,40 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
     assert len(wanted) == 6
 
 
+def test_words_read_from_a_text_leave_memory_with_it(backend: Any, start: Any) -> None:
+    """Windows keep the words of records that they compared: never longer than the texts."""
+    agent = start(backend.open())
+    said = agent.keep("the harbour of Porto opens at dawn, said the pilot")
+    agent.memory.assemble_context(agent.trajectory_id, query="when does the harbour of Porto open?")
+    memory = memory_of(agent.memory)
+    artifacts = memory.snapshot["artifact"]
+    row, words = artifacts.find(said.artifact_id.bytes), artifacts.generation.readings("words")
+    assert "pilot" in words[row], "the window compared the artifact"
+    assert "pilot" in set(memory.held())
+    artifacts.generation.evict_texts(1 << 30)
+    assert row not in words
+
+
+@needs("reopen")
+def test_windows_of_a_handle_with_a_past_are_those_of_a_new_one(backend: Any, start: Any) -> None:
+    """What a window reads of a record once is of that version: a changed one is read anew."""
+    agent = start(backend.open())
+    memory = agent.memory
+    notes = [agent.note(f"the harbour of place {at % 7} opens at {at}") for at in range(40)]
+    for at in range(30):
+        agent.say(f"the harbour of place {at % 7} opens at {at}, I was told")
+    for _ in range(2):
+        memory.assemble_context(agent.trajectory_id, query="when does the harbour open?")
+    for at, note in enumerate(notes[::3]):
+        memory.update_note(note.note_id, content=f"the harbour of place {at} does not open at {at}, it opens late")
+    before = memory.assemble_context(agent.trajectory_id, query="when does the harbour open?")
+    memory.close()
+    with backend.open() as fresh:
+        after = fresh.assemble_context(agent.trajectory_id, query="when does the harbour open?")
+    assert after.text == before.text
+    assert "opens late" in after.text
+
+
 @needs("reopen")
 def test_windows_are_the_same_whether_texts_are_in_memory_or_not(crowded: Any, backend: Any) -> None:
     until(lambda: crowded.memory.admin.stats()["behind"]["turn_summaries_waiting"] == 0)

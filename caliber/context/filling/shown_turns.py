@@ -302,9 +302,7 @@ class ShownTurns:
         state, run = self._state, self._run
         places = self._turns.places[self._rest]
         shown = np.zeros(len(places), np.bool_) if self.start is None else run.begins >= self.start
-        for place in places[shown].tolist():
-            if state.codes[place] != INCLUDED:
-                state.include(place)
+        state.include_turns(places[shown & (state.decided[places] != INCLUDED)])
         state.decided[places[~shown]] = EXCLUDED_EVICTED
         if self.start is not None:
             state.decided[places[~shown & (run.numbers >= self.start)]] = EXCLUDED_GROUP

@@ -108,6 +108,17 @@ class Filling:
         self.codes[place] = INCLUDED
         self._count(place, self.price(place))
 
+    def include_turns(self, places: NDArray[np.int64]) -> None:
+        """Let turns of the conversation enter."""
+        self.decided[places] = INCLUDED
+        for section in np.unique(self.sections[places]).tolist():
+            costs = self.costs[places[self.sections[places] == section]]
+            price = int(costs.sum()) + len(costs) * self.plan.separator_length
+            if not self.used_in[section]:
+                price += self.plan.overheads[section] - self.plan.separator_length
+            self.used += price
+            self.used_in[section] += price
+
     def admit(self, place: int, limit: int | None = None) -> bool:
         """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
         # As ``fits`` with a limit, without its calls: a window asks this of every candidate.

@@ -162,10 +162,7 @@ def _unruled(
     """Return the records recalled for the query, those of the task, and the note on a missing leg."""
     config = plan.config
     asked = inputs.query_embedding is not None or bool((inputs.query or "").strip())
-    if config.assembly.relevance == "vector" or not asked:
-        scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
-        return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
-    if not config.recall.limit:
+    if config.assembly.relevance == "vector" or not asked or not config.recall.limit:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
     hidden = conversation.turns.rows[conversation.current :]

@@ -70,10 +70,12 @@ class Repeats:
             self._add(said, turns.owners, turns.rows, turns.scored.relevance, turns, within=True)
         for group in said.values():
             group.sort(key=lambda each: (-each.relevance, each.ordinal))
+            before: set[str] = set()
             for at, each in enumerate(group):
-                if each.item is not None and each.words and not each.item.twins[each.place]:
+                if each.item is not None and each.words and each.words <= before:  # few pass: then one by one
                     twins = (other.ordinal for other in group[:at] if _says(other, each))
-                    each.item.twins[each.place] = next(twins, 0)
+                    each.item.twins[each.place] = each.item.twins[each.place] or next(twins, 0)
+                before |= each.words
 
     def in_conversation(self, part: Part, owners: RelationSnapshot, turns: TurnFacts) -> Part:
         """Return records with one more than the number of the turn that has all words of a record of the task."""
@@ -86,8 +88,10 @@ class Repeats:
         if not own:
             return part
         spoken = self._words(self._inputs.snapshot[TURNS], turns.rows[-_TURNS:])
+        every: frozenset[str] = frozenset().union(*spoken)
         for at, words in zip(own, self._words(owners, part.rows[own]), strict=True):
-            places = [place for place, those in enumerate(spoken) if words and words <= those]
+            told = bool(words) and words <= every
+            places = [place for place, those in enumerate(spoken) if words <= those] if told else []
             numbers[at] = turns.numbers[-_TURNS:][places[-1]] + 1 if places else 0
         return replace(part, columns={**part.columns, TURN_NUMBER: numbers})
 

@@ -7,7 +7,6 @@ all. Source: C-451, K-075, O-8.
 from __future__ import annotations
 
 import json
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -23,12 +22,10 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.resident.snapshot import ResidentSnapshot
 
-_VERSION_SHIFT: Final = 34
 _CALLS_BIT: Final = 1 << 33
 """Of a turn that may be one of a group."""
 _PARTS_BIT: Final = 1 << 32
 _LENGTH_MASK: Final = _PARTS_BIT - 1
-_FIRST_ENTRIES: Final = 1_024
 _PARTS: Final = ("role", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
 """The columns of a turn besides its content."""
 Rows = NDArray[np.int64]
@@ -101,16 +98,15 @@ class TurnReader:
     """Turns of one snapshot as text.
 
     How long a turn reads, and whether it has a name or calls, is worked out once per version of a turn and
-    remembered for as long as its source lives; nothing of its content is.
+    remembered with its row; nothing of its content is.
     """
 
-    __slots__ = ("_plan", "_source", "_table", "turns")
+    __slots__ = ("_plan", "_source", "turns")
 
     def __init__(self, snapshot: ResidentSnapshot, source: TextSource, plan: AssemblyPlan) -> None:
         self.turns = snapshot[TURNS]
         self._source = source
         self._plan = plan
-        self._table = _table_of(source, snapshot.position.epoch, self._ruler(plan))
 
     @staticmethod
     def _ruler(plan: AssemblyPlan) -> str:
@@ -224,15 +220,11 @@ class TurnReader:
 
     def _known(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the remembered counts of turns, made where they are missing."""
-        ordinals = self.turns.column("ordinal")[rows]
-        versions = self.turns.column("version")[rows]
-        entries = self._table.lookup(ordinals)
-        # No turn renders as an empty text: 0 means unknown, also where a damaged store has version 0.
-        unknown = np.flatnonzero(((entries >> _VERSION_SHIFT) != versions) | (entries == 0))
+        kept = self.turns.generation.measures(self._ruler(self._plan), self.turns.length)
+        entries = kept[rows]
+        unknown = np.flatnonzero(entries == 0)  # no turn renders as an empty text
         if len(unknown):
-            fresh = self._entries(rows[unknown].tolist())
-            entries[unknown] = fresh | (versions[unknown] << _VERSION_SHIFT)
-            self._table.keep(ordinals[unknown], entries[unknown])
+            kept[rows[unknown]] = entries[unknown] = self._entries(rows[unknown].tolist())
         return entries
 
     def _entries(self, rows: list[int]) -> NDArray[np.int64]:
@@ -279,42 +271,3 @@ class PassageReader(TurnReader):
     @staticmethod
     def _read(turn: TurnText) -> str:
         return turn.line
-
-
-class _Table:
-    """Cache of turns by ordinal: version, whether the turn has parts, length; 0 for an unknown turn.
-
-    Threads may look up and keep at once: an entry is one word, and an entry lost while the table grows is worked out
-    again.
-    """
-
-    __slots__ = ("_entries", "epoch")
-
-    def __init__(self, epoch: str) -> None:
-        self.epoch = epoch
-        self._entries: NDArray[np.int64] = np.zeros(_FIRST_ENTRIES, np.int64)
-
-    def lookup(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        entries = self._entries
-        if int(ordinals.max()) >= len(entries):
-            grown = np.zeros(max(2 * len(entries), int(ordinals.max()) + 1), np.int64)
-            grown[: len(entries)] = entries
-            self._entries = entries = grown
-        return entries[ordinals]
-
-    def keep(self, ordinals: NDArray[np.int64], entries: NDArray[np.int64]) -> None:
-        table = self._entries
-        fitting = ordinals < len(table)
-        table[ordinals[fitting]] = entries[fitting]
-
-
-_TABLES: Final[weakref.WeakKeyDictionary[TextSource, dict[str, _Table]]] = weakref.WeakKeyDictionary()
-
-
-def _table_of(source: TextSource, epoch: str, ruler: str) -> _Table:
-    """Return the cache of the turns of a source, as one ruler measures them."""
-    tables = _TABLES.setdefault(source, {})
-    table = tables.get(ruler)
-    if table is None or table.epoch != epoch:
-        table = tables[ruler] = _Table(epoch)
-    return table
