@@ -1767,7 +1767,7 @@ class AsyncInspection(AsyncFace):
     async def named(self, names: Iterable[str]) -> list[tuple[EntityRef, str]]:
         """Return users and agents of these names in any case, each with its name. See ``Inspection.named``."""
 
-    async def filters(self, kinds: Sequence[str] = ()) -> Mapping[str, frozenset[str]]:
+    async def filters(self, kinds: Sequence[str] | None = None) -> Mapping[str, frozenset[str]]:
         """Return the names that a filter of searches of these kinds, or of all, may have, with their types.
 
         See ``Inspection.filters``.

@@ -41,7 +41,7 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, has_records, plan_of
 from caliber.context.record.record import pack_record
-from caliber.context.record_texts import RecordReader
+from caliber.context.record_lines import RecordLines
 from caliber.context.texts import DISPUTED_LEAD, FixedText, RenderedTexts, about_line
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excerpt_turns, excess, keep_labels
@@ -236,7 +236,7 @@ def _measure(
     by_section = {item.section: item.text for item in fixed}
     for place in places[(source == SYSTEM) | (source == PERSONA) | (source == EXTRA)].tolist():
         out[place] = by_section[int(ranked[SECTION][place])]
-    records = RecordReader(snapshot, texts, plan)
+    records = RecordLines(snapshot, texts, plan)
     brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
     section, row_of = ranked[SECTION].take(places), ranked[ROW]
     is_known = np.zeros(len(places), np.bool_) if plan.about is None else section == plan.about.index

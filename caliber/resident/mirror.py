@@ -313,7 +313,7 @@ class Generation:
         return kept
 
     def readings(self, what: str) -> dict[int, Any]:
-        """Return what readers worked out from texts of rows, by row, to look up and add to: constants of a version.
+        """Return a thing that readers worked out from texts, by row, to look up and to add to: a constant of a version.
 
         They leave memory with the texts. Another thread may take some out at any time.
         """

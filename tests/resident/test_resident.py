@@ -385,7 +385,7 @@ def test_words_read_from_a_text_leave_memory_with_it(backend: Any, start: Any) -
 
 @needs("reopen")
 def test_windows_of_a_handle_with_a_past_are_those_of_a_new_one(backend: Any, start: Any) -> None:
-    """What a window reads of a record once is of that version: a changed one is read anew."""
+    """A window reads the words of each version of a record once: those of a changed one are read anew."""
     agent = start(backend.open())
     memory = agent.memory
     notes = [agent.note(f"the harbour of place {at % 7} opens at {at}") for at in range(40)]

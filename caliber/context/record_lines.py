@@ -19,7 +19,7 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Residence
 
 
-class RecordReader:
+class RecordLines:
     """Records of one snapshot as text. How long one reads is worked out once per version, and leaves with its text."""
 
     __slots__ = ("_plan", "_snapshot", "_source")
