@@ -89,12 +89,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = importlib.import_module(_MODULES[name])
-    elif name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    else:
+    if name not in _MODULES and name not in _HOME:
         raise AttributeError(f"module 'caliber' has no attribute {name!r}")
+    from caliber.model.process.collector import collector_paused
+
+    with collector_paused():
+        module = importlib.import_module(_MODULES.get(name) or _HOME[name])
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

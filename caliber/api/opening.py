@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from caliber.admin import backup as backups
-from caliber.admin.backup import RestoreReport
-from caliber.admin.full_text import complete_full_text
 from caliber.api.caliber import Caliber
 from caliber.api.starting import handle_of, start_engine
 from caliber.backends import backend
@@ -27,6 +24,7 @@ from caliber.model.time import Clock, SystemClock
 from caliber.storage.protocol import ConnectionPool
 
 if TYPE_CHECKING:
+    from caliber.admin.backup import RestoreReport
     from caliber.storage.migrate.memory_steps import MigrationPlan
 
 
@@ -75,6 +73,8 @@ def migrate(
     named = arguments.as_names(drop, "drop")
     applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=named)
     if settings.memories or named:
+        from caliber.admin.full_text import complete_full_text  # most stores declare no memories
+
         complete_full_text(settings, progress)
     return applied
 
@@ -103,6 +103,8 @@ def restore(
     Raises: Conflict for a store that holds records, unless ``replace``; StorageError for a damaged backup;
         InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.
     """
+    from caliber.admin import backup as backups  # few processes restore
+
     settings = _of_tenant(config_of(config), tenant)
     source, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
     report = arguments.as_callback(progress, "progress") or unheard

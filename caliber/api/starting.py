@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from caliber.admin.maintenance import maintain
 from caliber.api.caliber import Caliber
 from caliber.api.subsystems import add_parts
 from caliber.config import CaliberConfig
@@ -15,6 +14,7 @@ from caliber.erasure.finishing import open_erasures
 from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model.process.collector import collector_paused
 from caliber.model.progress import Tracer
 from caliber.model.time import Clock
 from caliber.search.opening import SearchEngine
@@ -36,6 +36,7 @@ def handle_of(made: H) -> H:
     return made if tracing is None else tracing.traced(made)
 
 
+@collector_paused()
 def start_engine(
     settings: CaliberConfig,
     *,
@@ -84,4 +85,6 @@ def start_engine(
 
 def _retain(engine: Engine) -> None:
     """Apply retention, without its report."""
+    from caliber.admin.maintenance import maintain  # most processes end before it is due
+
     maintain(engine)

@@ -8,46 +8,48 @@ from typing import TYPE_CHECKING
 from caliber.access.corrections import CorrectionListener, CorrectionListeners
 from caliber.access.event_filter import event_filter
 from caliber.access.granted import EndedGrants
-from caliber.access.grants import Access
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
-from caliber.admin.facet import Admin
-from caliber.admin.tables import Tables
 from caliber.context.service import ContextService, open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
-from caliber.events.facet import Events
-from caliber.explain.facet import Windows
 from caliber.jobs.claims import Claim
-from caliber.jobs.facet import Jobs
 from caliber.jobs.handlers import IDLE, Handler
 from caliber.jobs.queue import JobQueue
 from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
-from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
 from caliber.model.storage import ValidationMode
 from caliber.model.windows import ContextWindow, render_pages_with
-from caliber.pcp.facet import Pcp
 from caliber.pcp.readings import Readings
 from caliber.policies.schedules import Schedules
 from caliber.policies.triggers import Triggers
 from caliber.retention.retaining import Retaining
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
-from caliber.trajectory.artifact_facet import Artifacts
 from caliber.trajectory.artifacts import LintOnWrite
 from caliber.trajectory.service import Tasks
 from caliber.trajectory.summarizer import open_summarizer
 
 if TYPE_CHECKING:
+    from caliber.access.grants import Access
+    from caliber.admin.facet import Admin
+    from caliber.admin.tables import Tables
     from caliber.agents.conflicts.facet import Conflicts
     from caliber.agents.facet import Agents
+    from caliber.events.facet import Events
+    from caliber.explain.facet import Windows
+    from caliber.jobs.facet import Jobs
+    from caliber.pcp.facet import Pcp
+    from caliber.trajectory.artifact_facet import Artifacts
     from caliber.workspace.facet import Workspace
 
 
 class Facets:
-    """The facets of ``Caliber``: everything that is not the core which each agent uses."""
+    """The facets of ``Caliber``: everything that is not the core which each agent uses.
+
+    Most processes use few of them, so each is imported when it is asked for.
+    """
 
     _engine: Engine
     _principal: Principal
@@ -58,18 +60,22 @@ class Facets:
     @property
     def agents(self) -> Agents:
         """Several agents in one store: registry, locks, messages, delegation, handoff."""
-        from caliber.agents.facet import Agents  # most processes act for no agent
+        from caliber.agents.facet import Agents
 
         return Agents(self._engine, self._principal, self._tasks)
 
     @property
     def artifacts(self) -> Artifacts:
         """Corrections of artifacts."""
+        from caliber.trajectory.artifact_facet import Artifacts
+
         return Artifacts(self._engine, self._principal)
 
     @property
     def access(self) -> Access:
         """Rights of users and agents on tasks, sessions and notes of others."""
+        from caliber.access.grants import Access
+
         return Access(self._engine, self._principal)
 
     @property
@@ -85,31 +91,38 @@ class Facets:
     @property
     def pcp(self) -> Pcp:
         """Checkpoints of tasks, and recovery from them."""
+        from caliber.learning.undoing import RolledBack
+        from caliber.pcp.facet import Pcp
+
         facts = RolledBack(self._engine, self._principal)
         return Pcp(self._engine, self._principal, self._searching, self._tasks, facts)
 
     @property
     def conflicts(self) -> Conflicts:
         """Disagreements of records and of agents."""
-        from caliber.agents.conflicts.facet import Conflicts  # most processes meet no conflict
+        from caliber.agents.conflicts.facet import Conflicts
 
         return Conflicts(self._engine, self._principal)
 
     @property
     def workspace(self) -> Workspace:
         """The workspace of the agents: values under keys, to-dos, a calendar."""
-        from caliber.workspace.facet import Workspace  # most processes use no workspace
+        from caliber.workspace.facet import Workspace
 
         return Workspace(self._engine, self._principal, self._searching)
 
     @property
     def admin(self) -> Admin:
         """Administration: figures, checks, retention, backups."""
+        from caliber.admin.facet import Admin
+
         return Admin(self._engine, self._principal)
 
     @property
     def storage(self) -> Tables:
         """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
+        from caliber.admin.tables import Tables
+
         self._engine.check_open()
         self._principal.require_admin("read", "storage")
         return Tables(self._engine)
@@ -117,6 +130,8 @@ class Facets:
     @property
     def events(self) -> Events:
         """The events of commits."""
+        from caliber.events.facet import Events
+
         engine, who = self._engine, self._principal
         searching = Searching(engine, who)
         return Events(
@@ -129,11 +144,15 @@ class Facets:
     @property
     def windows(self) -> Windows:
         """Persisted windows: as pages, and compared."""
+        from caliber.explain.facet import Windows
+
         return Windows(self._engine, self._reader)
 
     @property
     def jobs(self) -> Jobs:
         """Work behind calls: schedules, and the jobs of the durable queue."""
+        from caliber.jobs.facet import Jobs
+
         return Jobs(self._engine, self._principal)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,17 @@ class ByteRows:
         self._length += 1
 
     def extend(self, rows: Iterable[bytes]) -> None:
-        """Add rows at the end."""
-        for row in rows:
-            self.append(row)
+        """Add rows at the end, whole blocks at once."""
+        rows, at = list(rows), 0
+        while at < len(rows):
+            self.append(rows[at])
+            # The rest of the block that this row is in.
+            more = rows[at + 1 : at + 1 + -self._length % self._rows]
+            self.open += b"".join(more)
+            ends = self._ends[-1]
+            ends.extend(islice(accumulate(map(len, more), initial=ends[-1]), 1, None))
+            self._length += len(more)
+            at += 1 + len(more)
 
     def __getitem__(self, number: int) -> bytes:
         block, at = divmod(number, self._rows)

@@ -66,6 +66,7 @@ def _frozen_with_slots(cls: type) -> Any:
     own = {name for name in _METHODS if name in vars(cls)}
     if own - {"__repr__"} or any(map(dataclasses.is_dataclass, cls.__bases__)):
         return dataclasses.dataclass(frozen=True, slots=True)(cls)
+    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library writes a signature, which takes a millisecond
     made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     made.__dataclass_params__.frozen = True  # what a class that inherits from it must be too
     made.__getstate__, made.__setstate__ = _state, _set_state

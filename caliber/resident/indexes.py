@@ -96,7 +96,7 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
                 [row[_VERSION] for row in rows],
                 [row[_OWNER] for row in rows],
                 [row[_VECTOR] for row in rows],
-                [owners.index.get(row[_OWNER], -1) for row in rows],
+                owners.newest([row[_OWNER] for row in rows]),
             )
 
     def lacking(self, key: IndexKey, owners: Generation) -> list[int]:

@@ -85,7 +85,9 @@ class Layout:
             self.residences[relation.key[0]] = Residence.COLUMN
         # The flags of records that are no part of the sequence any more, where records follow each other.
         self.withdrawn = () if relation.neighbours is None else relation.active
-        self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))
+        places = {0, self.text_place, *(place for _, place in self.held), *(self.key_places if self.has_tie else ())}
+        self.gaps = tuple(places - {-1})
+        """Places that a packed row leaves empty."""
 
     def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:
         if residence is Residence.FLAG:

@@ -77,6 +77,12 @@ class _Interner:
             self.codes[value] = code
         return code
 
+    def of_all(self, values: Sequence[Any]) -> Iterator[int]:
+        """Return the code of each value."""
+        for value in dict.fromkeys(values):
+            self(value)
+        return map(self.codes.__getitem__, values)
+
 
 class Generation:
     """The memory of one relation between two compactions. Written by one thread at a time."""
@@ -166,7 +172,8 @@ class Generation:
         for segment, place, convert in columns:
             value = row[place]
             segment[at] = value if convert is None else convert(value)
-        self._append_packed(row)
+        self._add_texts((row,))
+        self.packed.append(self._packed(row))
         for name, place in layout.groups:
             value = row[place]
             if value is not None:
@@ -187,17 +194,19 @@ class Generation:
         fixed = [column.segment(segment) for column in (self.ordinals, self.previous, self.ties)]
         self._open = (*fixed, columns)
 
-    def _append_packed(self, row: Row) -> None:
-        layout = self.layout
+    def _add_texts(self, rows: Sequence[Row]) -> None:
+        place = self.layout.text_place
+        if place >= 0:
+            texts = [row[place] for row in rows]
+            self.texts += texts
+            self.text_bytes += sum(len(text) for text in texts if text is not None)
+
+    def _packed(self, row: Row) -> bytes:
+        """Return a row without what columns and texts hold."""
         rest = list(row)
-        if layout.text_place >= 0:
-            text = row[layout.text_place]
-            self.texts.append(text)
-            self.text_bytes += 0 if text is None else len(text)
-            rest[layout.text_place] = None
-        for place in layout.gaps:
+        for place in self.layout.gaps:
             rest[place] = None
-        self.packed.append(marshal.dumps(rest))
+        return marshal.dumps(rest)
 
     def load(self, rows: Sequence[Row]) -> None:
         """Fill an empty generation in bulk."""
@@ -219,10 +228,14 @@ class Generation:
         for name, place, *_ in layout.columns:
             convert = self._converters[name]
             stored = [row[place] for row in rows]
-            converted = stored if convert is None else map(convert, stored)
+            converted: Iterable[Any] = stored
+            if isinstance(convert, _Interner):
+                converted = convert.of_all(stored)
+            elif convert is not None:
+                converted = map(convert, stored)
             self.arrays[name].put_many(0, np.fromiter(converted, layout.dtypes[name], count))
-        for row in rows:
-            self._append_packed(row)
+        self._add_texts(rows)
+        self.packed.extend(map(self._packed, rows))
         if isinstance(self.index, KeyTable):
             for number, _ in self.index.extend(0, count):
                 self.index[layout.key_of(rows[number])] = number
@@ -239,6 +252,13 @@ class Generation:
         self._grow_live(count)
         self.live[:count] = True
         self.length = count
+
+    def newest(self, keys: Sequence[bytes]) -> Sequence[int] | NDArray[np.int64]:
+        """Return the number of the newest row of each key, or -1."""
+        index = self.index
+        if len(keys) <= _FEW or not isinstance(index, KeyTable) or set(map(len, keys)) != {_PAIR.size}:
+            return [index.get(key, -1) for key in keys]
+        return index.get_all(np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64))
 
     def retire(self, numbers: Iterable[int]) -> None:
         """Hide rows from the snapshots to come; those already out keep their own mask."""

@@ -75,7 +75,7 @@ class Analyzer:
         text = normalized("NFKC", word)
         parts = _parts(text)
         folded_parts = tuple(map(_folded, parts))
-        whole = _folded(text)
+        whole = folded_parts[0] if parts[0] == text else _folded(text)
         if len(parts) == 1 and (whole == folded_parts[0] or "'" in text or "’" in text):
             folded = folded_parts[0]
             return Analysis(folded_parts, (self.stem(folded),), self._flags(folded))
@@ -117,7 +117,7 @@ def normalized(form: Literal["NFC", "NFKC"], word: str) -> str:
 
 def _parts(text: str) -> list[str]:
     """Return the pieces of a word: between signs, and where its case or kind changes."""
-    if text.isalpha() and (text.islower() or text[1:].islower()):
+    if (text.isalpha() and (text.islower() or text[1:].islower())) or (text.isascii() and text.isdigit()):
         return [text]
     pieces: list[str] = []
     for piece in _SIGNS.split(text):

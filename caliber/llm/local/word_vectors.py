@@ -9,7 +9,6 @@ Source: docs/search.md; the model: docs/decisions/0013-local-embeddings.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +76,10 @@ class WordVectors:
 
     def _rows_by_stem(self, model: StaticModel) -> dict[str, list[int]]:
         words, rows = [], []
-        for token, row in sorted(model.tokenizer.get_vocab().items(), key=itemgetter(1)):
-            word = token[len(_WORD_START) :]
-            if token.startswith(_WORD_START) and len(word) > 1 and word.isalpha():
+        whole = [(row, token) for token, row in model.tokenizer.get_vocab().items() if token.startswith(_WORD_START)]
+        for row, token in sorted(whole):
+            word = token[1:]
+            if len(word) > 1 and word.isalpha():
                 words.append(word.lower())
                 rows.append(row)
         out: dict[str, list[int]] = {}
