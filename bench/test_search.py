@@ -58,21 +58,6 @@ def postgres_store(server: LocalServer, ours: Ours) -> Iterator[tuple[stores.Sea
         yield opened_store
 
 
-@pytest.fixture
-def show(request: pytest.FixtureRequest) -> Callable[[str, list[str]], None]:
-    """Print lines between the dots of the run."""
-    plugins = request.config.pluginmanager
-    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
-
-    def write(title: str, lines: list[str]) -> None:
-        with capture.global_and_fixture_disabled():
-            reporter.write_line("")
-            for line in [title, *(f"    {line}" for line in lines)]:
-                reporter.write_line(line)
-
-    return write
-
-
 def version(package: str) -> str:
     return f"{package} {importlib.metadata.version(package)}"
 
