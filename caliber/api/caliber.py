@@ -74,7 +74,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         Raises: NotFound, also for what the principal may not see; PermissionDenied for another user.
         """
         record_id = arguments.as_uuid(id, "id")
-        return self._searching.seen_by(user).get(record_id)
+        return (self._searching if user is None else self._searching.seen_by(user)).get(record_id)
 
     def assemble_context(
         self,

@@ -25,7 +25,7 @@ from caliber.engine.event_log import EventLog
 from caliber.engine.providers import Providers
 from caliber.engine.refusals import estimator_of, refusals
 from caliber.engine.remote_events import RemoteEvents
-from caliber.engine.write_behind import WriteBehind
+from caliber.engine.write_behind import Entry, WriteBehind
 from caliber.events import event_log
 from caliber.events.bus import EventBus
 from caliber.kernels import estimate_tokens, uuid7
@@ -293,7 +293,8 @@ class Engine:
 
     def snapshot(self, consistency: ReadConsistency | str | None = None) -> ResidentSnapshot:
         """Return the resident snapshot to read from; ``latest`` first looks for other processes' commits."""
-        self.check_open()
+        if self._state != "open" or self._moved is not None:  # asked here: every read comes by
+            self.check_open()
         wanted = self.config.resident.read_consistency
         if consistency is not None:
             wanted = arguments.as_enum(consistency, ReadConsistency, "consistency")
@@ -347,12 +348,17 @@ class Engine:
         if not self.bus.idle:
             self.bus.publish(event)
 
-    def publish_later(self, build: Callable[[], Event], erased: int) -> None:
-        """As ``publish`` for a trace event of a read; without listeners it is made by the thread that writes it."""
+    def publish_later(self, build: Callable[[], Event], erased: int, also: tuple[Entry, ...] = ()) -> None:
+        """As ``publish`` for a trace event of a read; without listeners it is made by the thread that writes it.
+
+        ``also`` are other entries that the read leaves behind.
+        """
+        if self.bus.idle and self.config.write_behind.trace_enabled:
+            also = (*also, (self.log, None, (erased, build)))
+        if also:
+            self.behind.put(*also)
         if not self.bus.idle:
             self.publish(build(), erased)
-        elif self.config.write_behind.trace_enabled:
-            self.behind.put((self.log, None, (erased, build)))
 
     def event(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -128,6 +129,7 @@ class WriteBehind:
         self._batch = min(_BATCH, QUEUE_MAX)
         self._condition = Condition()
         self._queue = _Batch()
+        self._noted: deque[Entry] = deque()  # queued without the lock
         self._writing = _Batch()
         self.busy = False
         self._stop = False
@@ -136,7 +138,7 @@ class WriteBehind:
         self._attempts = 0
         self._taken = 0  # batches
         self._kept = 0  # the newest of them that is on disk, and with it all that was queued before it was taken
-        self._asleep = False  # whether the thread waits for the first entry
+        self._asleep = True  # whether the thread waits for the first entry, or there is none
         self._worker = Worker(self._run, "caliber-behind")
         self._started = False
         self.set_aside = 0
@@ -145,11 +147,21 @@ class WriteBehind:
     # --- putting in ------------------------------------------------------------------------------
 
     def put(self, *entries: Entry) -> None:
-        """Queue entries, all in one transaction unless one of them cannot be written."""
-        with self._condition:
-            before = self._make_room()
-            self._queue.put(entries)
-            self._wake(before)
+        """Queue entries, all in one transaction unless one of them cannot be written.
+
+        Without a lock, unless the thread is to be woken, or a batch waits.
+        """
+        full = self._queue.size + len(self._noted) >= self._batch
+        if full or self._stop:
+            with self._condition:
+                self._make_room()
+        self._noted.extend(entries)  # in one step: a batch takes all of them, or none
+        if full or self._asleep:  # asked afterwards, as the thread first sleeps and then looks
+            with self._condition:
+                if self._stop and not self._worker.alive:  # stopped meanwhile
+                    self._noted.clear()
+                    raise _closed()
+                self._wake(0)
 
     def offer(self, *entries: Entry) -> bool:
         """Queue entries if there is room, without ever waiting; return whether they were taken.
@@ -157,7 +169,7 @@ class WriteBehind:
         For failures, which are recorded on threads that may hold the writer: waiting there would wait for itself.
         """
         with self._condition:
-            before = self._queue.size
+            before = self._size()
             if self._stop or before >= self._queue_max:
                 return False
             self._queue.put(entries)
@@ -167,11 +179,18 @@ class WriteBehind:
     def find(self, kind: Deferred, key: Hashable) -> Any | None:
         """Return the item under a key that may not be on disk yet, or None."""
         with self._condition:
+            for of, under, item in reversed(list(self._noted)):
+                if of is kind and under == key:
+                    return item
             for batch in (self._queue, self._writing):
                 items = batch.kinds.get(kind)
                 if items is not None and key in items:
                     return items[key]
         return None
+
+    def _size(self) -> int:
+        """Return the number of queued entries."""
+        return self._queue.size + len(self._noted)
 
     def _make_room(self) -> int:
         """Wait until there is room; return the number of queued entries.
@@ -179,8 +198,8 @@ class WriteBehind:
         A failed write is retried and its entries are kept; the reader gets the error only when the queue is full.
         """
         if self._stop:
-            raise Unavailable("the handle is closed", reason="closed", retryable=False)
-        while (size := self._queue.size) >= self._queue_max:
+            raise _closed()
+        while (size := self._size()) >= self._queue_max:
             # The reader waits: losing its entries would be worse than being slow.
             self._start()
             self._urgent = True
@@ -198,7 +217,7 @@ class WriteBehind:
                 self._start()
         # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
         # readers do not hand the interpreter to it at every call.
-        if self._asleep or before < self._batch <= self._queue.size:
+        if self._asleep or before < self._batch <= self._size():
             self._condition.notify_all()
 
     def _start(self) -> None:
@@ -227,14 +246,14 @@ class WriteBehind:
         until = earliest(None if timeout_ms is None else time.monotonic() + timeout_ms / 1000)
         with self._condition:
             attempts = self._attempts
-            target = self._taken + 1 if self._queue.size else self._taken
-            while self._kept < target or (to_the_end and (self._queue.size or self.busy)):
+            target = self._taken + 1 if self._size() else self._taken
+            while self._kept < target or (to_the_end and (self._size() or self.busy)):
                 if self._taken < target or to_the_end or not self.busy:
                     self._urgent = True
                     self._condition.notify_all()
                 if self._stop and not self._worker.alive:
                     self._raise_failure()
-                    raise Unavailable("the handle is closed", reason="closed", retryable=False)
+                    raise _closed()
                 refused = None
                 try:
                     self._start()
@@ -245,7 +264,8 @@ class WriteBehind:
                     raise refused
                 if remaining is not None and remaining <= 0:
                     self._raise_failure()
-                    raise Unavailable(f"{self._queue.size} entries are still waiting to be written", reason="timeout")
+                    size = self._size()
+                    raise Unavailable(f"{size} entries are still waiting to be written", reason="timeout")
                 self._condition.wait(0.2 if remaining is None else min(0.2, remaining))
                 if until is None and self._attempts > attempts + 1:
                     self._raise_failure()  # tried again since this call began, and failed again
@@ -263,25 +283,26 @@ class WriteBehind:
     def waiting(self) -> int:
         """Return how many entries wait."""
         with self._condition:
-            return self._queue.size
+            return self._size()
 
     def _run(self) -> None:
         while True:
             with self._condition:
                 self._asleep = True
-                self._condition.wait_for(lambda: self._queue.size > 0 or self._stop, _IDLE_S)
-                self._asleep = False
-                if not self._queue.size:
+                self._condition.wait_for(lambda: self._size() > 0 or self._stop, _IDLE_S)
+                if not self._size():
                     # The next entry starts another thread: an idle store has none.
                     self._worker, self._started = Worker(self._run, self._worker.name), False
                     return
+                self._asleep = False
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.
                     self._condition.wait_for(
-                        lambda: self._urgent or self._stop or self._queue.size >= self._batch,
+                        lambda: self._urgent or self._stop or self._size() >= self._batch,
                         self._interval_s,
                     )
                 self._writing, self._queue = self._queue, _Batch()
+                self._writing.put(self._noted.popleft() for _ in range(len(self._noted)))
                 self.busy = True
                 self._taken += 1
                 self._urgent = False
@@ -361,6 +382,10 @@ class WriteBehind:
         for kind, items in batch.kinds.items():
             kind.written(items.values())
         return None
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the handle is closed", reason="closed", retryable=False)
 
 
 def _of_the_store(failure: CaliberError) -> bool:

@@ -33,6 +33,8 @@ class EventBus:
     def __init__(self, failed: FailureSink) -> None:
         self._lock = threading.Lock()
         self._subscribers: tuple[_Entry, ...] = ()
+        self.idle = True
+        """True if there is no subscriber; every read asks."""
         self._failed = failed
 
     def subscribe(
@@ -50,10 +52,12 @@ class EventBus:
         entry = _Entry(event_type, remote, subscriber, event_filter)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)
+            self.idle = False
 
         def unsubscribe() -> None:
             with self._lock:
                 self._subscribers = tuple(item for item in self._subscribers if item is not entry)
+                self.idle = not self._subscribers
 
         return unsubscribe
 
@@ -95,8 +99,3 @@ class EventBus:
         except Exception as error:
             let_through(error)
             self._failed(event, error)
-
-    @property
-    def idle(self) -> bool:
-        """True if there is no subscriber."""
-        return not self._subscribers

@@ -401,7 +401,7 @@ class ResidentMemory:
     def entity(self, snapshot: RelationSnapshot, number: int) -> Any:
         """Return the entity of one row."""
         layout = snapshot.layout
-        row = snapshot.row(number)
+        row = snapshot.generation.row(number)
         if layout.text_place >= 0 and row[layout.text_place] is EVICTED:
             text = self.texts(snapshot, [number])[0]
             row = (*row[: layout.text_place], text, *row[layout.text_place + 1 :])

@@ -361,7 +361,7 @@ class Generation:
         for place, item in held:
             row[place] = item(at)
         if self.layout.has_tie:
-            row[self.layout.key_places[0]] = _PAIR.pack(*self.ties.at(number).tolist())
+            row[self.layout.key_places[0]] = _PAIR.pack(*self.ties.segments[segment][at].tolist())
         return row
 
     def _held_in(self, segment: int) -> list[tuple[int, Callable[[int], Any]]]:

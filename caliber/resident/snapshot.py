@@ -12,6 +12,7 @@ from caliber.model.windows import Position
 from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.tables import HASH_BITS, spread
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relations import MIRRORED
 from caliber.storage.write.catalog_guard import stale_catalog
@@ -50,12 +51,23 @@ class ResidentSnapshot:
 
     def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
         """Return the relation and row of an id, whatever kind of record it names, or None."""
+        pair, mixed = spread(key)
         for name in self.entities:
-            held = name in self.relations or self.elsewhere is None
-            snapshot = self[name] if held else self.elsewhere(name, key)  # type: ignore[misc]
-            number = snapshot.find(key)
-            if number >= 0:
-                return snapshot, number
+            rows = self.relations.get(name)
+            if rows is None:
+                rows = self[name] if self.elsewhere is None else self.elsewhere(name, key)
+            # As ``find``, without a call for each step: a read by id probes one relation after another.
+            generation = rows.generation
+            table, ties, per = generation.index.table, generation.ties.segments, generation.segment_rows  # type: ignore[union-attr]
+            last = len(table) - 1
+            slot = mixed >> (HASH_BITS - last.bit_length())
+            while (number := table.item(slot)) >= 0:
+                if ties[number // per][number % per].tolist() == pair:
+                    number = number if number < rows.length else rows.current(number)
+                    if number >= 0 and rows.live_mask[number]:
+                        return rows, number
+                    break
+                slot = (slot + 1) & last
         return None
 
     def locate_all(self, keys: Sequence[bytes]) -> list[tuple[RelationSnapshot, int] | None]:

@@ -21,13 +21,13 @@ from caliber.resident.columns import SegmentedColumn
 from caliber.storage.compile.damage import damaged
 
 _PAIR: Final = struct.Struct(">QQ")
-_BITS: Final = 64
-_ALL: Final = (1 << _BITS) - 1
+HASH_BITS: Final = 64
+_ALL: Final = (1 << HASH_BITS) - 1
 _LEAST_BITS: Final = 6
 _FREE: Final = -1
 # Ids come from outside, and must not be made to collide.
-_HIGH: Final = secrets.randbits(_BITS) | 1
-_LOW: Final = secrets.randbits(_BITS) | 1
+_HIGH: Final = secrets.randbits(HASH_BITS) | 1
+_LOW: Final = secrets.randbits(HASH_BITS) | 1
 _EMPTY: Final[NDArray[np.int32]] = np.full(1 << _LEAST_BITS, _FREE, np.int32)
 """The table of all that hold nothing yet, as most tables of most stores. Never written."""
 _EMPTY.flags.writeable = False
@@ -41,7 +41,7 @@ class OrdinalTable:
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
         self._used = 0
-        self._shift = _BITS - _LEAST_BITS
+        self._shift = HASH_BITS - _LEAST_BITS
         self.table = _EMPTY
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class OrdinalTable:
         # In a separate table: readers use the old one until this is complete.
         larger = type(self)(self._keys)
         bits = max(_LEAST_BITS, (3 * (self._used + more) // 2).bit_length())
-        larger._shift, larger.table = _BITS - bits, np.full(1 << bits, _FREE, np.int32)
+        larger._shift, larger.table = HASH_BITS - bits, np.full(1 << bits, _FREE, np.int32)
         larger._insert(self.table[self.table >= 0].astype(np.int64))
         self._shift, self.table = larger._shift, larger.table
 
@@ -111,7 +111,7 @@ class OrdinalTable:
 
     def _slot(self, table: NDArray[np.int32], high: int, low: int) -> int:
         last = len(table) - 1
-        slot = ((high * _HIGH + low * _LOW) & _ALL) >> (_BITS + 1 - len(table).bit_length())
+        slot = ((high * _HIGH + low * _LOW) & _ALL) >> (HASH_BITS + 1 - len(table).bit_length())
         while (row := table.item(slot)) >= 0 and not self._is(row, high, low):
             slot = (slot + 1) & last
         return slot
@@ -136,6 +136,15 @@ class OrdinalTable:
         return found
 
 
+def spread(key: bytes) -> tuple[list[int], int]:
+    """Return an id as a pair, and its hash, whose first bits are its slot in a table. Raises: StorageError."""
+    try:
+        high, low = pair = _PAIR.unpack(key)
+    except struct.error:
+        raise damaged("a stored reference is damaged: it is no id") from None
+    return list(pair), (high * _HIGH + low * _LOW) & _ALL
+
+
 class KeyTable(OrdinalTable):
     """Rows by a column of ids, as big-endian pairs of 64 bits; looked up by 16 bytes."""
 
@@ -143,16 +152,13 @@ class KeyTable(OrdinalTable):
 
     def get(self, key: Any, default: int = -1) -> int:
         """Return the row of a key."""
-        # As above, without a call for each step: a read by id probes one relation after another.
+        pair, mixed = spread(key)
+        # As above, without a call for each step.
         table = self.table
         last = len(table) - 1
-        try:
-            high, low = _PAIR.unpack(key)
-        except struct.error:
-            raise damaged("a stored reference is damaged: it is no id") from None
-        slot = ((high * _HIGH + low * _LOW) & _ALL) >> (_BITS - last.bit_length())
+        slot = mixed >> (HASH_BITS - last.bit_length())
         while (row := table.item(slot)) >= 0:
-            if self._keys.at(row).tolist() == [high, low]:
+            if self._keys.at(row).tolist() == pair:
                 return row
             slot = (slot + 1) & last
         return default
@@ -163,7 +169,7 @@ class KeyTable(OrdinalTable):
         last = len(table) - 1
         out = np.full(len(keys), _FREE, np.int64)
         mixed = keys[:, 0] * np.uint64(_HIGH) + keys[:, 1] * np.uint64(_LOW)
-        slots = (mixed >> np.uint64(_BITS - last.bit_length())).astype(np.int64)
+        slots = (mixed >> np.uint64(HASH_BITS - last.bit_length())).astype(np.int64)
         left = np.arange(len(keys))
         while len(left):
             rows = table[slots].astype(np.int64)

@@ -24,6 +24,7 @@ from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import embedding_share_s
 from caliber.engine.engine import Engine
+from caliber.engine.write_behind import Entry
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import TIMEOUT, check, within
@@ -362,8 +363,9 @@ class Searching:
         """Return the place of a visible record. Raises: NotFound, also for a hidden one."""
         snapshot = self._engine.snapshot()
         found = snapshot.locate(record_id.bytes)
-        if found is None or not self.readers.allows(*found):
-            raise self.readers.not_found("record", record_id)
+        readers = self.readers
+        if found is None or not (readers.everything or readers.allows(*found)):
+            raise readers.not_found("record", record_id)
         return snapshot, *found
 
     def get(self, record_id: uuid.UUID, only: str | None = None) -> Any:
@@ -379,13 +381,14 @@ class Searching:
             entity = self.readers.shown(relation.relation, entity)
         kind = relation.relation.usage.retrieved
         if kind is not None:
-            now = engine.clock.now_us()
+            now, name = engine.clock.now_us(), relation.relation.name
+            used: tuple[Entry, ...] = ()
             if engine.config.write_behind.usage_enabled:
-                by = self.readers.used_by[0]
-                engine.behind.put(*self._shared.usage.of(relation.relation.name, (record_id,), by, erased, now))
-            about = (EntityType(relation.relation.name), record_id)
+                by = self.readers.visibility().used_by[0]
+                used = (self._shared.usage.one(name, record_id.bytes, by, erased, now),)
+            about = (EntityType(name), record_id)
             build = functools.partial(engine.event, kind, principal=self._label, subject=about, at_us=now)
-            engine.publish_later(build, erased)
+            engine.publish_later(build, erased, used)
         return entity
 
     def similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:

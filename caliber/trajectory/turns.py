@@ -186,8 +186,12 @@ def append_turns(
     fresh, existing = _split(uow, scope_id, new)
     out: list[Turn] = []
     if fresh:
-        spent = sum(turn.token_count for turn in fresh if turn.role is not TurnRole.ASSISTANT)
-        made = sum(turn.token_count for turn in fresh if turn.role is TurnRole.ASSISTANT)
+        spent = made = 0
+        for turn in fresh:
+            if turn.role is TurnRole.ASSISTANT:
+                made += turn.token_count
+            else:
+                spent += turn.token_count
         counted = (spent, made, uow.now_us, len(fresh), scope_id.bytes)
         # The trajectory before its scope, the usual lock order. Rows, not entities: this hottest path reads four fields
         # of two records.

@@ -32,6 +32,10 @@ _AS_STORED: Final = {
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
+_NEW_UUID: Final = "u{0} = _new(_UUID); _set(u{0}, 'int', _int(r[{0}], 'big')); _set(u{0}, 'is_safe', _SAFE)"
+"""As ``uuid_from_bytes``, without a call: a row has several ids."""
+
+
 def dump_json(value: Any) -> str:
     """Return compact JSON with sorted keys, so that equal values have equal text."""
     return _ENCODE(value)
@@ -139,6 +143,11 @@ def codec_of(relation: Relation) -> Codec:
         "_dump": dump_json,
         "_join": _join_uuids,
         "_cls": relation.entity,
+        "_new": uuid.UUID.__new__,
+        "_UUID": uuid.UUID,
+        "_set": object.__setattr__,
+        "_int": int.from_bytes,
+        "_SAFE": uuid.SafeUUID.unknown,
     }
     first = 1 if relation.ordinal else 0
     source_of = {column.name: f"e.{column.name}" for column in relation.columns}
@@ -155,8 +164,13 @@ def codec_of(relation: Relation) -> Codec:
     head = ["ordinal"] if first else []
     encode_source = f"def encode(e, ordinal=None):\n    return ({', '.join(head + parts)},)\n"
 
-    decoded = {}
+    decoded, made = {}, []
     for place, column in enumerate(relation.columns, start=first):
+        if column.type is ColumnType.UUID:
+            test = f"if r[{place}] is not None: " if column.nullable else ""
+            made.append(f"            u{place} = None\n            {test}{_NEW_UUID.format(place)}\n")
+            decoded[column.name] = f"u{place}"
+            continue
         expression = decode_expression(column, f"r[{place}]", scope)
         if column.nullable and expression != f"r[{place}]":
             expression = f"None if r[{place}] is None else {expression}"
@@ -170,7 +184,7 @@ def codec_of(relation: Relation) -> Codec:
     # Entering a try costs nothing; only a row that fails is examined column by column.
     decode_source = (
         f"def decode(r):\n    try:\n        if {_checks(relation, first)}:\n"
-        f"            return _cls({', '.join(arguments)})\n"
+        f"{''.join(made)}            return _cls({', '.join(arguments)})\n"
         "        failed = TypeError('a value of another type')\n"
         "    except _UNREADABLE as error:\n        failed = error\n    raise _damage(r, failed) from None\n"
     )

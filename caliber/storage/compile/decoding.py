@@ -6,10 +6,11 @@ import functools
 import json
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from caliber.model.ids import uuid_from_bytes
-from caliber.model.time import from_us
+from caliber.model.time import EPOCH
 from caliber.schema.relation import Column, ColumnType
 
 
@@ -23,7 +24,7 @@ def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
     if kind is ColumnType.UUID:
         return f"_uuid({value})"
     if kind is ColumnType.INSTANT:
-        return f"_from_us({value})"
+        return f"_epoch + _delta(0, 0, {value})"
     if kind is ColumnType.BOOL:
         return f"bool({value})"
     if kind is ColumnType.ENUM:
@@ -31,9 +32,9 @@ def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
         scope[f"_members_{column.name}"] = {member.value: member for member in column.enum}
         return f"_members_{column.name}.get({value}, {value})" if column.open else f"_members_{column.name}[{value}]"
     if kind is ColumnType.TEXT_ARRAY:
-        return f"tuple(_load({value}))"
+        return f"(() if {value} == '[]' else tuple(_load({value})))"
     if kind is ColumnType.UUID_ARRAY:
-        return f"_split({value})"
+        return f"(() if {value} == b'' else _split({value}))"
     if kind is ColumnType.JSON:
         scope[f"_dec_{column.name}"] = column.json_decode
         return f"_dec_{column.name}(_load({value}))"
@@ -41,7 +42,8 @@ def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
 
 
 DECODING: dict[str, Any] = {
-    "_from_us": from_us,
+    "_epoch": EPOCH,
+    "_delta": timedelta,
     "_uuid": uuid_from_bytes,
     "_load": json.loads,
     "_split": _split_uuids,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -41,17 +42,16 @@ class StatementSession(Protocol):
 class Counter:
     """Statements run, by thread."""
 
-    __slots__ = ("_by_thread",)
+    __slots__ = ("by_thread",)
 
     def __init__(self) -> None:
-        self._by_thread: dict[int, int] = {}
+        self.by_thread = defaultdict[int, int](int)
 
     def add(self) -> None:
-        thread = threading.get_ident()
-        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
+        self.by_thread[threading.get_ident()] += 1
 
     def here(self) -> int:
-        return self._by_thread.get(threading.get_ident(), 0)
+        return self.by_thread.get(threading.get_ident(), 0)
 
 
 def store_closed() -> Unavailable:

@@ -320,7 +320,8 @@ class UnitOfWork:
         For narrow updates of hot counters, where reading first would only cost time. It must not touch content.
         """
         rows = self._session.run(self._statements[statement], parameters)
-        self.changes.extend(RowChange(relation, UPSERT, row) for row in rows)
+        for row in rows:
+            self.changes.append(RowChange(relation, UPSERT, row))
         return rows
 
     def run_batch(self, asked: Sequence[Query]) -> list[list[Row]]:

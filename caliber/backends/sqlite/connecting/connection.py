@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator, Sequence
+from threading import get_ident
 from typing import Any
 
 import apsw
@@ -11,7 +13,7 @@ import apsw
 from caliber.backends.sqlite.connecting.errors import FAILURES, NO_STORE, translate
 from caliber.backends.sqlite.connecting.file_names import FileNames
 from caliber.backends.sqlite.connecting.first_page import FileState, state_of, undo_first_byte
-from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
+from caliber.backends.sqlite.connecting.forks import Calls, Inherited, forks, keep
 from caliber.model.errors import CaliberError, SchemaMismatch, Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import HeldFiles
@@ -77,11 +79,11 @@ def _cause(error: Exception) -> Exception | None:
 class SqliteConnection(Calls):
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
-    __slots__ = ("_counter", "_held", "_options", "closed", "files", "raw")
+    __slots__ = ("_counts", "_held", "_options", "closed", "files", "raw")
 
     def __init__(self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False) -> None:
         super().__init__(options.fork_wait_ms)
-        self._counter = counter
+        self._counts = counter.by_thread
         self._options = options
         self.closed = False
         self.files: FileNames | None = None
@@ -157,12 +159,18 @@ class SqliteConnection(Calls):
             undo_first_byte(path, VFS)
 
     def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
-        self._counter.add()
         try:
-            with self.turn():
+            with self._statement():
                 return self.raw.execute(plan.sql, parameters).fetchall()  # type: ignore[no-any-return]
         except FAILURES as error:
             raise self._translated(error, plan.name) from _cause(error)
+
+    def _statement(self) -> threading.RLock:
+        """Count a statement, and return as ``turn``."""
+        self._counts[get_ident()] += 1
+        if forks.coming:
+            forks.pass_by()
+        return self.lock
 
     def run_all(self, asked: Sequence[tuple[Plan, Sequence[Any]]]) -> list[list[Row]]:
         return [self.run(plan, parameters) for plan, parameters in asked]
@@ -171,9 +179,8 @@ class SqliteConnection(Calls):
         return self.run(plan, row)
 
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
-        self._counter.add()
         try:
-            with self.turn():
+            with self._statement():
                 self.raw.execute(plan.sql, parameters).fetchall()
                 return self.raw.changes()  # type: ignore[no-any-return]
         except FAILURES as error:
@@ -181,16 +188,15 @@ class SqliteConnection(Calls):
 
     def command(self, text: str) -> list[Row]:
         """Run a statement that is not a plan: transaction control, PRAGMA, DDL."""
-        self._counter.add()
         try:
-            with self.turn():
+            with self._statement():
                 return self.raw.execute(text).fetchall()  # type: ignore[no-any-return]
         except FAILURES as error:
             raise self._translated(error) from _cause(error)
 
     def rows_of(self, text: str, relation: str) -> Iterator[Row]:
         """Yield the rows of a statement one by one. Raises: as ``run``."""
-        self._counter.add()
+        self._counts[get_ident()] += 1
         try:
             yield from self.each(text)
         except FAILURES as error:

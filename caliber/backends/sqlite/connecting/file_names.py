@@ -46,38 +46,42 @@ class FileNames:
     def __init__(self, path: str) -> None:
         """Check a store's file before it is opened. The log and its index are checked when they are used."""
         self._path = path
-        self._own: Identity | None = None
         self._filled = False
+        own = None
         with suppress(OSError):  # opening it reports the fault
             status = _status(path)
-            self._own = _identity(status)
+            own = _identity(status)
             self._filled = status is not None and status.st_size > 0
         # The log of a symbolic link is beside its target.
         base = os.path.realpath(path)  # as SQLite resolves it, which reports cyclic links itself
         self.log = f"{base}-wal"
         """The path of the log."""
-        self._beside: dict[str, Identity] = {}
-        self._names = (self.log, f"{base}-shm")
+        self._known: dict[str, Identity | None] = {path: own}
+        self._names = (path, self.log, f"{base}-shm")
 
     def check(self) -> None:
         """Raise Unavailable unless all names stand for the files that are open."""
+        # Asked before and after each commit: without a call for each name, nor a Path, which would cost as much again.
         try:
-            status = _status(self._path)
-            now = _identity(status)
-            if now != self._own:
-                raise self._lost(self._path, GONE if now is None else REPLACED)
-            if status is not None and self._filled and not status.st_size:
-                raise self._lost(self._path, EMPTIED)
             for name in self._names:
-                now = _identity(_status(name))
-                if now is not None:
-                    if self._beside.setdefault(name, now) != now:
-                        raise self._lost(name, REPLACED)
-                elif name in self._beside:
-                    raise self._lost(name, GONE)
+                try:
+                    status = os.stat(name)  # noqa: PTH116
+                    now: Identity | None = (status.st_dev, status.st_ino)
+                except (FileNotFoundError, NotADirectoryError):
+                    now = None
+                if now != self._known.get(name):
+                    self._differs(name, now)
+                if now is not None and name is self._path and self._filled and not status.st_size:
+                    raise self._lost(name, EMPTIED)
         except OSError as error:
             let_through(error)
             return  # without the right to look names cannot be checked; SQLite reports faults of the files
+
+    def _differs(self, name: str, now: Identity | None) -> None:
+        """Take note of a log, or its index, when it is first used. Raises: Unavailable for another file."""
+        if name in self._known:
+            raise self._lost(name, GONE if now is None else REPLACED)
+        self._known[name] = now
 
     def log_is_anothers(self) -> bool:
         """Return whether another store's log has the name of ours: it is not ours to remove."""
@@ -86,7 +90,7 @@ class FileNames:
         except OSError as error:
             let_through(error)
             return True
-        return now is not None and now != self._beside.get(self.log, now)
+        return now is not None and now != self._known.get(self.log, now)
 
     def _lost(self, name: str, reason: str) -> Unavailable:
         what = _WHAT[reason]
