@@ -199,7 +199,7 @@ class Searcher:
         searched = []
         for pool in pools:
             owners = request.snapshot[pool.kind]
-            visibility = self.visibility(owners, request.readers, request.as_of_us, request.now_us)
+            visibility = self._visible_cache.of(owners, request.readers, request.as_of_us, request.now_us)
             allowed = visibility.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
             searched.append(KindSearch(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))

@@ -107,6 +107,22 @@ def test_a_query_is_read_as_the_twin_reads_it(text: str, language: str, today: d
     assert (query.asks_time, query.cut) == (twin.asks_time, twin.cut)
 
 
+@each("text", ["harbour of place 7", "the PIN is 4711", "what did Omar say?"])
+def test_a_query_that_can_mean_no_day_is_read_once(text: str) -> None:
+    def now() -> Now:
+        raise AssertionError("the day does not matter")
+
+    reader = QueryReader(Analyzer("english"), lexicon_of("english"), max_words=99)
+    assert reader.read(text, now) is reader.read(text, now)
+
+
+def test_a_query_that_may_mean_a_day_is_read_again() -> None:
+    reader = QueryReader(Analyzer("english"), lexicon_of("english"), max_words=99)
+    first, then = (ANY_DAY._replace(today=datetime.date(2023, 5, day)) for day in (8, 9))
+    found = [reader.read("what did we say yesterday?", lambda day=day: day) for day in (first, then)]
+    assert [query.when.first.day for query in found] == [7, 8]
+
+
 @pytest.mark.parametrize("signs", ["„", "«", "“a", '"', "a.", "a-", "*", "a.*", '"a" ', "a1* "])
 def test_a_query_of_signs_is_read_in_linear_time(signs: str) -> None:
     # issue, Bad input: a megabyte of opening quotes once took hours, as each looked for its end in all that followed

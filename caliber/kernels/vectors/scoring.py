@@ -178,11 +178,11 @@ def search(
     """
     out: list[Found] = []
     for start in range(0, queries.shape[0], _TOGETHER):
-        some = queries[start : start + _TOGETHER]
-        count = some.shape[0]
+        count = len(some := queries[start : start + _TOGETHER])
         ids, scores = np.empty((count, asked.k), checks.I64), np.empty((count, asked.k), checks.F32)
         found = _search(segments, dimensions, metric, some, count, asked, ids, scores, table)
-        out += [(ids[q, : found[q]].copy(), scores[q, : found[q]].copy()) for q in range(count)]
+        for q, size in enumerate(found):
+            out.append((ids[q, :size].copy(), scores[q, :size].copy()))
     return out
 
 

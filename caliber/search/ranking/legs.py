@@ -79,7 +79,7 @@ class KindSearch:
         """Return the visible rows that words may find, or that boost neighbours. Shapes: ``bool[owners.length]``"""
         if self.excluded is None or not len(self.excluded):
             return self.visibility.visible
-        searchable = self.visible.copy()
+        searchable = self.visibility.visible.copy()
         searchable[self.excluded] = False
         return searchable
 
