@@ -66,6 +66,7 @@ _CONTEXT_BYTES: Final = 16_000
 """The bytes of the user's earlier turns that are looked through with each batch."""
 _LOCKS: Final = 64
 """Locks that users share: threads that learn about one user do so one after the other."""
+_TURN_ID, _CONTENT, _ROLE = (codec_of(TURN).index(name) for name in ("turn_id", "content", "role"))
 MAX_FACTS: Final = 100
 """Most facts learnt from one call, and most known facts of one person that a language model gets to see."""
 TOO_MANY: Final = "more facts than one call may teach"
@@ -207,13 +208,15 @@ class Learner:
         if turns:
             first, last = turns[0], turns[-1]
             block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
-            taught, left = {turn.turn_id for turn in turns}, _CONTEXT_BYTES
-            for turn in reversed(uow.select_entities(TURN, "turn.block", *block)):
-                if turn.turn_id not in taught:
-                    left -= len(turn.content)
-                    if left < 0 or not self._teaches(turn):
+            taught, left = {turn.turn_id.bytes for turn in turns}, _CONTEXT_BYTES
+            for row in reversed(uow.select("turn.block", *block)):
+                if row[_TURN_ID] not in taught:
+                    left -= len(row[_CONTENT])
+                    if left < 0 or row[_ROLE] != TurnRole.USER:
                         continue
-                talk.append(turn)
+                turn: Turn = codec_of(TURN).decode(row)
+                if self._teaches(turn):  # as those that are taught do
+                    talk.append(turn)
         return uow.count(ERASURE), owner, turns, talk[::-1]
 
     def _may_teach(self, owner: Owner, task: uuid.UUID) -> bool:
