@@ -95,8 +95,8 @@ class Layout:
         if residence is Residence.INTERNED:
             return None
         if kind is ColumnType.ENUM:
-            codes = self.enum_codes[name]
-            return (lambda value: null if value is None else codes[value]) if null is not None else codes.__getitem__
+            codes: dict[Any, Any] = self.enum_codes[name] | ({} if null is None else {None: null})
+            return codes.__getitem__
         if null is not None:
             return lambda value: null if value is None else value
         return None

@@ -27,7 +27,7 @@ from caliber.resident.chain import Chain
 from caliber.resident.columns import Columns, SegmentedColumn
 from caliber.resident.layout import Layout
 from caliber.resident.tables import KeyTable
-from caliber.schema.relation import Relation
+from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.compile.codec import Row
 
 
@@ -195,11 +195,10 @@ class Generation:
         self._open = (*fixed, columns)
 
     def _add_texts(self, rows: Sequence[Row]) -> None:
-        place = self.layout.text_place
-        if place >= 0:
+        if (place := self.layout.text_place) >= 0:
             texts = [row[place] for row in rows]
             self.texts += texts
-            self.text_bytes += sum(len(text) for text in texts if text is not None)
+            self.text_bytes += sum(map(len, filter(None, texts)))
 
     def _packed(self, row: Row) -> bytes:
         """Return a row without what columns and texts hold."""
@@ -220,17 +219,18 @@ class Generation:
                         raise ValueError("no id")
                 self.append(row)
             return
-        self.ordinals.put_many(0, np.fromiter((row[0] for row in rows), np.int64, count))
+        self.ordinals.put_many(0, np.fromiter(map(itemgetter(0), rows), np.int64, count))
         self.previous.put_many(0, np.full(count, -1, np.int64))
         if layout.has_tie:
-            joined = b"".join(row[layout.key_places[0]] for row in rows)
+            joined = b"".join(map(itemgetter(layout.key_places[0]), rows))
             self.ties.put_many(0, np.frombuffer(joined, ">u8").reshape(count, 2).astype(np.uint64))
-        for name, place, *_ in layout.columns:
-            convert = self._converters[name]
-            stored = [row[place] for row in rows]
+        for name, place, residence, kind, null in layout.columns:
+            convert, stored = self._converters[name], [row[place] for row in rows]
             converted: Iterable[Any] = stored
             if isinstance(convert, _Interner):
                 converted = convert.of_all(stored)
+            elif null is not None and residence is Residence.COLUMN and kind is not ColumnType.ENUM:
+                converted = [null if value is None else value for value in stored]
             elif convert is not None:
                 converted = map(convert, stored)
             self.arrays[name].put_many(0, np.fromiter(converted, layout.dtypes[name], count))

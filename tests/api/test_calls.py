@@ -15,6 +15,8 @@ import pytest
 from support.api.counted_calls import counted
 from support.configs import USER
 
+import caliber
+
 NOTES, TURNS = 400, 60
 # Which records share a window's last tokens follows drawn ids: it runs up to ten functions more or less. What a read
 # leaves behind wakes a thread, or finds it awake: ``get`` runs 18 functions while it is awake, and 5 more to wake
@@ -25,7 +27,7 @@ LIMITS: dict[str, list[int]] = tomllib.loads(TABLE.read_text(encoding="utf-8"))[
 
 @pytest.fixture
 def steady(file_backend: Any) -> dict[str, Callable[[], Any]]:
-    """Return the four calls over a store that has settled."""
+    """Return the calls over a store that has settled."""
     memory = file_backend.open(write_behind__usage_enabled=True)
     task = memory.start_trajectory("plan the trip to the coast", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
@@ -38,7 +40,14 @@ def steady(file_backend: Any) -> dict[str, Callable[[], Any]]:
         memory.append_turn(scope.scope_id, role="user" if at % 2 else "assistant", content=f"what of day {at}?")
 
     turns = iter(range(1_000))
+
+    def opened() -> None:
+        """Open the store again, and assemble a first window: both rise with what is done for each record."""
+        with caliber.open(memory.config, principal=caliber.Principal.admin()) as again:
+            assert again.assemble_context(task.trajectory_id, query="when does the harbour open?").used_tokens
+
     calls: dict[str, Callable[[], Any]] = {
+        "open": opened,
         "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content=f"and then {next(turns)}?"),
         "assemble_context": lambda: memory.assemble_context(task.trajectory_id, query="when does the harbour open?"),
         "search": lambda: memory.search("harbour of place 7", kinds=["note"], limit=10),
