@@ -1,6 +1,7 @@
-"""Growable NumPy arrays (``Growing``) and rows of bytes (``ByteRows``); a reader's view stays unchanged.
+"""Growable NumPy arrays (``Growing``), rows of bytes (``ByteRows``) and codes of values (``Interner``).
 
-Arrays double in capacity on append. Rows of bytes have any length, and lie in blocks: there is no object per row.
+A reader's view stays unchanged. Arrays double in capacity on append. Rows of bytes have any length, and lie in blocks:
+there is no object per row.
 """
 
 from __future__ import annotations
@@ -114,3 +115,27 @@ class ByteRows:
     @property
     def nbytes(self) -> int:
         return sum(map(len, self._blocks)) + sum(ends.itemsize * len(ends) for ends in self._ends)
+
+
+class Interner:
+    """Gives each distinct value a code; ``values`` is the list that codes index."""
+
+    __slots__ = ("codes", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.codes: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        code = self.codes.get(value)
+        if code is None:
+            code = len(self.values)
+            self.values.append(value)
+            self.codes[value] = code
+        return code
+
+    def of_all(self, values: Sequence[Any]) -> Iterator[int]:
+        """Return the code of each value."""
+        for value in dict.fromkeys(values):
+            self(value)
+        return map(self.codes.__getitem__, values)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from caliber.kernels import KeywordIndex, KeywordSnapshot
 from caliber.kernels.evaluator import NUMPY, Evaluator
-from caliber.kernels.growing import ByteRows
+from caliber.kernels.growing import ByteRows, Interner
 from caliber.resident.chain import Chain
 from caliber.resident.columns import Columns, SegmentedColumn
 from caliber.resident.layout import Layout
@@ -46,8 +46,8 @@ _GROUPS_KEPT: Final = 256
 """Keys of groups whose rows a boundary remembers."""
 _READINGS_KEPT: Final = 4_096
 """Rows of which a generation remembers one thing that readers worked out; then it begins anew."""
-_READING_BYTES: Final = 300
-"""About what one takes, as the words of a text of two lines, and its entry."""
+_READING_BYTES: Final = 300  # the words of a text of two lines, and their entry
+_UNMEASURED: Final = np.zeros(0, np.int64)
 
 _ROW_BYTES: Final = 8 + 8 + 16
 """Of a row's ordinal, its previous version and its tie."""
@@ -56,32 +56,8 @@ _ENTRY_BYTES: Final = 49 + 104 + 28
 """Measured on CPython 3.11 to 3.14: the dict entry of a key of some 16 bytes."""
 
 
-_FEW: Final = 8
+FEW: Final = 8
 """Rows that are loaded one by one: for them, arrays of columns take longer."""
-
-
-class _Interner:
-    """Gives each distinct value a code; ``values`` is the list that codes index."""
-
-    __slots__ = ("codes", "values")
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.codes: dict[Any, int] = {}
-
-    def __call__(self, value: Any) -> int:
-        code = self.codes.get(value)
-        if code is None:
-            code = len(self.values)
-            self.values.append(value)
-            self.codes[value] = code
-        return code
-
-    def of_all(self, values: Sequence[Any]) -> Iterator[int]:
-        """Return the code of each value."""
-        for value in dict.fromkeys(values):
-            self(value)
-        return map(self.codes.__getitem__, values)
 
 
 class Generation:
@@ -130,7 +106,7 @@ class Generation:
         self.index: KeyTable | dict[bytes, int] = KeyTable(self.ties) if layout.has_tie else {}
         self.arrays = Columns(layout.dtypes, segment_rows)
         self.groups: dict[str, dict[bytes, list[int]]] = {name: {} for name, _ in layout.groups}
-        self.interners = {name: _Interner() for name in layout.interned}
+        self.interners = {name: Interner() for name in layout.interned}
         self._converters: dict[str, Callable[[Any], Any] | None] = {**layout.converters, **self.interners}
         self._open: Any = None
         self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
@@ -208,10 +184,9 @@ class Generation:
         return marshal.dumps(rest)
 
     def load(self, rows: Sequence[Row]) -> None:
-        """Fill an empty generation in bulk."""
-        layout = self.layout
-        count = len(rows)
-        if count <= _FEW:
+        """Add rows in bulk, of keys that are new."""
+        layout, start, count = self.layout, self.length, len(rows)
+        if count <= FEW:
             ids = [place for _, place in layout.groups] + list(layout.key_places) * layout.has_tie
             for row in rows:
                 for place in ids:
@@ -219,44 +194,45 @@ class Generation:
                         raise ValueError("no id")
                 self.append(row)
             return
-        self.ordinals.put_many(0, np.fromiter(map(itemgetter(0), rows), np.int64, count))
-        self.previous.put_many(0, np.full(count, -1, np.int64))
+        self.ordinals.put_many(start, np.fromiter(map(itemgetter(0), rows), np.int64, count))
+        self.previous.put_many(start, np.full(count, -1, np.int64))
         if layout.has_tie:
             joined = b"".join(map(itemgetter(layout.key_places[0]), rows))
-            self.ties.put_many(0, np.frombuffer(joined, ">u8").reshape(count, 2).astype(np.uint64))
+            self.ties.put_many(start, np.frombuffer(joined, ">u8").reshape(count, 2).astype(np.uint64))
         for name, place, residence, kind, null in layout.columns:
             convert, stored = self._converters[name], [row[place] for row in rows]
             converted: Iterable[Any] = stored
-            if isinstance(convert, _Interner):
+            if isinstance(convert, Interner):
                 converted = convert.of_all(stored)
             elif null is not None and residence is Residence.COLUMN and kind is not ColumnType.ENUM:
                 converted = [null if value is None else value for value in stored]
             elif convert is not None:
                 converted = map(convert, stored)
-            self.arrays[name].put_many(0, np.fromiter(converted, layout.dtypes[name], count))
+            self.arrays[name].put_many(start, np.fromiter(converted, layout.dtypes[name], count))
         self._add_texts(rows)
         self.packed.extend(map(self._packed, rows))
         if isinstance(self.index, KeyTable):
-            for number, _ in self.index.extend(0, count):
-                self.index[layout.key_of(rows[number])] = number
+            for number, _ in self.index.extend(start, count):
+                self.index[layout.key_of(rows[number - start])] = number
         else:
-            self.index.update((layout.key_of(row), number) for number, row in enumerate(rows))
+            self.index.update((layout.key_of(row), number) for number, row in enumerate(rows, start))
         for name, place in layout.groups:
             group = self.groups[name]
-            for number, row in enumerate(rows):
+            for number, row in enumerate(rows, start):
                 value = row[place]
                 if value is not None:
                     if len(value) != _PAIR.size:
                         raise ValueError("no id")
                     group.setdefault(value, []).append(number)
-        self._grow_live(count)
-        self.live[:count] = True
-        self.length = count
+        self._grow_live(start + count)
+        self.live[start : start + count] = True
+        self.length = start + count
+        self._open = None  # the next row may be in another segment
 
     def newest(self, keys: Sequence[bytes]) -> Sequence[int] | NDArray[np.int64]:
         """Return the number of the newest row of each key, or -1."""
         index = self.index
-        if len(keys) <= _FEW or not isinstance(index, KeyTable) or set(map(len, keys)) != {_PAIR.size}:
+        if len(keys) <= FEW or not isinstance(index, KeyTable) or set(map(len, keys)) != {_PAIR.size}:
             return [index.get(key, -1) for key in keys]
         return index.get_all(np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64))
 
@@ -324,11 +300,10 @@ class Generation:
 
     def measures(self, what: str, length: int) -> NDArray[np.int64]:
         """Return a number of each row that readers work out, to look up and set: a constant of a version, 0 unknown."""
-        kept = self._measures.get(what)
-        if kept is None or len(kept) < length:
+        kept = self._measures.get(what, _UNMEASURED)
+        if len(kept) < length:
             grown = np.zeros(max(length, 256) * 5 // 4, np.int64)
-            if kept is not None:
-                grown[: len(kept)] = kept  # what another thread sets meanwhile is worked out again
+            grown[: len(kept)] = kept  # what another thread sets meanwhile is worked out again
             kept = self._measures[what] = grown
         return kept
 

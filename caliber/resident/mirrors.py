@@ -9,12 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 
 from caliber.resident.indexes import IndexKey, VectorIndexes
 from caliber.resident.layout import Layout
-from caliber.resident.mirror import Generation
+from caliber.resident.mirror import FEW, Generation
 from caliber.resident.spaces import Spaces
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING
@@ -110,16 +108,19 @@ class Mirrors:
         vectors: set[IndexKey] = set()
         retire: dict[str, set[int]] = {}
         embeddings: list[RowChange] = []
-        for name, run in groupby(changes, attrgetter("relation.name")):
-            several = list(run)
+        runs: dict[str, list[RowChange]] = {}
+        for change in changes:
+            runs.setdefault(change.relation.name, []).append(change)
+        for name, several in runs.items():
             if several[0].relation.resident.form is Mirror.VECTORS:
                 embeddings += several
                 continue
             touched.add(name)
             going = retire.setdefault(name, set())
             with blaming(several[0].relation, [change.row for change in several]):
-                for change in several:
-                    self._apply_row(change, going)
+                if not self._added(name, several):
+                    for change in several:
+                        self._apply_row(change, going)
             if several[0].relation.resident.form is Mirror.SPACES:
                 for change in several:
                     self._apply_space(change.operation, change.row)
@@ -144,6 +145,20 @@ class Mirrors:
                 index.compact(self.generations[key[0]].index)
                 self._stats.compactions += 1
         return touched, vectors
+
+    def _added(self, name: str, changes: Sequence[RowChange]) -> bool:
+        """Add the rows of changes at once, if they are many and each is the first of its key; return whether it did."""
+        if len(changes) <= FEW or any(change.operation == DELETE for change in changes):
+            return False
+        generation, rows = self.generations[name], [change.row for change in changes]
+        keys = list(map(generation.layout.key_of, rows))
+        if len(set(keys)) < len(keys) or max(generation.newest(keys)) >= 0:
+            return False
+        start = generation.length
+        generation.load(rows)
+        for number, key in enumerate(keys, start):
+            self.indexes.owner_moved(name, key, number, fresh=True)
+        return True
 
     def _apply_row(self, change: RowChange, retire: set[int]) -> None:
         name = change.relation.name

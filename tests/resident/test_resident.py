@@ -554,6 +554,32 @@ def test_small_segments_change_nothing(backend: Any, start: Any, monkeypatch: py
     assert agent.memory.admin.verify() == []
 
 
+def test_many_rows_of_a_commit_are_taken_over_as_one_by_one(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also across the border of a segment, and before and behind rows that come alone."""
+    monkeypatch.setattr("caliber.resident.memory.SEGMENT_ROWS", 64)
+    agent = start(backend.open())
+    memory, said = agent.memory, []
+    for at, count in enumerate((1, 40, 1, 40, 3, 90, 1)):
+        texts = [f"turn{number}of{at} was said" for number in range(count)]
+        memory.append_turns(agent.scope_id, [{"role": "user", "content": text} for text in texts])
+        said += texts
+        turns = memory_of(memory).snapshot["turn"]
+        assert turns.length == turns.count() == len(said)
+        if at % 2:
+            memory.storage.turns.delete(memory.storage.turns.list_by_scope(agent.scope_id)[-1].turn_id)
+            said.pop()
+            memory_of(memory).compact()
+    assert [turn.content.decode() for turn in memory.storage.turns.list_by_scope(agent.scope_id)] == said
+    rows = memory_of(memory).snapshot["turn"].group("scope_id", agent.scope_id.bytes)
+    assert memory_of(memory).texts(memory_of(memory).snapshot["turn"], rows.tolist()) == [
+        text.encode() for text in said
+    ]
+    assert memory.search("turn7of5", kinds=["turn"], limit=1).hits[0].content == "turn7of5 was said"
+    assert memory.admin.verify() == []
+
+
 # --- the verifier sees everything ----------------------------------------------------------------
 
 
