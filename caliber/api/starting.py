@@ -14,7 +14,7 @@ from caliber.erasure.finishing import open_erasures
 from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
-from caliber.model.process.collector import collector_paused
+from caliber.model.process.collector import without_collections
 from caliber.model.progress import Tracer
 from caliber.model.time import Clock
 from caliber.search.opening import SearchEngine
@@ -36,7 +36,7 @@ def handle_of(made: H) -> H:
     return made if tracing is None else tracing.traced(made)
 
 
-@collector_paused()
+@without_collections
 def start_engine(
     settings: CaliberConfig,
     *,

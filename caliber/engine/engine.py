@@ -353,11 +353,12 @@ class Engine:
 
         ``also`` are other entries that the read leaves behind.
         """
-        if self.bus.idle and self.config.write_behind.trace_enabled:
+        idle = self.bus.idle  # asked once: a listener that comes meanwhile gets what is published after it
+        if idle and self.config.write_behind.trace_enabled:
             also = (*also, (self.log, None, (erased, build)))
         if also:
             self.behind.put(*also)
-        if not self.bus.idle:
+        if not idle:
             self.publish(build(), erased)
 
     def event(

@@ -151,17 +151,17 @@ class WriteBehind:
 
         Without a lock, unless the thread is to be woken, or a batch waits.
         """
-        full = self._queue.size + len(self._noted) >= self._batch
+        full, before = self._queue.size + len(self._noted) >= self._batch, 0
         if full or self._stop:
             with self._condition:
-                self._make_room()
+                before = self._make_room()
         self._noted.extend(entries)  # in one step: a batch takes all of them, or none
         if full or self._asleep:  # asked afterwards, as the thread first sleeps and then looks
             with self._condition:
                 if self._stop and not self._worker.alive:  # stopped meanwhile
                     self._noted.clear()
                     raise _closed()
-                self._wake(0)
+                self._wake(before)
 
     def offer(self, *entries: Entry) -> bool:
         """Queue entries if there is room, without ever waiting; return whether they were taken.
@@ -169,7 +169,7 @@ class WriteBehind:
         For failures, which are recorded on threads that may hold the writer: waiting there would wait for itself.
         """
         with self._condition:
-            before = self._size()
+            before = self._merged()
             if self._stop or before >= self._queue_max:
                 return False
             self._queue.put(entries)
@@ -179,18 +179,17 @@ class WriteBehind:
     def find(self, kind: Deferred, key: Hashable) -> Any | None:
         """Return the item under a key that may not be on disk yet, or None."""
         with self._condition:
-            for of, under, item in reversed(list(self._noted)):
-                if of is kind and under == key:
-                    return item
+            self._merged()
             for batch in (self._queue, self._writing):
                 items = batch.kinds.get(kind)
                 if items is not None and key in items:
                     return items[key]
         return None
 
-    def _size(self) -> int:
-        """Return the number of queued entries."""
-        return self._queue.size + len(self._noted)
+    def _merged(self) -> int:
+        """Merge what was queued without the lock; return the number of queued entries."""
+        self._queue.put(self._noted.popleft() for _ in range(len(self._noted)))
+        return self._queue.size
 
     def _make_room(self) -> int:
         """Wait until there is room; return the number of queued entries.
@@ -199,7 +198,7 @@ class WriteBehind:
         """
         if self._stop:
             raise _closed()
-        while (size := self._size()) >= self._queue_max:
+        while (size := self._merged()) >= self._queue_max:
             # The reader waits: losing its entries would be worse than being slow.
             self._start()
             self._urgent = True
@@ -217,7 +216,7 @@ class WriteBehind:
                 self._start()
         # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
         # readers do not hand the interpreter to it at every call.
-        if self._asleep or before < self._batch <= self._size():
+        if self._asleep or before < self._batch <= self._merged():
             self._condition.notify_all()
 
     def _start(self) -> None:
@@ -246,8 +245,8 @@ class WriteBehind:
         until = earliest(None if timeout_ms is None else time.monotonic() + timeout_ms / 1000)
         with self._condition:
             attempts = self._attempts
-            target = self._taken + 1 if self._size() else self._taken
-            while self._kept < target or (to_the_end and (self._size() or self.busy)):
+            target = self._taken + 1 if self._merged() else self._taken
+            while self._kept < target or (to_the_end and (self._merged() or self.busy)):
                 if self._taken < target or to_the_end or not self.busy:
                     self._urgent = True
                     self._condition.notify_all()
@@ -264,7 +263,7 @@ class WriteBehind:
                     raise refused
                 if remaining is not None and remaining <= 0:
                     self._raise_failure()
-                    size = self._size()
+                    size = self._merged()
                     raise Unavailable(f"{size} entries are still waiting to be written", reason="timeout")
                 self._condition.wait(0.2 if remaining is None else min(0.2, remaining))
                 if until is None and self._attempts > attempts + 1:
@@ -283,14 +282,14 @@ class WriteBehind:
     def waiting(self) -> int:
         """Return how many entries wait."""
         with self._condition:
-            return self._size()
+            return self._merged()
 
     def _run(self) -> None:
         while True:
             with self._condition:
                 self._asleep = True
-                self._condition.wait_for(lambda: self._size() > 0 or self._stop, _IDLE_S)
-                if not self._size():
+                self._condition.wait_for(lambda: self._merged() > 0 or self._stop, _IDLE_S)
+                if not self._merged():
                     # The next entry starts another thread: an idle store has none.
                     self._worker, self._started = Worker(self._run, self._worker.name), False
                     return
@@ -298,11 +297,11 @@ class WriteBehind:
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.
                     self._condition.wait_for(
-                        lambda: self._urgent or self._stop or self._size() >= self._batch,
+                        lambda: self._urgent or self._stop or self._merged() >= self._batch,
                         self._interval_s,
                     )
+                self._merged()
                 self._writing, self._queue = self._queue, _Batch()
-                self._writing.put(self._noted.popleft() for _ in range(len(self._noted)))
                 self.busy = True
                 self._taken += 1
                 self._urgent = False
@@ -322,6 +321,7 @@ class WriteBehind:
                 self._condition.notify_all()
                 if failure is not None:
                     if self._stop:
+                        self._asleep = True  # who queues anything from here on is told
                         return
                     self._condition.wait(_RETRY_S)
 

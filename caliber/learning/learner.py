@@ -164,12 +164,13 @@ class Learner:
         found = list(_by_rule(turns, talk)) if asking is None else asking.read(owner.name, turns)
         statements, refusals, people, stored, held = self._engine.read(lambda uow: self._known(uow, owner, found))
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
+        ends = [each.stored[1].valid_until for each in held if each.stored and each.stored[1].valid_until is not None]
         writer = _Writer(self._engine, owner, steps)
 
         def work(uow: UnitOfWork) -> int:
             check_erasures(uow, erased, claim.ack(uow))
             uow.serialize(f"learning {owner.entity.id}")
-            if people.facts(uow, statements) != stored:
+            if people.facts(uow, statements) != stored or any(end <= from_us(uow.now_us) for end in ends):
                 raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")
             decisions = writer.write(uow)
             decisions += [_refusal(*each, owner) for each in refusals]

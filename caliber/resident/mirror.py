@@ -44,10 +44,9 @@ EVICTED: Final = _Evicted()
 _PAIR: Final = struct.Struct(">QQ")
 _GROUPS_KEPT: Final = 256
 """Keys of groups whose rows a boundary remembers."""
-_READINGS_KEPT: Final = 4_096
-"""Rows of which a generation remembers one thing that readers worked out; then it begins anew."""
-_READING_BYTES: Final = 300  # the words of a text of two lines, and their entry
-_UNMEASURED: Final = np.zeros(0, np.int64)
+_READING_PARTS: Final = 65_536
+"""Words, or bytes of digests, of all that readers worked out and a generation remembers; then it begins anew."""
+_READING_BYTES: Final = 64  # of one: a short text, and its place in a tuple
 
 _ROW_BYTES: Final = 8 + 8 + 16
 """Of a row's ordinal, its previous version and its tie."""
@@ -67,8 +66,8 @@ class Generation:
         "__weakref__",
         "_converters",
         "_held",
-        "_measures",
         "_open",
+        "_reading_parts",
         "_readings",
         "arrays",
         "chain",
@@ -110,8 +109,8 @@ class Generation:
         self._converters: dict[str, Callable[[Any], Any] | None] = {**layout.converters, **self.interners}
         self._open: Any = None
         self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
-        self._measures: dict[str, NDArray[np.int64]] = {}
         self._readings: dict[str, dict[int, Any]] = {}
+        self._reading_parts = 0
         # Built at the first search.
         self.keywords: KeywordIndex | None = None
         self.chain: Chain | None = None
@@ -254,9 +253,9 @@ class Generation:
             if text is not None and text is not EVICTED:
                 freed += len(text)
                 self.texts[self.evict_at] = EVICTED
-                for readings in self._readings.values():
-                    readings.pop(self.evict_at, None)
-            self.evict_at += 1
+            self.evict_at += 1  # first: no reader keeps anything of this row from here on
+            for readings in list(self._readings.values()):
+                readings.pop(self.evict_at - 1, None)
         self.text_bytes -= freed
         return freed
 
@@ -266,8 +265,7 @@ class Generation:
         fixed = (self.layout.row_bytes + _ROW_BYTES) * self.length
         fixed += 0 if self.keywords is None else self.keywords.nbytes
         fixed += 0 if self.chain is None else self.chain.nbytes
-        fixed += sum(each.nbytes for each in list(self._measures.values()))
-        fixed += _READING_BYTES * sum(map(len, list(self._readings.values())))
+        fixed += _READING_BYTES * self._reading_parts
         index = self.index.nbytes if isinstance(self.index, KeyTable) else _ENTRY_BYTES * len(self.index)
         return fixed + len(self.live) + self.packed.nbytes + index
 
@@ -298,24 +296,19 @@ class Generation:
             row[self.layout.text_place] = self.texts[number]
         return tuple(row)
 
-    def measures(self, what: str, length: int) -> NDArray[np.int64]:
-        """Return a number of each row that readers work out, to look up and set: a constant of a version, 0 unknown."""
-        kept = self._measures.get(what, _UNMEASURED)
-        if len(kept) < length:
-            grown = np.zeros(max(length, 256) * 5 // 4, np.int64)
-            grown[: len(kept)] = kept  # what another thread sets meanwhile is worked out again
-            kept = self._measures[what] = grown
-        return kept
-
     def readings(self, what: str) -> dict[int, Any]:
-        """Return a thing that readers worked out from texts, by row, to look up and to add to: a constant of a version.
+        """Return a thing that readers worked out from rows, by row: a constant of each version; only to look up."""
+        return self._readings.get(what, {})
 
-        They leave memory with the texts. Another thread may take some out at any time.
-        """
-        kept = self._readings.get(what)
-        if kept is None or len(kept) >= _READINGS_KEPT:
-            kept = self._readings[what] = {}
-        return kept
+    def keep_reading(self, what: str, row: int, value: tuple[Any, ...] | bytes) -> None:
+        """Keep what a reader worked out from a row, for as long as its text is in memory."""
+        if self._reading_parts >= _READING_PARTS:
+            self._readings, self._reading_parts = {}, 0
+        self._reading_parts += len(value)
+        readings = self._readings.setdefault(what, {})
+        readings[row] = value
+        if row < self.evict_at:  # asked last: its text left, or is leaving meanwhile
+            readings.pop(row, None)
 
     def strings(self) -> Iterator[str | bytes]:
         """Yield every string and text of every row, deleted ones included, and the words that were read from them."""

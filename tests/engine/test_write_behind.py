@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from typing import Any
 
@@ -250,6 +251,33 @@ def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, sta
         memory.flush()
         memory.close()
     assert behind.waiting() == 0, "closing waits for everything"
+
+
+def test_uses_of_one_record_stay_one_entry_while_nothing_can_be_written(
+    backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of one record go on, however long the store cannot be written."""
+    monkeypatch.setattr("caliber.engine.write_behind.QUEUE_MAX", 64)
+    memory = backend.open(write_behind__trace_enabled=False)
+    note, behind = start(memory).note("read often").note_id, inspect(memory).behind
+    memory.flush()
+    stuck, writing = threading.Event(), threading.Event()
+
+    class Store:
+        def write(self, work: Any) -> Any:
+            writing.set()
+            assert stuck.wait(60)
+            return inspect(memory).store.write(work)
+
+    with replaced(behind, "store", Store()):
+        memory.get(note)
+        assert writing.wait(60)
+        for _ in range(500):
+            memory.get(note)
+        assert behind.waiting() == 1
+        stuck.set()
+        memory.flush()
+    assert memory.storage.usages.get(note).access_count == 501
 
 
 def test_entries_wait_while_no_thread_can_be_started(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:

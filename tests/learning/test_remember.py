@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.inspection import replaced
 
 import caliber
+from caliber.learning import learner
 from caliber.model.errors import Conflict, InputError, NotFound
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
@@ -47,6 +49,21 @@ def test_facts_of_a_user_are_learnt_as_notes(memory: caliber.Caliber) -> None:
     note = memory.get(learned.added[1].note_id)
     assert (note.entity, note.entity_type, note.note_type) == ("maria", "person", "fact")
     assert (note.trust, note.source_trajectory_ids) == ("user", (learned.trajectory_id,))
+
+
+def test_a_fact_that_ends_while_messages_are_learnt_from_is_learnt_again(backend: Any) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock)
+    note = memory.remember(said("I live in Berlin."), user="maria").added[0].note_id
+    memory.update_note(note, valid_until=from_us(clock.now_us()) + timedelta(hours=1))
+
+    def later(*arguments: Any) -> Any:
+        clock.advance(us=7_200_000_000)
+        return writer(*arguments)
+
+    with replaced(learner, "Writer", later) as writer:
+        learned = memory.remember(said("As I said, I live in Berlin."), user="maria")
+    assert told(learned) == [("add", "lives in Berlin")]
 
 
 def test_a_change_ends_the_old_fact_and_keeps_history(backend: Any) -> None:

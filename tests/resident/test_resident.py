@@ -380,7 +380,9 @@ def test_words_read_from_a_text_leave_memory_with_it(backend: Any, start: Any) -
     assert "pilot" in words[row], "the window compared the artifact"
     assert "pilot" in set(memory.held())
     artifacts.generation.evict_texts(1 << 30)
+    agent.memory.assemble_context(agent.trajectory_id, query="when does the harbour of Porto open?")
     assert row not in words
+    assert "pilot" not in set(memory.held())
 
 
 @needs("reopen")

@@ -109,7 +109,7 @@ class Filling:
         self._count(place, self.price(place))
 
     def include_turns(self, places: NDArray[np.int64]) -> None:
-        """Let turns of the conversation enter."""
+        """Let turns of the conversation enter, before any of them has moved to another section."""
         self.decided[places] = INCLUDED
         for section in np.unique(self.sections[places]).tolist():
             costs = self.costs[places[self.sections[places] == section]]

@@ -67,7 +67,8 @@ class Recalled:
         new = [row for row, digest in found.items() if digest is None]
         for row, text in zip(new, texts.texts(self.owners, new), strict=True):
             words = _words(_wording(self.owners, row, _text(text)))
-            found[row] = kept[row] = blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            found[row] = made = blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            self.owners.generation.keep_reading("digest", row, made)
         return [found[row] or b"" for row in rows]
 
 

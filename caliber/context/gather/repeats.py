@@ -123,7 +123,8 @@ class Repeats:
         for row, text in zip(new, map(shown, self._texts.texts(owners, new)), strict=True):
             words = (word.casefold().replace("’", "'") for word in _WORD.findall(text) if len(text) <= _CHARS)
             terms = (self._analyzer.cached(word).terms for word in words if word not in self._left_out)
-            found[row] = kept[row] = tuple({term for each in terms for term in each})
+            found[row] = made = tuple({term for each in terms for term in each})
+            owners.generation.keep_reading("words", row, made)
         return [frozenset(found[row] or ()) for row in chosen]
 
 
@@ -145,5 +146,6 @@ def _tasks_of(owners: RelationSnapshot, rows: Rows) -> Sequence[tuple[bytes, ...
     decode = decoder_of(relation.column(relation.erase.sources))
     for row, value in zip(new, owners.packed_values(relation.erase.sources, new), strict=True):
         tasks = value if decode is None else decode(value)
-        found[row] = kept[row] = tuple([each.bytes for each in tasks or ()])
+        found[row] = made = tuple([each.bytes for each in tasks or ()])
+        owners.generation.keep_reading("tasks", row, made)
     return [found[row] or () for row in chosen]

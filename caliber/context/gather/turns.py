@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from caliber.context.conversation import TURNS
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan
+from caliber.context.record_lines import LENGTH_MASK, length_table
 from caliber.context.texts import TurnText, turn_text
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
@@ -25,7 +26,6 @@ from caliber.resident.snapshot import ResidentSnapshot
 _CALLS_BIT: Final = 1 << 33
 """Of a turn that may be one of a group."""
 _PARTS_BIT: Final = 1 << 32
-_LENGTH_MASK: Final = _PARTS_BIT - 1
 _PARTS: Final = ("role", "name", "tool_calls", "tool_call_id", "thinking", "is_error")
 """The columns of a turn besides its content."""
 Rows = NDArray[np.int64]
@@ -97,16 +97,16 @@ def _ids(calls: str) -> list[str]:
 class TurnReader:
     """Turns of one snapshot as text.
 
-    How long a turn reads, and whether it has a name or calls, is worked out once per version of a turn and
-    remembered with its row; nothing of its content is.
+    How long a turn reads, and whether it has a name or calls, is worked out once per version of a turn.
     """
 
-    __slots__ = ("_plan", "_source", "turns")
+    __slots__ = ("_plan", "_source", "_table", "turns")
 
     def __init__(self, snapshot: ResidentSnapshot, source: TextSource, plan: AssemblyPlan) -> None:
         self.turns = snapshot[TURNS]
         self._source = source
         self._plan = plan
+        self._table = length_table(source, snapshot.position.epoch, f"{TURNS} {self._ruler(plan)}")
 
     @staticmethod
     def _ruler(plan: AssemblyPlan) -> str:
@@ -216,20 +216,15 @@ class TurnReader:
     def _measure(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the length of each turn's text, and which make calls, answer one or have thoughts."""
         entries = self._known(rows)
-        return entries & _LENGTH_MASK, (entries & _CALLS_BIT) != 0
+        return entries & LENGTH_MASK, (entries & _CALLS_BIT) != 0
 
     def _known(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the remembered counts of turns, made where they are missing."""
-        kept = self.turns.generation.measures(self._ruler(self._plan), self.turns.length)
-        entries = kept[rows]
-        unknown = np.flatnonzero(entries == 0)  # no turn renders as an empty text
-        if len(unknown):
-            kept[rows[unknown]] = entries[unknown] = self._entries(rows[unknown].tolist())
-        return entries
+        return self._table.entries_of(self.turns, rows, self._entries)
 
     def _entries(self, rows: list[int]) -> NDArray[np.int64]:
         turns = self.parts(rows)
-        lengths = np.minimum(self._plan.measure([self._read(turn) for turn in turns]), _LENGTH_MASK)
+        lengths = np.minimum(self._plan.measure([self._read(turn) for turn in turns]), LENGTH_MASK)
         lengths[[turn.has_parts for turn in turns]] |= _PARTS_BIT
         lengths[[bool(turn.calls or turn.call_id is not None or turn.thinking) for turn in turns]] |= _CALLS_BIT
         return lengths

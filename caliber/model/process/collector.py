@@ -7,13 +7,19 @@ a tenth of the time from ``import caliber`` to the first window.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from caliber.model.process.interrupts import managed
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-@contextmanager
+@managed
 def collector_paused() -> Iterator[None]:
-    """Collect nothing inside; afterwards what was made counts as old. A collector that is off stays off."""
+    """Collect nothing inside, in any thread. A collector that is off stays off."""
     if not gc.isenabled():
         yield
         return
@@ -21,8 +27,15 @@ def collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # else objects that the program froze would thaw
-            # Moves every object to the oldest generation without a look at it.
-            gc.freeze()
-            gc.unfreeze()
         gc.enable()
+
+
+def without_collections(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function within ``collector_paused``."""
+
+    @wraps(function)
+    def paused(*arguments: P.args, **options: P.kwargs) -> T:
+        with collector_paused():
+            return function(*arguments, **options)
+
+    return paused
