@@ -151,17 +151,22 @@ class WriteBehind:
 
         Without a lock, unless the thread is to be woken, or a batch waits.
         """
-        full, before = self._queue.size + len(self._noted) >= self._batch, 0
-        if full or self._stop:
+        stopped = self._stop
+        if stopped or self._size() >= self._batch:
             with self._condition:
                 before = self._make_room()
+                # What merges is merged at once: one record that is read again and again stays one entry.
+                self._queue.put(entry for entry in entries if entry[1] is not None)
+                self._noted.extend([entry for entry in entries if entry[1] is None])
+                self._wake(before)
+            return
         self._noted.extend(entries)  # in one step: a batch takes all of them, or none
-        if full or self._asleep:  # asked afterwards, as the thread first sleeps and then looks
+        if self._asleep:  # asked afterwards, as the thread first sleeps and then looks
             with self._condition:
                 if self._stop and not self._worker.alive:  # stopped meanwhile
                     self._noted.clear()
                     raise _closed()
-                self._wake(before)
+                self._wake(0)
 
     def offer(self, *entries: Entry) -> bool:
         """Queue entries if there is room, without ever waiting; return whether they were taken.
@@ -169,7 +174,7 @@ class WriteBehind:
         For failures, which are recorded on threads that may hold the writer: waiting there would wait for itself.
         """
         with self._condition:
-            before = self._merged()
+            before = self._size()
             if self._stop or before >= self._queue_max:
                 return False
             self._queue.put(entries)
@@ -179,17 +184,18 @@ class WriteBehind:
     def find(self, kind: Deferred, key: Hashable) -> Any | None:
         """Return the item under a key that may not be on disk yet, or None."""
         with self._condition:
-            self._merged()
+            for of, under, item in reversed(list(self._noted)):
+                if of is kind and under == key:
+                    return item
             for batch in (self._queue, self._writing):
                 items = batch.kinds.get(kind)
                 if items is not None and key in items:
                     return items[key]
         return None
 
-    def _merged(self) -> int:
-        """Merge what was queued without the lock; return the number of queued entries."""
-        self._queue.put(self._noted.popleft() for _ in range(len(self._noted)))
-        return self._queue.size
+    def _size(self) -> int:
+        """Return the number of queued entries."""
+        return self._queue.size + len(self._noted)
 
     def _make_room(self) -> int:
         """Wait until there is room; return the number of queued entries.
@@ -198,7 +204,7 @@ class WriteBehind:
         """
         if self._stop:
             raise _closed()
-        while (size := self._merged()) >= self._queue_max:
+        while (size := self._size()) >= self._queue_max:
             # The reader waits: losing its entries would be worse than being slow.
             self._start()
             self._urgent = True
@@ -216,7 +222,7 @@ class WriteBehind:
                 self._start()
         # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
         # readers do not hand the interpreter to it at every call.
-        if self._asleep or before < self._batch <= self._merged():
+        if self._asleep or before < self._batch <= self._size():
             self._condition.notify_all()
 
     def _start(self) -> None:
@@ -245,8 +251,8 @@ class WriteBehind:
         until = earliest(None if timeout_ms is None else time.monotonic() + timeout_ms / 1000)
         with self._condition:
             attempts = self._attempts
-            target = self._taken + 1 if self._merged() else self._taken
-            while self._kept < target or (to_the_end and (self._merged() or self.busy)):
+            target = self._taken + 1 if self._size() else self._taken
+            while self._kept < target or (to_the_end and (self._size() or self.busy)):
                 if self._taken < target or to_the_end or not self.busy:
                     self._urgent = True
                     self._condition.notify_all()
@@ -263,7 +269,7 @@ class WriteBehind:
                     raise refused
                 if remaining is not None and remaining <= 0:
                     self._raise_failure()
-                    size = self._merged()
+                    size = self._size()
                     raise Unavailable(f"{size} entries are still waiting to be written", reason="timeout")
                 self._condition.wait(0.2 if remaining is None else min(0.2, remaining))
                 if until is None and self._attempts > attempts + 1:
@@ -282,14 +288,14 @@ class WriteBehind:
     def waiting(self) -> int:
         """Return how many entries wait."""
         with self._condition:
-            return self._merged()
+            return self._size()
 
     def _run(self) -> None:
         while True:
             with self._condition:
                 self._asleep = True
-                self._condition.wait_for(lambda: self._merged() > 0 or self._stop, _IDLE_S)
-                if not self._merged():
+                self._condition.wait_for(lambda: self._size() > 0 or self._stop, _IDLE_S)
+                if not self._size():
                     # The next entry starts another thread: an idle store has none.
                     self._worker, self._started = Worker(self._run, self._worker.name), False
                     return
@@ -297,11 +303,11 @@ class WriteBehind:
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.
                     self._condition.wait_for(
-                        lambda: self._urgent or self._stop or self._merged() >= self._batch,
+                        lambda: self._urgent or self._stop or self._size() >= self._batch,
                         self._interval_s,
                     )
-                self._merged()
                 self._writing, self._queue = self._queue, _Batch()
+                self._writing.put(self._noted.popleft() for _ in range(len(self._noted)))
                 self.busy = True
                 self._taken += 1
                 self._urgent = False
