@@ -21,7 +21,7 @@ import pyarrow as pa
 import caliber
 from caliber.admin.backup import backup, restore
 from caliber.admin.checking import check_store
-from caliber.backends.bare import bare_store
+from caliber.backends import bare_store
 from caliber.config import CaliberConfig, profiles
 from caliber.model.progress import unheard
 

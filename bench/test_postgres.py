@@ -23,7 +23,7 @@ from support.local_server import LocalServer
 import caliber
 from caliber.admin.full_text import rebuild_full_text
 from caliber.api.caliber import Caliber
-from caliber.backends.bare import bare_store
+from caliber.backends import bare_store
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index
 

@@ -27,9 +27,8 @@ from caliber.config.profiles.agents import AGENT_PROFILES
 from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
 from caliber.model.declared import MemoryCategory, Trigger
-from caliber.schema.indexing import INDEXES, OWN_INDEXES, SYSTEM
 from caliber.schema.memories import BUILT_IN
-from caliber.schema.memory_types import FieldType, IndexType
+from caliber.schema.memory_types import INDEXES, OWN_INDEXES, SYSTEM, FieldType, IndexType
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGURATION = ROOT / "docs" / "configuration.md"

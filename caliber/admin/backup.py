@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from caliber.admin.full_text import rebuild_full_text
-from caliber.backends import backend
-from caliber.backends.bare import bare_store
+from caliber.backends import backend, bare_store
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index
 from caliber.model.errors import CaliberError, InvalidValue, StorageError

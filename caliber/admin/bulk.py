@@ -20,7 +20,7 @@ from caliber.storage.bulk import arrow
 from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.load import batches_of
 from caliber.storage.bulk.protocol import BulkReport, OnExisting
-from caliber.storage.reading import reading
+from caliber.storage.protocol import reading
 from caliber.storage.sql.embedding_statements import kinds_of
 from caliber.trajectory.summarizer import TurnSummarizer
 

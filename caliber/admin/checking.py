@@ -59,7 +59,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Progress) -> list
     found += _asked(store, [("", functools.partial(_schema, store, missing))])
     if any(finding.what.startswith("column") for finding in missing):
         return found  # a missing store cannot be checked
-    every, asked = list(store.plans.values()), list(questions(store.maintenance, store.catalog))
+    every, asked = list(store.plans.values()), list(questions(store.dialect, store.catalog))
     steps = len(every) + len(asked)
     found += _asked(
         store,
@@ -77,7 +77,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Progress) -> list
         (
             "",
             lambda session: out_of_numbers(
-                session, store.maintenance.table, store.maintenance.ordinals(session), store.catalog
+                session, store.dialect.table, store.maintenance.ordinals(session), store.catalog
             ),
         ),
         (EMBEDDING.name, functools.partial(_strays, store)),
@@ -148,7 +148,7 @@ def _answer(
     store: Store, progress: Progress, question: IntegrityCheck, number: int, total: int, session: StatementSession
 ) -> list[Finding]:
     progress("checking rules", number, total)
-    finding = ask(session, question, store.maintenance.table, number)
+    finding = ask(session, question, store.dialect.table, number)
     return [] if finding is None else [finding]
 
 

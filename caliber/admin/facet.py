@@ -51,7 +51,7 @@ class Admin:
 
         Those are recorded of which ``write_behind.operation_share`` draws a share; docs/observability.md.
         """
-        from caliber.admin.operations import recent_operations  # for people who watch
+        from caliber.admin.stats import recent_operations  # for people who watch
 
         window = arguments.as_whole(window_ms, "window_ms", 1)
         return recent_operations(self._require("read operations of"), window)

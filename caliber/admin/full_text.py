@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.backends.bare import bare_store
+from caliber.backends import bare_store
 from caliber.config import CaliberConfig
 from caliber.model.progress import Progress, unheard
 from caliber.search.in_database.full_text import WordIndexer, indexer_of

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.admin.inspection import latest_task
-from caliber.backends.bare import bare_store
+from caliber.backends import bare_store
 from caliber.config import CaliberConfig
 from caliber.context.assembler import assemble
 from caliber.context.conversation import TASKS

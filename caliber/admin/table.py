@@ -25,12 +25,12 @@ from caliber.model.errors import (
 )
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, TrajectoryStatus, Turn
+from caliber.schema.derived import NotBefore
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
-from caliber.schema.rules import NotBefore
 from caliber.storage.compile.damage import is_of_type, last_of
 from caliber.storage.compile.derived import completed, reason_of, wrong_hash
-from caliber.storage.reading import reading
+from caliber.storage.protocol import reading
 from caliber.storage.sql.embedding_statements import kinds_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 

@@ -33,7 +33,7 @@ from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
 from caliber.embedding.reembedding import FillStatus, Reembedded
 from caliber.events.facet import Events
-from caliber.jobs.scheduled_rule import ScheduledRule
+from caliber.jobs.handlers import ScheduledRule
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.memories.reading import T
 from caliber.model.access import AgentRole, Principal

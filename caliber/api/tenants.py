@@ -21,8 +21,7 @@ from typing import Any, Final, Self
 from caliber.admin.full_text import complete_full_text, rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.api.starting import handle_of, start_engine
-from caliber.backends import backend
-from caliber.backends.bare import bare_store
+from caliber.backends import backend, bare_store
 from caliber.config import AioConfig, CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
 from caliber.embedding.vector_index import build_index

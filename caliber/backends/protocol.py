@@ -1,12 +1,14 @@
-"""Protocol ``BackendModule``: the interface of a room under ``caliber.backends``."""
+"""Protocols of a room under ``caliber.backends``: its module, and the open store that holds the tenant directory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.model.progress import Progress
+from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.protocol import ConnectionPool, Store
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.dump.archive import Archive
     from caliber.dump.moving import Replica
-    from caliber.storage.directory import DirectoryStore
     from caliber.storage.migrate.memory_steps import MigrationPlan
 
 
@@ -55,4 +56,28 @@ class BackendModule(Protocol):
 
     def drop_role(self, settings: Any) -> None:
         """Remove the login role of a store whose schema has been dropped."""
+        ...
+
+
+T = TypeVar("T")
+
+
+class DirectoryStore(Protocol):
+    """An open directory. Safe to share between threads."""
+
+    plans: dict[str, RelationPlans]
+
+    def read(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Run ``work``, which reads by one statement, without keeping writers out."""
+        ...
+
+    def work(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Run ``work`` in a transaction and return its result once it is durable. It is not tried again.
+
+        Raises: Conflict when another process was first; Unavailable
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
         ...

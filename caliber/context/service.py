@@ -31,8 +31,8 @@ from caliber.context.record.log import WindowLog
 from caliber.context.record.record import principal_of
 from caliber.context.rules import OneShot
 from caliber.embedding.service import Embeddings
-from caliber.engine.deadlines import embedding_share_s
 from caliber.engine.engine import Engine
+from caliber.engine.pacing import embedding_share_s
 from caliber.engine.stale_inputs import check_erasures
 from caliber.kernels import uuid7
 from caliber.model import arguments

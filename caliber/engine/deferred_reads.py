@@ -1,4 +1,4 @@
-"""Deferred rows of reads, which are not written after an erasure that the read came before.
+"""Deferred rows of reads, events among them, which are not written after an erasure that the read came before.
 
 A read finds records, the subject of an erasure among them, and queues a row about them: a window, an event, an error.
 The transaction that writes the row counts the erasures first, under a lock that the erasing transaction takes too.
@@ -6,11 +6,13 @@ The transaction that writes the row counts the erasures first, under a lock that
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from caliber.engine.write_behind import Deferred
-from caliber.schema.relations import ERASURE
+from caliber.model.events import Event, EventType
+from caliber.schema.relations import ERASURE, EVENT
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 ERASING: Final = "erasing"
@@ -57,3 +59,25 @@ class DeferredReads(Deferred):
     def forgotten(self, row: Any) -> Any | None:  # noqa: ARG002
         """Return the part of a row that may be written though its read came before an erasure; None for nothing."""
         return None
+
+
+class EventLog(DeferredReads):
+    """Rows are events."""
+
+    rank = 2
+
+    def insert(self, uow: UnitOfWork, rows: Sequence[Event]) -> None:
+        for event in rows:
+            uow.insert_new(EVENT, event)
+
+    def forgotten(self, row: Event) -> Event | None:
+        """Return an error without its message, which may quote a record; nothing of other events."""
+        if row.event_type != EventType.ERROR:
+            return None
+        payload = {name: row.payload[name] for name in ("where", "error")} | {"message": "[forgotten]"}
+        return dataclasses.replace(row, payload=payload)
+
+    def reports(self, item: Any) -> bool:
+        # An error that cannot be recorded is not recorded as another.
+        event = row_of(item)
+        return not (isinstance(event, Event) and event.event_type == EventType.ERROR)

@@ -20,8 +20,7 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.engine import fork_imports
 from caliber.engine.background import DelayedTask, PeriodicTask
-from caliber.engine.deferred_reads import FromRead
-from caliber.engine.event_log import EventLog
+from caliber.engine.deferred_reads import EventLog, FromRead
 from caliber.engine.providers import Providers
 from caliber.engine.refusals import estimator_of, refusals
 from caliber.engine.remote_events import RemoteEvents
@@ -47,9 +46,8 @@ from caliber.model.references import EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.storage import ConfigDocument
 from caliber.model.time import Clock, from_us
-from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory
-from caliber.resident.snapshot import ResidentSnapshot
+from caliber.resident.snapshot import FRAME, ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage import waiting
 from caliber.storage.compile.session import StatementSession

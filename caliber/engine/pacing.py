@@ -1,8 +1,10 @@
-"""Timing of background workers: rests, waits before scans, time slices, report intervals, exponential backoff."""
+"""Timing of background workers (rests, scans, slices, reports, backoff), and of embedding within a call's deadline."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from caliber.model.deadline import remaining_s
 
 FOREIGN_S: Final = 30.0
 """The time that another program has to finish its work, before a worker here looks for the rest."""
@@ -49,3 +51,14 @@ def retry_wait_s(failures: int, idle_s: float, longest_s: float) -> float:
     A service that is down for hours, or refuses its key, is not asked all day.
     """
     return min(idle_s * 2.0 ** min(failures, 32), longest_s)
+
+
+KEPT_SHARE = 4
+KEPT_MOST_MS = 100
+"""The part of a deadline that embedding leaves: a quarter, or this."""
+
+
+def embedding_share_s() -> float | None:
+    """Return the seconds that embedding may take, so that the other legs still answer; None without a deadline."""
+    remaining = remaining_s()
+    return None if remaining is None else remaining - min(remaining / KEPT_SHARE, KEPT_MOST_MS / 1_000)

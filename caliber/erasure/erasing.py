@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from caliber.access.owners import OF_PEOPLE
-from caliber.erasure.digests import digests_of, digests_of_body
 from caliber.erasure.drawn import Drawn, has_author, is_author, split_ids, trait_of
+from caliber.erasure.packed import digests_of, digests_of_body
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
 from caliber.kernels.tokens.estimators import Estimator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.backends.bare import bare_store
+from caliber.backends import bare_store
 from caliber.config import CaliberConfig
 from caliber.model import arguments
 from caliber.model.erasure import ErasureKind, ForgetReport, Searched

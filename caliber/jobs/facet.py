@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.engine.engine import Engine
+from caliber.jobs.handlers import ScheduledRule
 from caliber.jobs.queue import JobQueue
-from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.jobs.states import renewed, rescheduled
 from caliber.model import arguments
 from caliber.model.access import Principal

@@ -1,14 +1,14 @@
-"""Declaration of job handlers: a kind's function, limits and recurrence; and the protocol of searches for work."""
+"""Declaration of job handlers: a kind's function, limits, recurrence; and the protocol of searches for work."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 from dataclasses import field, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 from caliber.jobs.claims import Claim
-from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.jobs.states import SYSTEM, new_job
 from caliber.model.jobs import Job
 from caliber.model.lazy_dataclass import dataclass
@@ -87,3 +87,21 @@ class Producer(Protocol):
     def produce(self) -> None:
         """Enqueue jobs for existing work. Raises: StorageError kinds."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRule:
+    """A rule on a schedule, and its progress.
+
+    ``next_at`` is its next due time, which is past while nothing ran it; runs up to ``covered_at`` are done (at first:
+    when the rule was first seen, None before); ``running_since`` is the due time of an unfinished run. Times are in
+    ``time_zone``.
+    """
+
+    policy: str
+    rule: int
+    cron: str
+    actions: tuple[str, ...]
+    next_at: datetime
+    covered_at: datetime | None
+    running_since: datetime | None

@@ -18,11 +18,9 @@ from typing import Any, Final, TypeVar
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded, extend_all, working
-from caliber.jobs.events import record
 from caliber.jobs.handlers import Handler, Recurrence
-from caliber.jobs.outages import Outages
-from caliber.jobs.producing import Producers
-from caliber.jobs.states import SYSTEM, new_job, released, rescheduled
+from caliber.jobs.producing import Outages, Producers
+from caliber.jobs.states import SYSTEM, new_job, record, released, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
 from caliber.model.deadline import GRACE_S, at_least, is_over

@@ -1,4 +1,4 @@
-"""Row values of a job when it is enqueued, renewed, or rescheduled for a later time."""
+"""Row values of a job when it is enqueued, renewed, or rescheduled for a later time; and its events."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.access import Principal, PrincipalKind
+from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.write.unit_of_work import RowChange
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 SYSTEM: Final = Principal(PrincipalKind.SYSTEM, "jobs")
 """The principal of jobs without a requester."""
@@ -95,4 +97,24 @@ def adds_job(changes: Sequence[RowChange], kind: str, trajectory_id: bytes) -> b
     return any(
         change.relation is JOB and change.row[_KIND] == kind and change.row[_TRAJECTORY] == trajectory_id
         for change in changes
+    )
+
+
+def record(
+    engine: Engine,
+    uow: UnitOfWork,
+    job: Job,
+    kind: EventType,
+    payload: dict[str, Any],
+    duration_ms: int | None = None,
+) -> None:
+    """Write an event about a job in this transaction, and publish it after the commit."""
+    engine.trace(
+        uow,
+        kind,
+        principal=job.principal.label,
+        trajectory_id=job.trajectory_id,
+        scope_id=job.scope_id,
+        payload=payload,
+        duration_ms=duration_ms,
     )

@@ -25,6 +25,7 @@ from caliber.model.references import EntityType
 from caliber.model.trajectory import Turn
 from caliber.schema.predicate import Comparison, Operator, all_of
 from caliber.schema.relations import EVENT, NOTE, PERSON_FACT
+from caliber.storage.compile.listing import Listing
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -145,7 +146,7 @@ class RolledBack:
         """Yield the events of a type of a task, the newest first."""
         of_task = Comparison("trajectory_id", Operator.EQUAL, trajectory_id)
         asked = all_of(of_task, Comparison("event_type", Operator.EQUAL, kind.value))
-        newest = self._engine.store.listing(EVENT, asked, EVENT.column("created_at"), descending=True)
+        newest = Listing(EVENT, asked, self._engine.store.dialect, EVENT.column("created_at"), descending=True)
         return uow.listed(EVENT, newest)
 
 

@@ -31,8 +31,8 @@ from caliber.search.filtering.compiled import variables
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.conditions import PAGE_ROWS
-from caliber.storage.compile.listing import Behind
-from caliber.storage.reading import reading
+from caliber.storage.compile.listing import Behind, Listing
+from caliber.storage.protocol import reading
 
 if TYPE_CHECKING:
     from caliber.engine.engine import Engine
@@ -195,7 +195,7 @@ class RecordReader(Generic[T]):
         return mask(predicate, snapshot, variables_now, self._engine.memory.texts, among)
 
     def _count_stored(self, predicate: Predicate | None, readers: Readers) -> int:
-        listing = self._engine.store.listing(self._relation, predicate)
+        listing = Listing(self._relation, predicate, self._engine.store.dialect)
         variables_now = variables(self._principal, self._engine.clock.now_us())
         with reading(self._engine.store, self._relation) as session:
             hides = self._relation.rights.hides and not readers.everything
@@ -215,7 +215,7 @@ class RecordReader(Generic[T]):
         readers: Readers,
     ) -> list[Any]:
         engine, decode = self._engine, codec_of(self._relation).decode
-        listing = engine.store.listing(self._relation, predicate, order, descending=descending)
+        listing = Listing(self._relation, predicate, engine.store.dialect, order, descending=descending)
         variables_now = variables(self._principal, engine.clock.now_us())
         with reading(engine.store, self._relation) as session:
             pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)

@@ -40,6 +40,7 @@ from caliber.pcp.rollback.plan import Plan, Rollback, TaskRecords
 from caliber.schema.predicate import Comparison, Operator
 from caliber.schema.relation import ORDINAL
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
+from caliber.storage.compile.listing import Listing
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle, trigger_jobs
 from caliber.trajectory.service import Tasks
@@ -189,7 +190,7 @@ class Recovery:
         the one before it may be far from it.
         """
         of_task = Comparison("trajectory_id", Operator.EQUAL, trajectory_id)
-        newest = self._engine.store.listing(CHECKPOINT, of_task, ORDINAL, descending=True)
+        newest = Listing(CHECKPOINT, of_task, self._engine.store.dialect, ORDINAL, descending=True)
         wanted = checkpoint_id  # the next one to take; None for the next one that there is
         damaged: list[CheckpointId] = []
         for each in uow.listed(CHECKPOINT, newest):

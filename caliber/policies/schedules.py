@@ -22,9 +22,8 @@ from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.jobs.claims import Claim
-from caliber.jobs.handlers import Handler, Recurrence
+from caliber.jobs.handlers import Handler, Recurrence, ScheduledRule
 from caliber.jobs.queue import JobQueue
-from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.model.declared import Trigger
 from caliber.model.errors import CaliberError, Unavailable, error_fields, in_a_line
 from caliber.model.events import EventType

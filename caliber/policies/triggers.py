@@ -10,9 +10,9 @@ from __future__ import annotations
 from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
-from caliber.jobs.events import record
 from caliber.jobs.handlers import URGENT, Handler
 from caliber.jobs.queue import JobQueue
+from caliber.jobs.states import record
 from caliber.model import states
 from caliber.model.events import EventType
 from caliber.model.jobs import Job, JobOutcome

@@ -23,12 +23,11 @@ from caliber.kernels.evaluator import Evaluator
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.process.interrupts import let_through
 from caliber.model.windows import Position
-from caliber.resident.evicted import read_back
 from caliber.resident.indexes import IndexKey
 from caliber.resident.layout import layout_of
 from caliber.resident.mirror import EVICTED, RelationSnapshot
 from caliber.resident.mirrors import Mirrors, ResidentStats
-from caliber.resident.partial import PartialMirrors
+from caliber.resident.partial import PartialMirrors, read_back
 from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
@@ -37,8 +36,7 @@ from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.migrate.migrations import epoch_of
-from caliber.storage.protocol import Store
-from caliber.storage.reading import reading
+from caliber.storage.protocol import Store, reading
 from caliber.storage.waiting import DeadlineLock
 from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes

@@ -10,10 +10,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from caliber.resident.indexes import IndexKey, VectorIndexes
+from caliber.resident.indexes import IndexKey, Spaces, VectorIndexes
 from caliber.resident.layout import Layout
 from caliber.resident.mirror import FEW, Generation
-from caliber.resident.spaces import Spaces
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING
 from caliber.schema.traits import Mirror

@@ -1,4 +1,7 @@
-"""Immutable snapshot of resident memory: every mirror of a tenant at one commit boundary. Source: design, section 5."""
+"""Immutable snapshot of resident memory: every mirror of a tenant at one commit boundary.
+
+With ``search.mode = "backend"`` memory holds the relations of ``FRAME`` alone. Source: design, section 5.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ from collections.abc import Callable, Sequence
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.errors import Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Position
-from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.tables import HASH_BITS, spread
 from caliber.resident.vectors import VectorSnapshot
+from caliber.schema.relation import Relation
 from caliber.schema.relations import MIRRORED
 from caliber.storage.write.catalog_guard import stale_catalog
 
@@ -86,3 +90,17 @@ class ResidentSnapshot:
             if not left:
                 break
         return out
+
+
+FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.resident.framed)
+"""The relations in memory of a tenant whose records are not: tasks, scopes, pending injections, spaces."""
+
+
+def not_resident(relation: str) -> Unavailable:
+    """Return the error for a read of a relation that is not in memory."""
+    return Unavailable(
+        f'this call reads every {relation} from memory, and search.mode = "backend" keeps none there; use search() and'
+        ' get(), or open the store with search.mode = "resident"',
+        reason="not_resident",
+        retryable=False,
+    )

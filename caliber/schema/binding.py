@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 from caliber.model.errors import InternalError
 from caliber.model.hints import did_you_mean
 from caliber.schema.declared_memories import bind_declared, field_faults
-from caliber.schema.indexing import INDEXES, OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
-from caliber.schema.memory_types import Field, FieldType, MemoryType
+from caliber.schema.memory_types import INDEXES, OWN_INDEXES, Field, FieldType, MemoryType, index_faults
 from caliber.schema.relation import Column, ColumnType
 
 _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {

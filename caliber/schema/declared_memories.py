@@ -26,10 +26,18 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.declared_enums import camel, values_of
 from caliber.schema.derived import RecordHash, Tokens
 from caliber.schema.erase import Erase, Redaction
-from caliber.schema.indexing import OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_definitions import definition_of, memory_from
-from caliber.schema.memory_types import Field, FieldType, IndexType, MemoryType, Retention, RetentionKind
+from caliber.schema.memory_types import (
+    OWN_INDEXES,
+    Field,
+    FieldType,
+    IndexType,
+    MemoryType,
+    Retention,
+    RetentionKind,
+    index_faults,
+)
 from caliber.schema.relation import (
     INT_LEAST,
     AccessPath,

@@ -1,6 +1,7 @@
-"""Classes that declare derived columns (hash, token count, fingerprint): their inputs and rule, as data.
+"""Classes that declare derived columns (hash, token count, fingerprint) and rules between columns, as data.
 
-The set of rules is closed: ``caliber.storage.compile.derived`` computes them, for one record and for whole columns.
+The sets are closed: ``caliber.storage.compile.derived`` computes derived columns, for one record and for whole columns;
+``caliber.storage.bulk.checks`` evaluates rules over whole columns, ``caliber.admin.table`` for one record.
 """
 
 from __future__ import annotations
@@ -61,3 +62,33 @@ class Fingerprint(Derived):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", frozenset((*self.of, self.readers, self.author, *self.later)))
+
+
+@dataclass(frozen=True, slots=True)
+class NotBefore:
+    """``column`` is not before ``earlier``, where both have a value."""
+
+    column: str
+    earlier: str
+
+    @property
+    def reason(self) -> str:
+        """The fault of a record that breaks the rule."""
+        return f"must not be before {self.earlier}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyWith:
+    """``column`` has a value exactly where the column ``kind`` holds ``value``."""
+
+    column: str
+    kind: str
+    value: str
+
+    @property
+    def reason(self) -> str:
+        """The fault of a record that breaks the rule."""
+        return f"goes with the kind {self.value}, and only with it"
+
+
+Rule = NotBefore | OnlyWith

@@ -122,15 +122,3 @@ class Erase:
     stub: Stub | None = None
     cache: str | None = None
     refused: str | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that is named."""
-        names_of_columns = (*self.names, *self.owned, *self.hangs_on, *(self.version_of or ()))
-        names_of_columns += tuple(name for name in (self.kind, self.sources, self.digest) if name is not None)
-        names_of_columns += tuple(
-            name for made in self.made_from for name in (*made.columns, *([made.empties] if made.empties else ()))
-        )
-        return names_of_columns + (
-            () if self.stub is None else (self.stub.column, *(name for name, _ in self.stub.left))
-        )

@@ -1,4 +1,4 @@
-"""Data types of a declared memory: its fields, indexes, retention and lifecycle.
+"""Data types of a declared memory: its fields, indexes and their faults, retention and lifecycle.
 
 A declared memory that has the name of a built-in one binds to its relation; any other becomes its own relation.
 
@@ -7,9 +7,12 @@ Source: C-130 to C-148, C-171, C-172, K-058 to K-060.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Final, TypeAlias
 
 from caliber.model.declared import MemoryCategory, Trigger
+from caliber.model.hints import did_you_mean
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import ArtifactType
 
@@ -106,3 +109,40 @@ class MemoryType:
     artifacts: tuple[ArtifactType, ...] = ()
     parent: str | None = None
     inject_on: tuple[When, ...] = ()
+
+
+Fits: TypeAlias = Mapping[IndexType, tuple[FieldType, ...]]
+
+SYSTEM: Final[Mapping[str, FieldType]] = {
+    "id": FieldType.UUID,
+    "created_at": FieldType.TIMESTAMP,
+    "updated_at": FieldType.TIMESTAMP,
+    "sequence": FieldType.INT,
+}
+"""Columns that every memory has, declared or not (K-058)."""
+
+INDEXES: Final[Fits] = {
+    IndexType.BTREE: tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON)),
+    IndexType.HASH: tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON)),
+    IndexType.GIN: (FieldType.TEXT, FieldType.JSON),
+    IndexType.HNSW: (FieldType.EMBEDDING,),
+    IndexType.IVFFLAT: (FieldType.EMBEDDING,),
+}
+"""Which fields an index is for (C-140)."""
+
+OWN_INDEXES: Final[Fits] = {**INDEXES, IndexType.GIN: (FieldType.TEXT,)}
+"""The same for a declared memory with its own relation: gin indexes the words of a text there."""
+
+
+def index_faults(memory: MemoryType, fits: Fits) -> Iterator[tuple[int, str]]:
+    """Yield which of a declaration's indexes (its place among them) cannot be, and why."""
+    kinds = {**SYSTEM, **{item.name: item.type for item in memory.fields}}
+    for at, index in enumerate(memory.indexes):
+        kind = kinds.get(index.field)
+        if kind is None:
+            hint = did_you_mean(index.field, kinds, f"it has {', '.join(kinds)}")
+            yield at, f"{memory.name} has no field {index.field}; {hint}"
+        elif kind not in fits[index.type]:
+            fitting = [other.value for other in IndexType if kind in fits[other]]
+            others = f"; it is indexed by {' or '.join(fitting)}" if fitting else ""
+            yield at, f"{index.field} is {kind}, which {index.type} does not index{others}"

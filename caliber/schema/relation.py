@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from caliber.model.errors import InternalError
 from caliber.model.lazy_dataclass import dataclass
-from caliber.schema.derived import Derived, Tokens
+from caliber.schema.derived import Derived, Rule, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
-from caliber.schema.rules import NotBefore, Rule
 from caliber.schema.traits import (
     AS_SAID,
     EVERYBODYS,
@@ -266,59 +265,7 @@ class Relation:
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for index, column in enumerate(self.columns):
-            if column.name in self._by_name:
-                raise InternalError(f"relation {self.name}: column {column.name} is declared twice")
-            self._by_name[column.name] = index
-        named = [*self.key, *self.resident.groups]
-        named += [name for unique in self.uniques for name in (*unique.columns, *(w[0] for w in unique.where))]
-        named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
-        named += [key.column for key in self.foreign_keys]
-        named += [name for rule in self.derived or () for name in (rule.column, *sorted(rule.sources))]
-        named += () if self.erase is None else self.erase.columns
-        for between in self.rules:
-            named += [between.column, between.earlier if isinstance(between, NotBefore) else between.kind]
-        if self.neighbours is not None:
-            named += [self.neighbours.by, self.neighbours.order, self.neighbours.speaker]
-            named += [name for each in self.neighbours.counted for name in (each.column, each.key)]
-        named += () if self.memory is None else [column for _, column in self.memory.names]
-        named += [key.alike for key in self.foreign_keys if key.alike is not None]
-        named += [key.frees[0] for key in self.foreign_keys if key.frees is not None]
-        named += self.active
-        named += () if self.text is None else (*self.text.columns, *self.times.happened, self.times.entered)
-        named += () if self.usage.importance is None else (self.usage.importance,)
-        named += (*self.times.bounds, *self.rights.columns)
-        named += () if self.trust is None else (self.trust.column,)
-        named += () if self.ends is None else self.ends.columns
-        named += () if self.finished is None else self.finished.columns
-        named += () if self.grounded is None else self.grounded.columns
-        named += () if self.window is None else (*self.window.shown, self.age)
-        for name in named:
-            if name not in self._by_name and name != "ordinal":
-                raise InternalError(f"relation {self.name}: column {name} is used but not declared")
-        for name in self.times.happened if self.text is not None else ():
-            if self.column(name).residence is not Residence.COLUMN:
-                raise InternalError(f"relation {self.name}: column {name} dates what is found, and must be resident")
-        for rule in self.derived or ():
-            made = ColumnType.INT if isinstance(rule, Tokens) else ColumnType.BYTES
-            if self.column(rule.column).type is not made:
-                raise InternalError(f"relation {self.name}: column {rule.column} is derived, and must be {made}")
-
-        self._check_redaction()
-
-    def _check_redaction(self) -> None:
-        rules = self.rule_of
-        for column in self.columns:
-            where = f"relation {self.name}: column {column.name}"
-            stated = column.redact is not None or column.name in rules or self.erase is None
-            if column.type in (ColumnType.BYTES, ColumnType.JSON) and not stated:
-                raise InternalError(f"{where} holds {column.type}: state how it is redacted")
-            if column.redact is Redaction.EMPTIED and not column.nullable:
-                raise InternalError(f"{where} cannot be emptied: it is not nullable")
-            if column.per_record and not column.nullable:
-                raise InternalError(f"{where} cannot belong to one record: it is not nullable")
-            if isinstance(column.redact, Packed) and column.redact.digest not in (None, *self._by_name):
-                raise InternalError(f"{where}: {column.redact.digest} is used but not declared")
+        self._by_name.update({column.name: place for place, column in enumerate(self.columns)})
 
     def __hash__(self) -> int:
         # Derived structures are cached per relation and looked up on every call: hashing all columns would be slow.

@@ -176,12 +176,6 @@ class Ends:
     lasting: tuple[str, str] | None = None
     summed: str | None = None
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that is named."""
-        named = (self.archive, self.supersede, self.recovered, self.doubted, *self.together, *(self.lasting or ())[:1])
-        return tuple(name for name in named if name is not None)
-
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -194,11 +188,6 @@ class Finished:
     status: str
     open: tuple[StrEnum, ...]
     since: str
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that is named."""
-        return (self.status, self.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +283,6 @@ class Rights:
         object.__setattr__(self, "hides", hides)
         object.__setattr__(self, "listed", self.readers is not None and self.task is None)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that is named."""
-        owner = () if self.owner is None else (self.owner.user, self.owner.agent)
-        return tuple(name for name in (self.task, self.readers, self.author, *owner) if name is not None)
-
 
 EVERYBODYS: Final = Rights()
 """Records that no right hides."""
@@ -338,12 +321,6 @@ class Grounded:
     kinds: tuple[str, tuple[str, ...]] | None = None
     given: tuple[str, str] | None = None
     decides: tuple[str, str] | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Every column that is named."""
-        pairs = tuple(pair[0] for pair in (self.kinds, self.given, self.decides) if pair is not None)
-        return (self.since, *self.sources, *self.subject, *pairs, *([self.confidence] if self.confidence else ()))
 
     def is_decision(self, record: Any) -> bool:
         """Return whether a record is a decision."""

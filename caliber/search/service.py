@@ -22,8 +22,8 @@ from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
-from caliber.engine.deadlines import embedding_share_s
 from caliber.engine.engine import Engine
+from caliber.engine.pacing import embedding_share_s
 from caliber.engine.write_behind import Entry
 from caliber.model import arguments
 from caliber.model.access import Principal

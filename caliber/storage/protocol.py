@@ -1,24 +1,27 @@
-"""Protocols of a database backend (module, ``Store``) and of objects passed to it: pool, follower, listener."""
+"""Protocols of a database backend (module, ``Store``) and of objects passed to it: pool, follower, listener.
+
+``reading`` opens a session on one relation of a store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from caliber.model.events import Event
+from caliber.model.process.interrupts import managed
 from caliber.schema.catalog import Catalog
-from caliber.schema.predicate import Predicate
-from caliber.schema.relation import Column, Relation
+from caliber.schema.relation import Relation
+from caliber.schema.relations.memory import is_declared
 from caliber.storage.bulk.protocol import BulkStore
-from caliber.storage.compile.conditions import StoredFilter
-from caliber.storage.compile.listing import Listing
-from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.plan import Dialect, Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.maintain.erasing import Eraser
 from caliber.storage.maintain.maintenance import Maintenance
 from caliber.storage.sql.full_text import FullText
 from caliber.storage.sql.vector_index import VectorIndexes
+from caliber.storage.write.catalog_guard import check_present
 from caliber.storage.write.feed import Feed
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
@@ -108,6 +111,8 @@ class Store(BulkStore, Protocol):
     epoch: str
     catalog: Catalog
     """The relations that it has, its own memories among them."""
+    dialect: Dialect
+    """How the database spells statements."""
     plans: dict[str, RelationPlans]
     statements: dict[str, Plan]
     feed: Feed
@@ -134,21 +139,6 @@ class Store(BulkStore, Protocol):
         ``exclusive``: share the transaction with no other request where row locks last until the commit. A request
         that waits for the row would else also wait for everything that the batch waits for.
         """
-        ...
-
-    def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
-        """Return a predicate compiled for this database, over a relation that has ordinals. Raises: InvalidValue"""
-        ...
-
-    def listing(
-        self,
-        relation: Relation,
-        predicate: Predicate | None,
-        order_by: Column | None = None,
-        *,
-        descending: bool = False,
-    ) -> Listing:
-        """Return the listing of a relation's records that meet a predicate, in an order. Raises: InvalidValue"""
         ...
 
     def read(self) -> AbstractContextManager[StatementSession]:
@@ -204,3 +194,12 @@ class Store(BulkStore, Protocol):
     def close(self) -> None:
         """Release everything; further calls raise Unavailable."""
         ...
+
+
+@managed
+def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
+    """Open a read session on one relation of the store. Raises: SchemaMismatch for a dropped memory."""
+    with store.read() as session:
+        if is_declared(relation):
+            check_present(session, relation, store.plans, store.statements, store.catalog)
+        yield session

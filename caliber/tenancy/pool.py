@@ -7,6 +7,7 @@ one does not wait for the end of another.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -24,7 +25,6 @@ from caliber.model.deadline import check, remaining_s
 from caliber.model.errors import Conflict, Unavailable
 from caliber.model.process.interrupts import managed
 from caliber.storage.waiting import Condition, apart
-from caliber.tenancy.heap import give_back_freed
 
 H = TypeVar("H")
 
@@ -307,3 +307,17 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's; other C libraries give memory back by themselves."""
+
+
+def give_back_freed() -> None:
+    """Give back every free page, also those between blocks in use, which glibc keeps for good otherwise.
+
+    Other threads that allocate wait for some milliseconds at most: it goes from one arena to the next.
+    Source: malloc_trim(3)
+    """
+    if _trim is not None:
+        _trim(ctypes.c_size_t(0))

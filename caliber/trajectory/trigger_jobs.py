@@ -6,8 +6,8 @@ from typing import Final
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
-from caliber.jobs.events import record
 from caliber.jobs.queue import JobQueue
+from caliber.jobs.states import record
 from caliber.model.access import Principal
 from caliber.model.declared import Trigger
 from caliber.model.events import EventType

@@ -24,7 +24,7 @@ from support.inspection import inspect
 
 import caliber
 from caliber.admin.backup import backup
-from caliber.backends.bare import bare_store
+from caliber.backends import bare_store
 from caliber.config.manual.render import render_toml
 from caliber.dump.archive import Archive
 from caliber.model.deadline import within

@@ -45,6 +45,8 @@ from caliber.model.errors import (
 )
 from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
+from caliber.storage.compile.conditions import compile_stored
+from caliber.storage.compile.listing import Listing
 from caliber.storage.protocol import Store
 
 PASSWORD = "hunter2swordfish"
@@ -741,7 +743,7 @@ def test_statements_that_callers_make_up_are_not_kept(pg: PostgresBackend, monke
         assert isinstance(session, PgConnection)
         for count in range(2, 30):
             asked = Either(tuple(Comparison("token_count", Operator.EQUAL, at) for at in range(count)))
-            assert store.filter(asked, NOTE).ordinals(session, {}) == []
-            assert list(store.listing(NOTE, asked).rows(session, {})) == []
+            assert compile_stored(asked, NOTE, store.dialect).ordinals(session, {}) == []
+            assert list(Listing(NOTE, asked, store.dialect).rows(session, {})) == []
         assert not any(b"note." in name for name in session.prepared)
         assert 0 < len(session.shared.passing) <= 5

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from caliber.model.trust import TrustLabel
 from caliber.schema import relations  # first of all: other modules take the relations from it
-from caliber.schema.derived import Fingerprint, RecordHash, Sha256, Tokens
+from caliber.schema.derived import Fingerprint, NotBefore, RecordHash, Sha256, Tokens
 from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.relation import (
     Relation,
@@ -34,7 +34,6 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.rules import NotBefore
 from caliber.schema.traits import Exported, Links, Resident, Trust
 
 

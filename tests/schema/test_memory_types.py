@@ -40,6 +40,7 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import compile_relation
 from caliber.storage.migrate.memory_steps import Wanted, memory_steps, next_step
 from caliber.storage.stored_memories import first_memories
+from tests.support.declarations import check_declaration
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = "abcdefghijklmnopqrstuvwxyz_0123456789"
@@ -245,7 +246,9 @@ def test_steps_lead_to_what_would_have_been_made_at_once(
         version += 1
         row = step.row
     final = memory_from(row.definition)
-    made = _made(*compile_relation(bind_declared(final, row.code).relation, DIALECT).create)
+    relation = bind_declared(final, row.code).relation
+    check_declaration(relation)
+    made = _made(*compile_relation(relation, DIALECT).create)
     assert _schema(connection, "memory_fact") == _schema(made, "memory_fact")
     assert memory_steps("store", [row], wanted, DIALECT, AT) == []
     kept = {item.name for item in final.fields}

@@ -10,6 +10,7 @@ import pytest
 from caliber.schema.relation import Relation, integer
 from caliber.schema.relations import DIRECTORY, JOB, MEMORY_TYPE, NOTE, RELATIONS, check_codes
 from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE
+from tests.support.declarations import check_declaration
 
 
 def test_no_two_relations_share_a_name_or_a_code() -> None:
@@ -18,6 +19,11 @@ def test_no_two_relations_share_a_name_or_a_code() -> None:
     assert len({relation.code for relation in relations.values()}) == len(relations)
     assert (MEMORY_TYPE.code, JOB.code) == (47, 51)
     assert all(0 < relation.code < FIRST_CODE for relation in relations.values())
+
+
+@pytest.mark.parametrize("relation", [*RELATIONS, *DIRECTORY], ids=lambda relation: relation.name)
+def test_columns_that_a_declaration_names_are_there(relation: Relation) -> None:
+    check_declaration(relation)
 
 
 @pytest.mark.parametrize(

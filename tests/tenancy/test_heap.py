@@ -11,8 +11,7 @@ import pytest
 from support.waits import until
 
 from caliber.tenancy import pool as pools
-from caliber.tenancy.heap import give_back_freed
-from caliber.tenancy.pool import CLOSINGS_A_TRIM, HandlePool
+from caliber.tenancy.pool import CLOSINGS_A_TRIM, HandlePool, give_back_freed
 
 pytestmark = pytest.mark.prove
 

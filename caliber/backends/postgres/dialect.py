@@ -49,6 +49,13 @@ _ONE_OF: Final = {
     ColumnType.INSTANT: "{mark} @> to_jsonb((extract(epoch FROM {name}) * 1000000)::bigint)",
 }
 
+_ANY: Final = "[89ab][0-9a-f]"
+_UTF8: Final = (
+    f"^(0[1-9a-f]|[1-7][0-9a-f]|(c[2-9a-f]|d[0-9a-f]){_ANY}|e0[ab][0-9a-f]{_ANY}|e[1-9abcef]{_ANY}{_ANY}"
+    f"|ed[89][0-9a-f]{_ANY}|f0[9ab][0-9a-f]{_ANY}{_ANY}|f[1-3]{_ANY}{_ANY}{_ANY}|f48[0-9a-f]{_ANY}{_ANY})*$"
+)
+"""Hexadecimal digits of bytes that are a text without zero characters: others cannot be converted."""
+
 
 def check_schema_name(name: str) -> str:
     """Return ``name`` if a schema may be called that.
@@ -89,6 +96,8 @@ class PostgresDialect:
 
     row_lock = " FOR UPDATE"
     update_lock = " FOR NO KEY UPDATE"
+    # Through a view of one table rows could be deleted; of two, they cannot. This one costs nothing.
+    read_only = " CROSS JOIN (VALUES (true)) AS read_only"
     # The transaction that wrote it: a reader's snapshot tells whether it has seen that one.
     own_columns: Mapping[str, tuple[str, ...]] = MappingProxyType(
         {"change": ('"xid" XID8 NOT NULL DEFAULT pg_current_xact_id()',)}
@@ -156,9 +165,29 @@ class PostgresDialect:
     def number_from(self, name: str, first: int) -> str:
         return f"ALTER TABLE {self.table(name)} ALTER COLUMN {quote('ordinal')} RESTART WITH {first}"
 
-    def contains(self, column: Column, mark: str) -> str:
-        name = quote(column.name)
+    def contains(self, column: Column, mark: str, row: str = "") -> str:
+        name = f"{row}{quote(column.name)}"
         return f"strpos({name}, {mark}) > 0" if column.type is ColumnType.TEXT else f"{mark} = ANY({name})"
+
+    def size(self, column: Column, expression: str) -> str:
+        if column.type is ColumnType.VECTOR:
+            return f"{quote(self.vector_schema)}.vector_dims({expression})"
+        if column.type in (ColumnType.UUID_ARRAY, ColumnType.TEXT_ARRAY):
+            return f"cardinality({expression})"
+        return f"octet_length({expression})"
+
+    def shown(self, column: Column, expression: str) -> str:
+        kind = column.type
+        if kind is ColumnType.UUID:
+            return f"{expression}::text"
+        if kind is ColumnType.UUID_ARRAY:
+            return f"{expression}::text[]"
+        if kind is ColumnType.BYTES and column.content:
+            return (
+                f"CASE WHEN encode({expression}, 'hex') ~ '{_UTF8}' THEN convert_from({expression}, 'UTF8')"
+                f" ELSE encode({expression}, 'escape') END"
+            )
+        return f"encode({expression}, 'hex')" if kind is ColumnType.BYTES else expression
 
     def one_of(self, column: Column, name: str, mark: str) -> str:
         among = _ONE_OF[column.type].format(name=name, mark=mark, type=_TYPES[column.type])

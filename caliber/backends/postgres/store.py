@@ -34,12 +34,9 @@ from caliber.model.errors import InternalError, InvalidConfigValue, InvalidValue
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.memory_types import MemoryType
-from caliber.schema.predicate import Predicate
-from caliber.schema.relation import Column, Relation
+from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
-from caliber.storage.compile.conditions import StoredFilter, compile_stored
-from caliber.storage.compile.listing import Listing
-from caliber.storage.compile.plan import Plan, plans_of
+from caliber.storage.compile.plan import Dialect, Plan, plans_of
 from caliber.storage.compile.session import StatementSession, store_closed
 from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState, elsewhere
@@ -169,7 +166,8 @@ class PostgresStore:
         else:
             self._pool = ExternalPool(connection_pool, self._arrived, timeout_ms=POOL_TIMEOUT_MS)
         try:
-            self._dialect = dialect = self._open(settings, declared_in(config))
+            dialect = self._open(settings, declared_in(config))
+            self.dialect: Dialect = dialect
             self.feed = SnapshotFeed(self._own, identity)
         except BaseException:
             self._pool.close()
@@ -273,19 +271,6 @@ class PostgresStore:
     def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         self._check_open()
         return self._writer.write(work, exclusive=exclusive)
-
-    def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
-        return compile_stored(predicate, relation, self._dialect)
-
-    def listing(
-        self,
-        relation: Relation,
-        predicate: Predicate | None,
-        order_by: Column | None = None,
-        *,
-        descending: bool = False,
-    ) -> Listing:
-        return Listing(relation, predicate, self._dialect, order_by, descending=descending)
 
     @managed
     def read(self) -> Iterator[StatementSession]:

@@ -46,6 +46,7 @@ class SqliteDialect:
     ordinal_value = "{mark}"
     row_lock = update_lock = ""  # a write transaction is alone
     own_columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    read_only = ""  # views of SQLite are
 
     def table(self, name: str) -> str:
         return quote(name)
@@ -105,8 +106,37 @@ class SqliteDialect:
     def number_from(self, name: str, first: int) -> str:
         return f"INSERT INTO sqlite_sequence (name, seq) VALUES ('{name}', {first - 1})"
 
-    def contains(self, column: Column, mark: str) -> str:
-        return _CONTAINS[column.type].format(quote(column.name), mark)
+    def contains(self, column: Column, mark: str, row: str = "") -> str:
+        return _CONTAINS[column.type].format(f"{row}{quote(column.name)}", mark)
+
+    def size(self, column: Column, expression: str) -> str:
+        if column.type is ColumnType.VECTOR:
+            return f"length({expression}) / 4"
+        if column.type is ColumnType.UUID_ARRAY:
+            return f"length({expression}) / 16"
+        return f"length(CAST({expression} AS BLOB))"
+
+    def shown(self, column: Column, expression: str) -> str:
+        kind = column.type
+        if kind is ColumnType.UUID:
+            return f"CASE WHEN {expression} IS NOT NULL THEN {_uuid(expression)} END"
+        if kind is ColumnType.INSTANT:
+            # Of instants before 1970 the remainder is negative.
+            micros = f"(({expression} % 1000000 + 1000000) % 1000000)"
+            seconds = f"({expression} - {micros}) / 1000000"
+            return f"strftime('%Y-%m-%d %H:%M:%S', {seconds}, 'unixepoch') || printf('.%06d+00', {micros})"
+        if kind is ColumnType.BOOL:
+            return f"CASE {expression} WHEN 1 THEN 'true' WHEN 0 THEN 'false' END"
+        if kind is ColumnType.BYTES:
+            return f"CAST({expression} AS TEXT)" if column.content else f"lower(hex({expression}))"
+        if kind is ColumnType.UUID_ARRAY:
+            one = _uuid(f"substr({expression}, 16 * n + 1, 16)")
+            return (
+                f"(WITH RECURSIVE place (n) AS (SELECT 0 WHERE length({expression}) > 0"
+                f" UNION ALL SELECT n + 1 FROM place WHERE 16 * (n + 1) < length({expression}))"
+                f" SELECT json_group_array({one}) FROM place)"
+            )
+        return expression
 
     def one_of(self, column: Column, name: str, mark: str) -> str:
         value = "unhex(value)" if column.type is ColumnType.UUID else "value"
@@ -117,6 +147,12 @@ class SqliteDialect:
 
 
 DIALECT = SqliteDialect()
+
+
+def _uuid(raw: str) -> str:
+    digits = f"lower(hex({raw}))"
+    ends = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+    return " || '-' || ".join(f"substr({digits}, {start}, {length})" for start, length in ends)
 
 
 def _enum_constraint(column: Column) -> str:

@@ -35,12 +35,9 @@ from caliber.model.context import ContextPersistence
 from caliber.model.errors import IncompatibleOptions
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
-from caliber.schema.predicate import Predicate
-from caliber.schema.relation import Column, Relation
+from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
-from caliber.storage.compile.conditions import StoredFilter, compile_stored
-from caliber.storage.compile.listing import Listing
-from caliber.storage.compile.plan import plans_of
+from caliber.storage.compile.plan import Dialect, plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
 from caliber.storage.maintain.moved import elsewhere
 from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener
@@ -64,6 +61,7 @@ class SqliteStore:
     """One open SQLite tenant. Source: C-474, K-178, design sections 3 and 4."""
 
     adapter = "sqlite"
+    dialect: Dialect = DIALECT
     sees_every_commit = True
     capabilities = frozenset({"full text", "bulk"})
 
@@ -160,19 +158,6 @@ class SqliteStore:
 
         with self.read() as session:
             yield from bulk.read(session, self.plans[relation.name], batch_rows)
-
-    def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
-        return compile_stored(predicate, relation, DIALECT)
-
-    def listing(
-        self,
-        relation: Relation,
-        predicate: Predicate | None,
-        order_by: Column | None = None,
-        *,
-        descending: bool = False,
-    ) -> Listing:
-        return Listing(relation, predicate, DIALECT, order_by, descending=descending)
 
     @managed
     def read(self) -> Iterator[StatementSession]:

@@ -26,7 +26,7 @@ _LONG_S: Final = 300
 @contextmanager
 def _maintenance(settings: Settings) -> Iterator[Maintenance]:
     """Open the store without reading it into memory."""
-    from caliber.backends.bare import bare_store
+    from caliber.backends import bare_store
 
     with bare_store(settings.load()) as store:
         yield store.maintenance
@@ -155,7 +155,7 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
     it is whole and on disk, readable by its owner only.
     """
     from caliber.admin.backup import backup as back_up
-    from caliber.backends.bare import bare_store
+    from caliber.backends import bare_store
 
     with bare_store(settings.load()) as store, _stages(settings.out) as hear:
         made = back_up(store, path, replace=force, progress=hear)
@@ -209,7 +209,7 @@ def check(settings: Settings) -> int:
     """
     from caliber.admin.checking import check_store, not_opened
     from caliber.api.opening import open as open_store
-    from caliber.backends.bare import bare_store
+    from caliber.backends import bare_store
     from caliber.model.access import Principal
     from caliber.model.errors import CaliberError, StorageError
     from caliber.storage.compile.damage import DAMAGES, UNREADABLE

@@ -243,7 +243,7 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     Exit code 1 when differences remain.
     """
     from caliber.admin.full_text import drop_full_text, rebuild_full_text
-    from caliber.backends.bare import bare_store
+    from caliber.backends import bare_store
     from caliber.embedding.vector_index import build_index
 
     out = settings.out

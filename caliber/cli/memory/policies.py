@@ -13,7 +13,7 @@ from caliber.cli.settings import Settings, with_store
 if TYPE_CHECKING:
     from caliber.cli.output import Output
     from caliber.config import CaliberConfig
-    from caliber.jobs.scheduled_rule import ScheduledRule
+    from caliber.jobs.handlers import ScheduledRule
 
 
 @click.command()

@@ -25,6 +25,7 @@ from caliber.search.filtering.where import Where
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.conditions import PAGE_ROWS
+from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 
@@ -54,9 +55,8 @@ class RuleRows:
         rule, source = section.rule, section.source
         assert rule is not None
         relation = store.catalog.by_name[self._plan.records[source].name]
-        listing = store.listing(
-            relation, all_of(validity(relation), rule.predicate), relation.column(relation.age), descending=True
-        )
+        met, age = all_of(validity(relation), rule.predicate), relation.column(relation.age)
+        listing = Listing(relation, met, store.dialect, age, descending=True)
         most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))
         return list(itertools.islice((row for row in rows if self._readers.allows_row(relation, row)), most))

@@ -9,7 +9,7 @@ from caliber.model.knowledge import NOBODY, Edge, EdgeRelation, Note, NoteType, 
 from caliber.model.learning import PersonAttribute, PersonFact
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
-from caliber.schema.derived import Fingerprint, Sha256, Tokens
+from caliber.schema.derived import Fingerprint, NotBefore, Sha256, Tokens
 from caliber.schema.erase import Erase, MadeFrom, Redaction
 from caliber.schema.relation import (
     AccessPath,
@@ -32,7 +32,6 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.rules import NotBefore
 from caliber.schema.traits import (
     ALWAYS_US,
     NEVER_US,

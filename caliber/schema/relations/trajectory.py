@@ -27,7 +27,7 @@ from caliber.model.trajectory import (
     TurnSummary,
 )
 from caliber.model.trust import TrustLabel
-from caliber.schema.derived import Sha256, Tokens
+from caliber.schema.derived import OnlyWith, Sha256, Tokens
 from caliber.schema.erase import Erase, MadeFrom, Redaction
 from caliber.schema.relation import (
     AccessPath,
@@ -50,7 +50,6 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.rules import OnlyWith
 from caliber.schema.traits import (
     ALWAYS_US,
     FACTS,

@@ -25,6 +25,7 @@ from caliber.search.ranking.days import SAID_WITHIN_US
 from caliber.search.ranking.graph import DEPTH
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.conditions import compile_stored
 from caliber.storage.compile.filters import Filters, parameters, unfiltered
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
@@ -71,7 +72,7 @@ class Candidates:
         predicate = None if where is None else where.predicates[kind]
         if where is not None and parameters(relation, predicate) is None:
             # All ordinals that match: a limit would leave out records.
-            matching = self._store.filter(where.predicates[kind], relation)
+            matching = compile_stored(where.predicates[kind], relation, self._store.dialect)
             among, predicate = matching.ordinals(self._session, where.variables, check=self._asked.check), None
         reach = self._asked.reach.get(kind, (None,))
         found = [parameters(relation, all_of(predicate, each), among) for each in reach]

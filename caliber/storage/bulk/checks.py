@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.model.errors import InvalidRow
+from caliber.schema.derived import NotBefore
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.rules import NotBefore
 from caliber.storage.bulk.columns import Columns, edges, is_one_of, numbers, present, uuids_of
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999

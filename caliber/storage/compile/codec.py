@@ -16,8 +16,14 @@ from caliber.model.errors import StorageError
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import EPOCH
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.compile.damage import UNREADABLE, damaged_column, damaged_row
-from caliber.storage.compile.decoding import DECODING, decode_expression, raw_decoder_of
+from caliber.storage.compile.damage import (
+    DECODING,
+    UNREADABLE,
+    damaged_column,
+    damaged_row,
+    decode_expression,
+    raw_decoder_of,
+)
 
 Row = tuple[Any, ...]
 

@@ -1,4 +1,4 @@
-"""Detection of corrupt values in stored rows: raises an error that names relation, key and column, not the value.
+"""Decoding of stored values, and detection of corrupt ones: errors name relation, key and column, not the value.
 
 Code that converts stored values runs within ``blaming``, or catches ``UNREADABLE`` itself: a raw Python error becomes
 one that names the damaged row and column. An error in a row that is sound is a bug of ours, and is passed on unchanged.
@@ -6,18 +6,20 @@ one that names the damaged row and column. An error in a row that is sound is a 
 
 from __future__ import annotations
 
+import functools
+import json
 import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from caliber.model.errors import StorageError
+from caliber.model.ids import uuid_from_bytes
 from caliber.model.process.interrupts import managed
-from caliber.model.time import from_us
+from caliber.model.time import EPOCH, from_us
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.compile.decoding import raw_decoder_of
 
 Row = tuple[Any, ...]
 
@@ -200,3 +202,51 @@ def blaming(relation: Relation, rows: Iterable[Row] | Callable[[], Iterable[Row]
             if found is not None:
                 raise found from None
         raise
+
+
+def _split_uuids(raw: bytes) -> tuple[uuid.UUID, ...]:
+    return tuple(uuid_from_bytes(raw[at : at + 16]) for at in range(0, len(raw), 16))
+
+
+def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
+    """Return the expression that decodes ``value``; names it needs beside DECODING are added to ``scope``."""
+    kind = column.type
+    if kind is ColumnType.UUID:
+        return f"_uuid({value})"
+    if kind is ColumnType.INSTANT:
+        return f"_epoch + _delta(0, 0, {value})"
+    if kind is ColumnType.BOOL:
+        return f"bool({value})"
+    if kind is ColumnType.ENUM:
+        assert column.enum is not None
+        scope[f"_members_{column.name}"] = {member.value: member for member in column.enum}
+        return f"_members_{column.name}.get({value}, {value})" if column.open else f"_members_{column.name}[{value}]"
+    if kind is ColumnType.TEXT_ARRAY:
+        return f"(() if {value} == '[]' else tuple(_load({value})))"
+    if kind is ColumnType.UUID_ARRAY:
+        return f"(() if {value} == b'' else _split({value}))"
+    if kind is ColumnType.JSON:
+        scope[f"_dec_{column.name}"] = column.json_decode
+        return f"_dec_{column.name}(_load({value}))"
+    return value
+
+
+DECODING: dict[str, Any] = {
+    "_epoch": EPOCH,
+    "_delta": timedelta,
+    "_uuid": uuid_from_bytes,
+    "_load": json.loads,
+    "_split": _split_uuids,
+}
+"""The names of the expressions."""
+
+
+@functools.cache
+def raw_decoder_of(column: Column) -> Callable[[Any], Any] | None:
+    """Return the function that decodes a stored value, or None where it is the entity's; damage raises anything."""
+    scope = dict(DECODING)
+    expression = decode_expression(column, "value", scope)
+    if expression == "value":
+        return None
+    decode: Callable[[Any], Any] = eval(f"lambda value: {expression}", scope)  # noqa: S307
+    return decode

@@ -39,6 +39,8 @@ class Dialect(Protocol):
     """As ``row_lock``, for rows whose keys stay: writers of rows that refer to them do not wait."""
     own_columns: Mapping[str, tuple[str, ...]]
     """Definitions of columns that only this database has, by relation."""
+    read_only: str
+    """The text after the table in a view that keeps anybody from writing through it."""
 
     def table(self, name: str) -> str:
         """Return a relation's table as statements name it."""
@@ -88,8 +90,19 @@ class Dialect(Protocol):
         """Return the statement that makes a relation without rows give out ordinals from ``first`` on."""
         ...
 
-    def contains(self, column: Column, mark: str) -> str:
-        """Return the condition that a list has a member, or a text a part, that a placeholder stands for."""
+    def contains(self, column: Column, mark: str, row: str = "") -> str:
+        """Return the condition that a list has a member, or a text a part, that a placeholder stands for.
+
+        ``row`` is a table's alias and a point.
+        """
+        ...
+
+    def size(self, column: Column, expression: str) -> str:
+        """Return the bytes, elements or dimensions of a column's value."""
+        ...
+
+    def shown(self, column: Column, expression: str) -> str:
+        """Return a column's value for people: ids and hashes as text, instants as dates."""
         ...
 
     def one_of(self, column: Column, name: str, mark: str) -> str:

@@ -26,10 +26,9 @@ from caliber.schema.relations import (
 )
 from caliber.storage.bulk.integrity import other_owner
 from caliber.storage.compile.damage import key_text
-from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.maintenance import Maintenance
 from caliber.storage.sql.trust_statements import distrust_of
 
 EXAMPLES: Final = 5
@@ -85,15 +84,15 @@ def _owner(table: Callable[[str], str], relation: Relation, column: str) -> str:
     return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)})"
 
 
-def questions(spelling: Maintenance, catalog: Catalog) -> Iterator[IntegrityCheck]:
+def questions(dialect: Dialect, catalog: Catalog) -> Iterator[IntegrityCheck]:
     """Yield every question, in the words of a database."""
-    table, size = spelling.table, spelling.dimensions
+    table = dialect.table
     yield from _references(table, catalog)
     yield from _counters(table, catalog)
     yield from _labels(table, catalog)
-    yield from _summaries(spelling)
+    yield from _summaries(dialect)
     yield from _versions(table, [relation for relation in catalog.relations if relation.content_columns])
-    yield from _embeddings(table, size, [relation for relation in catalog.relations if relation.embedded is not None])
+    yield from _embeddings(dialect, [relation for relation in catalog.relations if relation.embedded is not None])
     yield from _orphans(table, catalog.relations)
 
 
@@ -153,20 +152,21 @@ def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Integrity
             )
 
 
-def _summaries(spelling: Maintenance) -> Iterator[IntegrityCheck]:
+def _summaries(dialect: Dialect) -> Iterator[IntegrityCheck]:
     """Yield the checks for summaries of turns that do not cover exactly their turns."""
-    sources = f"t.{quote('source_turns')}"
-    source = spelling.contains(sources, f"o.{quote('turn_id')}")
+    sources = TURN_SUMMARY.column("source_turns")
+    source = dialect.contains(sources, f"o.{quote('turn_id')}", "t.")
+    size = dialect.size(sources, f"t.{quote(sources.name)}")
     same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
     inside = f"{same} AND o.{quote('turn_number')} BETWEEN t.{quote('first_turn')} AND t.{quote('last_turn')}"
-    turns = f"SELECT count(*) FROM {spelling.table(TURN.name)} AS o WHERE {inside} AND {source}"
-    one = f"SELECT 1 FROM {spelling.table(TURN.name)} AS o WHERE {inside}"
-    other = f"SELECT 1 FROM {spelling.table(TURN_SUMMARY.name)} AS o WHERE {same}"
+    turns = f"SELECT count(*) FROM {dialect.table(TURN.name)} AS o WHERE {inside} AND {source}"
+    one = f"SELECT 1 FROM {dialect.table(TURN.name)} AS o WHERE {inside}"
+    other = f"SELECT 1 FROM {dialect.table(TURN_SUMMARY.name)} AS o WHERE {same}"
     overlap = f"o.{quote('first_turn')} <= t.{quote('last_turn')} AND o.{quote('last_turn')} >= t.{quote('first_turn')}"
     key = quote(TURN_SUMMARY.key[0])
     advice = "`storage.turn_summaries.delete(id)` removes it; an open store then makes it anew"
     for kind, what, condition in (
-        (FindingKind.REFERENCE, "was made of turns that are gone", f"{spelling.length(sources)} > ({turns})"),
+        (FindingKind.REFERENCE, "was made of turns that are gone", f"{size} > ({turns})"),
         (FindingKind.REFERENCE, "lacks a turn between its first and its last", f"EXISTS ({one} AND NOT ({source}))"),
         (
             FindingKind.REFERENCE,
@@ -211,17 +211,15 @@ def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator
     )
 
 
-def _embeddings(
-    table: Callable[[str], str], size: Callable[[str], str], kept: Sequence[Relation]
-) -> Iterator[IntegrityCheck]:
-    spaces = table("embedding_space")
-    space = f"SELECT 1 FROM {spaces} AS o WHERE o.{quote('space_id')} = t.{quote('space_id')}"
+def _embeddings(dialect: Dialect, kept: Sequence[Relation]) -> Iterator[IntegrityCheck]:
+    table, vector = dialect.table, EMBEDDING.column("vector")
+    space = f"SELECT 1 FROM {table('embedding_space')} AS o WHERE o.{quote('space_id')} = t.{quote('space_id')}"
     yield IntegrityCheck(
         FindingKind.EMBEDDING,
         EMBEDDING,
         "has another number of dimensions than its space",
         "run `caliber db rebuild-search`, or drop the space and run `caliber db reembed`",
-        f"EXISTS ({space} AND o.{quote('dimensions')} <> {size('t.' + quote('vector'))})",
+        f"EXISTS ({space} AND o.{quote('dimensions')} <> {dialect.size(vector, 't.' + quote('vector'))})",
     )
     for relation in kept:
         yield IntegrityCheck(

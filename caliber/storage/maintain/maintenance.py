@@ -147,22 +147,6 @@ class Maintenance(Protocol):
         """
         ...
 
-    def table(self, name: str) -> str:
-        """Return a relation's table as statements name it."""
-        ...
-
-    def dimensions(self, expression: str) -> str:
-        """Return the number of dimensions of a vector, as statements ask for it."""
-        ...
-
-    def length(self, expression: str) -> str:
-        """Return the number of ids in an array of them, as statements ask for it."""
-        ...
-
-    def contains(self, expression: str, identifier: str) -> str:
-        """Return the condition that an array of ids holds an id, as statements ask for it."""
-        ...
-
     def ordinals(self, session: StatementSession) -> dict[str, int]:
         """Return the last ordinal that the database gave out, by relation."""
         ...

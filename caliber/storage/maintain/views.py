@@ -1,12 +1,15 @@
-"""SELECT statements of the SQL views for people, generated from ``caliber.schema.views`` for each database."""
+"""Statements of the SQL views for people, generated from ``caliber.schema.views`` for each database."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Container, Iterator
+from typing import Final
 
-from caliber.schema.relation import ORDINAL, Column
+from caliber.model.errors import Conflict
+from caliber.schema.relation import ORDINAL
 from caliber.schema.relations import BY_NAME
-from caliber.schema.views import Shown, View
+from caliber.schema.views import VIEWS, Shown, View
+from caliber.storage.compile.plan import Dialect
 from caliber.storage.compile.spelling import quote
 
 VIEW_LIMIT: Final = 100
@@ -15,46 +18,29 @@ MARK: Final = "For people only: no code reads this view."
 """Prefix of the comment of every view that CALIBER creates; a view without it belongs to somebody else."""
 
 
-class ViewSpelling(Protocol):
-    """The form in which a database shows values to people."""
-
-    read_only: str
-    """The text after the table in a view that keeps anybody from writing through it."""
-
-    def table(self, name: str) -> str:
-        """Return a relation's table as statements name it."""
-        ...
-
-    def value(self, column: Column, expression: str) -> str:
-        """Return a column for people: ids and hashes as text, instants as dates."""
-        ...
-
-    def size(self, column: Column, expression: str) -> str:
-        """Return the bytes, elements or dimensions of a column."""
-        ...
+def views_for(dialect: Dialect, existing: Container[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the comment and the SELECT of each view. Raises: Conflict for a name of ``existing`` objects."""
+    for view in VIEWS:
+        if view.name in existing:
+            raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
+        yield view.name, f"{MARK} {view.comment} From {view.relation}.", _select_of(view, dialect)
 
 
-def comment_of(view: View) -> str:
-    """Return the comment of a view."""
-    return f"{MARK} {view.comment} From {view.relation}."
-
-
-def select_of(view: View, spelling: ViewSpelling) -> str:
-    """Return the statement that a view stands for."""
+def _select_of(view: View, dialect: Dialect) -> str:
     relation = BY_NAME[view.relation]
     parts = []
     for shown in view.columns:
         column = ORDINAL if shown.column == "ordinal" else relation.column(shown.column)
         expression = f"t.{quote(shown.column)}"
-        spell = spelling.value if shown.shown is Shown.VALUE else spelling.size
+        spell = dialect.shown if shown.shown is Shown.VALUE else dialect.size
         parts.append(f"{spell(column, expression)} AS {quote(shown.name)}")
     for counted in view.counted:
         by = quote(counted.by)
         parts.append(
-            f"(SELECT count(*) FROM {spelling.table(counted.relation)} AS o WHERE o.{by} = t.{by})"
+            f"(SELECT count(*) FROM {dialect.table(counted.relation)} AS o WHERE o.{by} = t.{by})"
             f" AS {quote(counted.name)}"
         )
-    text = f"SELECT {', '.join(parts)} FROM {spelling.table(relation.name)} AS t{spelling.read_only}"
+    text = f"SELECT {', '.join(parts)} FROM {dialect.table(relation.name)} AS t{dialect.read_only}"
     if view.only:
         text += " WHERE " + " AND ".join(f"t.{quote(name)} = '{value}'" for name, value in view.only)
     if view.descending:

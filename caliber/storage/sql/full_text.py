@@ -13,7 +13,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from caliber.model.progress import Progress, unheard
 from caliber.schema.catalog import Catalog
@@ -197,6 +197,20 @@ def text_tables(relations: Iterable[Relation], state: FullTextState | None) -> l
     codes = () if state is None else state.memories
     names = [text_table(relation) for relation in relations]
     return list(dict.fromkeys([*names, *(text_table_of(code) for code in codes)]))
+
+
+def changed_texts(
+    texts: Mapping[str, Relation], memories: Callable[[list[Relation]], list[Relation] | None], changes: Iterable[Any]
+) -> list[tuple[Relation, list[Any]]] | None:
+    """Return the changes of a transaction that an index follows: of each row the last one, by relation.
+
+    ``memories`` is ``to_index`` of the memories that the index holds. None as there.
+    """
+    last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
+    relations = memories([texts[name] for name in dict.fromkeys(name for name, _ in last)]) if last else []
+    if relations is None:
+        return None
+    return [(each, [change for (name, _), change in last.items() if name == each.name]) for each in relations]
 
 
 def index_all(

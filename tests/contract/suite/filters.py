@@ -12,8 +12,8 @@ from caliber.schema.predicate import Comparison, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import NOTE, TURN
 from caliber.storage.compile.codec import Row, codec_of, decoder_of
-from caliber.storage.compile.conditions import meets
-from caliber.storage.compile.listing import ORDERED, Behind
+from caliber.storage.compile.conditions import compile_stored, meets
+from caliber.storage.compile.listing import ORDERED, Behind, Listing
 from contract.memories import CATALOG
 from contract.world import World, all_rows
 
@@ -53,9 +53,9 @@ def test_a_filter_gives_the_records_it_holds_for(relation: Relation, world: Worl
                 continue
             for asked in _asked(column, rows, codec.index(column.name)):
                 meant = [row[0] for row in rows if meets(asked, relation, row, {})]
-                found = store.filter(asked, relation)
+                found = compile_stored(asked, relation, store.dialect)
                 assert found.ordinals(session, {}) == meant, found.plan.sql
-                listing = store.listing(relation, asked)
+                listing = Listing(relation, asked, store.dialect)
                 count = listing.count(session, {})
                 assert count == (len(meant) if found.exact else None)
                 assert sorted(row[0] for row in listing.rows(session, {})) == meant
@@ -79,7 +79,7 @@ def test_records_are_listed_in_order_page_by_page(relation: Relation, world: Wor
                     for part in (with_value, without)  # NULL comes last in either direction
                     for row in sorted(part, key=order, reverse=descending)
                 ]
-                listing = store.listing(relation, None, column, descending=descending)
+                listing = Listing(relation, None, store.dialect, column, descending=descending)
                 found = list(listing.rows(session, {}, page_rows=2))
                 assert [row[key_at] for row in found] == [row[key_at] for row in meant]
                 middle = meant[len(meant) // 2]

@@ -18,9 +18,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import RawCursor
 
+from caliber.backends.postgres.bulk.copying import copy_in, for_server, pieces_of
 from caliber.backends.postgres.bulk.target import Connection, Target, limit
-from caliber.backends.postgres.bulk.texts import for_server
-from caliber.backends.postgres.bulk.writing import copy_in, pieces_of
 from caliber.kernels.copy.rows import CopyRows
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.progress import Progress

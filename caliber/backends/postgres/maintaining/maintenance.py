@@ -6,23 +6,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
-from caliber.backends.postgres.bulk.reading import read
+from psycopg.errors import DependentObjectsStillExist
+
+from caliber.backends.postgres.bulk.copying import read
 from caliber.backends.postgres.bulk.store import PostgresBulk
 from caliber.backends.postgres.bulk.target import Connection, limit
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.statements import own
 from caliber.dump.dumped_relations import BATCH_ROWS
-from caliber.model.errors import InternalError
+from caliber.model.errors import Conflict, InternalError
 from caliber.model.process.interrupts import managed
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import literal
 from caliber.storage.maintain.maintenance import FollowerStatus, IndexStatus, RelationStatus, StoreStatus, Vacuumed
+from caliber.storage.maintain.views import MARK, views_for
 
 _SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -52,6 +54,10 @@ _OWNED: Final = (
     " WHERE n.nspname = %s AND c.relkind = 'r' AND (pg_has_role(c.relowner, 'USAGE') OR pg_has_role((SELECT d.datdba"
     " FROM pg_database AS d WHERE d.datname = current_database()), 'USAGE'))"
 )
+_OBJECTS: Final = (
+    "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+)
+_VIEWS: Final = f"{_OBJECTS} AND c.relkind = 'v' AND starts_with(obj_description(c.oid, 'pg_class'), %s)"
 _SEQUENCES: Final = (
     "SELECT sequencename::text, coalesce(last_value, 0)::text FROM pg_sequences WHERE schemaname = '{schema}'"
 )
@@ -79,12 +85,32 @@ class PostgresMaintenance:
     # --- views -----------------------------------------------------------------------------------
 
     def create_views(self) -> list[str]:
+        dialect = self._dialect
         with self._bulk.connection() as connection, connection.transaction():
-            return views.create(connection, self._dialect)
+            self._drop_views(connection)
+            existing = {name for (name,) in connection.execute(_OBJECTS, (dialect.schema,)).fetchall()}
+            made = list(views_for(dialect, existing))
+            for name, comment, select in made:
+                connection.execute(f"CREATE VIEW {dialect.table(name)} AS {select}")
+                connection.execute(f"COMMENT ON VIEW {dialect.table(name)} IS {literal(comment)}")
+        return [name for name, _, _ in made]
 
     def drop_views(self) -> list[str]:
         with self._bulk.connection() as connection, connection.transaction():
-            return views.drop(connection, self._dialect)
+            return self._drop_views(connection)
+
+    def _drop_views(self, connection: Connection) -> list[str]:
+        """Remove CALIBER's views only; return their names. Raises: Conflict for one that other objects depend on."""
+        rows = connection.execute(_VIEWS, (self._dialect.schema, MARK)).fetchall()
+        # In one statement: foreign views may depend on several.
+        names = ", ".join(self._dialect.table(name) for (name,) in rows)
+        if names:
+            try:
+                connection.execute(f"DROP VIEW {names}")
+            except DependentObjectsStillExist as error:
+                reason = "other objects depend on the views; drop them first, and create them again afterwards"
+                raise Conflict(entity_type="schema", id=self._dialect.schema, reason=reason) from error
+        return sorted(name for (name,) in rows)
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -100,7 +126,7 @@ class PostgresMaintenance:
             migration = _one(
                 connection,
                 "SELECT schema_version, min_reader_version, min_writer_version"
-                f" FROM {self.table('schema_migration')} ORDER BY schema_version DESC LIMIT 1",
+                f" FROM {self._dialect.table('schema_migration')} ORDER BY schema_version DESC LIMIT 1",
             )
             connections, most, oldest = _one(connection, _CONNECTIONS)
             followers = connection.execute(_FOLLOWERS).fetchall()
@@ -137,7 +163,7 @@ class PostgresMaintenance:
             for done, name in enumerate(names):
                 progress("vacuuming", done, len(names))
                 if name not in skipped:
-                    connection.execute(f"VACUUM ({how}) {self.table(name)}")
+                    connection.execute(f"VACUUM ({how}) {self._dialect.table(name)}")
             progress("vacuuming", len(names), len(names))
             return Vacuumed(before, self._bytes(connection), None, None, tuple(skipped))
 
@@ -162,20 +188,6 @@ class PostgresMaintenance:
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
         raise InternalError("PostgreSQL has no file of a tenant to copy")
-
-    # --- declared memories ------------------------------------------------------------------------
-
-    def table(self, name: str) -> str:
-        return self._dialect.table(name)
-
-    def dimensions(self, expression: str) -> str:
-        return f"{quote(self._dialect.vector_schema)}.vector_dims({expression})"
-
-    def length(self, expression: str) -> str:
-        return f"cardinality({expression})"
-
-    def contains(self, expression: str, identifier: str) -> str:
-        return f"{identifier} = ANY ({expression})"
 
     def ordinals(self, session: StatementSession) -> dict[str, int]:
         return _last_ordinals(cast(PgConnection, session).command(_SEQUENCES.format(schema=self._dialect.schema)))

@@ -13,9 +13,9 @@ from typing import Any, cast
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
+from caliber.backends.postgres.bulk.copying import columns_in, copy_in, pieces_of, sent
 from caliber.backends.postgres.bulk.store import PostgresBulk
 from caliber.backends.postgres.bulk.target import Connection, limit
-from caliber.backends.postgres.bulk.writing import columns_in, copy_in, pieces_of, sent
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect

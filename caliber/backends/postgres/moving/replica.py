@@ -17,8 +17,7 @@ import psycopg
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.bulk.reading import keys_of, read
-from caliber.backends.postgres.bulk.writing import columns_in, copy_in, pieces_of, sent
+from caliber.backends.postgres.bulk.copying import columns_in, copy_in, keys_of, pieces_of, read, sent
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect

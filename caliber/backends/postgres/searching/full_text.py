@@ -17,8 +17,13 @@ from typing import TypeVar
 from caliber.backends.postgres.connecting.connection import PgConnection, simple
 from caliber.backends.postgres.connecting.lock_retry import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.searching.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
-from caliber.backends.postgres.searching.full_text_statements import full_text_statements
+from caliber.backends.postgres.searching.full_text_plans import (
+    FullTextPlans,
+    drop_texts,
+    full_text_plans,
+    full_text_statements,
+    kind_plans,
+)
 from caliber.model.progress import Progress, unheard
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
@@ -31,6 +36,7 @@ from caliber.storage.sql.full_text import (
     Memories,
     TextEntry,
     TextIndexer,
+    changed_texts,
     differences,
     index_all,
     memories_of,
@@ -91,23 +97,14 @@ class FullTextWriter:
         """Update the index with the transaction's changes; ``kept`` holds the rules and memories of the index."""
         if kept is None:
             return
-        texts = self._texts
-        # The last change of a row is its present content.
-        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
-        if not last:
-            return
-        named = {name for name, _ in last}
         analyzer, _, memories = kept.partition(" ")
-        indexer = self.indexer(analyzer)
-        changed = self.to_index(memories, (relation for name, relation in texts.items() if name in named))
-        if changed == []:
-            return
-        if changed is None or indexer is None:
+        changed = changed_texts(self._texts, functools.partial(self.to_index, memories), changes)
+        indexer = self.indexer(analyzer) if changed else None
+        if changed is None or (changed and indexer is None):
             connection.later(self._plans.spoil, ())
-            return
-        for relation in changed:
-            of_kind = [change for (name, _), change in last.items() if name == relation.name]
-            self._bring_up(connection, indexer, relation, of_kind)
+        elif indexer is not None:
+            for relation, of_kind in changed:
+                self._bring_up(connection, indexer, relation, of_kind)
 
     def _bring_up(
         self, connection: PgConnection, indexer: TextIndexer, relation: Relation, changes: Iterable[RowChange]

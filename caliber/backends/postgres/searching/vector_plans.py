@@ -14,7 +14,7 @@ import uuid
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.searching.full_text_statements import PostgresSearch
+from caliber.backends.postgres.searching.full_text_plans import PostgresSearch
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.model.lazy_dataclass import dataclass

@@ -22,8 +22,7 @@ from caliber.backends.postgres.connecting.pool import Pool
 from caliber.backends.postgres.searching.full_text import FullTextWriter
 from caliber.backends.postgres.writing.feed import SnapshotFeed
 from caliber.backends.postgres.writing.notify import CommitNotifier
-from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
-from caliber.backends.postgres.writing.outcome import UNKNOWN_OUTCOME, was_committed
+from caliber.backends.postgres.writing.order import UNKNOWN_OUTCOME, CommitSequencer, Ticket, was_committed
 from caliber.model.deadline import at_least, deadline_passed, earliest
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.model.lazy_dataclass import dataclass

@@ -15,7 +15,6 @@ from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteCon
 from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.maintaining import views
 from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.errors import StorageError
 from caliber.model.process.files import open_descriptor, sync
@@ -25,6 +24,7 @@ from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, StoreStatus, Vacuumed
+from caliber.storage.maintain.views import MARK, views_for
 
 _PAGES: Final = 100
 """Pages copied between two reports of progress."""
@@ -55,11 +55,16 @@ class SqliteMaintenance:
 
     def create_views(self) -> list[str]:
         with self._transaction() as connection:
-            return views.create(connection)
+            _drop_views(connection)
+            existing = {name for (name,) in connection.command("SELECT name FROM sqlite_schema")}
+            made = list(views_for(DIALECT, existing))
+            for name, comment, select in made:
+                connection.command(f"CREATE VIEW {quote(name)} AS /* {comment} */ {select}")
+        return [name for name, _, _ in made]
 
     def drop_views(self) -> list[str]:
         with self._transaction() as connection:
-            return views.drop(connection)
+            return _drop_views(connection)
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -138,21 +143,6 @@ class SqliteMaintenance:
         check_file(path, self._options.fork_wait_ms)
         return whole.epoch, whole.sequence
 
-    # --- declared memories ------------------------------------------------------------------------
-
-    def table(self, name: str) -> str:
-        return DIALECT.table(name)
-
-    def dimensions(self, expression: str) -> str:
-        return f"length({expression}) / 4"
-
-    def length(self, expression: str) -> str:
-        return f"length({expression}) / 16"
-
-    def contains(self, expression: str, identifier: str) -> str:
-        # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
-        return f"instr({expression}, {identifier}) % 16 = 1"
-
     def ordinals(self, session: StatementSession) -> dict[str, int]:
         return last_ordinals(session)  # type: ignore[arg-type]
 
@@ -165,6 +155,14 @@ class SqliteMaintenance:
             found += [f"column {column} of {name}" for column in plans.codec.names if column not in there]
             found += [f"index {index} of {name}" for index in index_names(plans) if index not in present]
         return found
+
+
+def _drop_views(connection: SqliteConnection) -> list[str]:
+    """Remove CALIBER's views only; return their names."""
+    rows = connection.command(f"SELECT name FROM sqlite_schema WHERE type = 'view' AND instr(sql, '/* {MARK}') > 0")
+    for (name,) in rows:
+        connection.command(f"DROP VIEW {quote(name)}")
+    return sorted(name for (name,) in rows)
 
 
 def copy_pages(source: apsw.Connection, path: Path, progress: Progress, fork_wait_ms: int) -> None:

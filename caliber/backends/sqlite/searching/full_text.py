@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from caliber.backends.sqlite.connecting.connection import SqliteConnection
-from caliber.backends.sqlite.searching.full_text_statements import full_text_statements
+from caliber.backends.sqlite.dialect import DIALECT, SqliteDialect
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
 from caliber.model.errors import StorageError
 from caliber.model.progress import Progress, unheard
@@ -23,12 +23,14 @@ from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import (
     BATCH_ROWS,
     FullTextState,
     IndexerOf,
     TextEntry,
     TextIndexer,
+    changed_texts,
     differences,
     index_all,
     memories_of,
@@ -39,6 +41,7 @@ from caliber.storage.sql.full_text import (
     unindexed,
     unpacked_memories,
 )
+from caliber.storage.sql.search_statements import search_statements
 from caliber.storage.write.catalog_guard import check_indexed, indexed_now
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
@@ -156,20 +159,12 @@ class FullTextWriter:
         self._sequence = sequence
         if self._state is None:
             return
-        # The last change of a row is its present content.
-        texts = self._texts
-        last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
-        if not last:
-            return
-        changed = to_index(self._state.memories, [texts[name] for name in dict.fromkeys(name for name, _ in last)])
-        if changed == []:
-            return
-        if changed is None or self._indexer is None:
+        changed = changed_texts(self._texts, functools.partial(to_index, self._state.memories), changes)
+        if changed is None or (changed and self._indexer is None):
             connection.run(_SPOIL, ())
-            return
-        for relation in changed:
-            of_kind = [change for (name, _), change in last.items() if name == relation.name]
-            self._bring_up(connection, self._indexer, relation, of_kind)
+        elif self._indexer is not None:
+            for relation, of_kind in changed:
+                self._bring_up(connection, self._indexer, relation, of_kind)
 
     def _bring_up(
         self, connection: SqliteConnection, indexer: TextIndexer, relation: Relation, changes: Iterable[RowChange]
@@ -279,3 +274,50 @@ class SqliteFullText:
         kind, of = relation.name, _of(relation)
         found = differences(connection, indexer, relation, self._plans[kind].page, of.entries, BATCH_ROWS)
         return found + unindexed(connection, kind, of.unlike)
+
+
+class SqliteSearch:
+    """The words of SQLite."""
+
+    dialect: SqliteDialect = DIALECT
+
+    def mark(self, position: int, type_name: str) -> str:
+        del type_name  # parameters have no types
+        return f"?{position}"
+
+    def value(self, position: int, *path: str) -> str:
+        return f"json_extract(?{position}, '{_path(path)}')"
+
+    def texts(self, position: int, *path: str) -> str:
+        return f"SELECT value FROM json_each(?{position}, '{_path(path)}')"
+
+    def ids(self, position: int, *path: str) -> str:
+        return f"SELECT unhex(value) FROM json_each(?{position}, '{_path(path)}')"
+
+    def members(self, column: str) -> str:
+        return f"(SELECT value AS member, substr(value, 1, instr(value, ':')) AS beginning FROM json_each({column}))"
+
+    def scanned(self, table: str, alias: str) -> str:
+        return f"{table} AS {alias} NOT INDEXED"
+
+    def ranked(self, relation: Relation) -> str:
+        table = text_table(relation)
+        term = "'\"' || replace(value, '\"', '\"\"') || '\"'"
+        terms = f"SELECT {term} AS said FROM json_each(?1, '$.terms')"
+        beginnings = f"SELECT {term} || ' *' FROM json_each(?1, '$.beginnings')"
+        asked = f"SELECT group_concat(said, ' OR ') FROM ({terms} UNION ALL {beginnings})"
+        # FTS5 itself gives them in the order of their ranks: the last are not read.
+        return f"(SELECT rowid AS ordinal FROM {table} WHERE {table} MATCH ({asked}) ORDER BY rank LIMIT -1) AS w"
+
+    def looked_up(self, relation: Relation, on: str, conditions: str) -> str:
+        return f"CROSS JOIN {quote(relation.name)} AS o ON {on} AND {conditions}"
+
+
+def _path(path: tuple[str, ...]) -> str:
+    return ".".join(("$", *path))
+
+
+@functools.lru_cache(maxsize=64)
+def full_text_statements(texts: tuple[Relation, ...]) -> dict[str, Plan]:
+    """Return the statements that search a store of which these relations are indexed."""
+    return search_statements(SqliteSearch(), texts)
