@@ -211,8 +211,8 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A minute is kept for the other legs, not a tenth of a second: a busy machine may need it.
-    monkeypatch.setattr("caliber.engine.deadlines.KEPT_SHARE", 1)
-    monkeypatch.setattr("caliber.engine.deadlines.KEPT_MOST_MS", LATE_MS)
+    monkeypatch.setattr("caliber.engine.pacing.KEPT_SHARE", 1)
+    monkeypatch.setattr("caliber.engine.pacing.KEPT_MOST_MS", LATE_MS)
     provider = CountingEmbeddings()
     asked, go_on = threading.Event(), threading.Event()
 
