@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.evidence import examples
 from support.inspection import inspect
+from support.threads import at_once
 
 import caliber
 from caliber.access.identities import MERGED, user_for
@@ -107,11 +109,7 @@ def test_principals_of_users_and_agents_start_their_own_tasks(memory: Any) -> No
 
 def test_threads_that_meet_a_new_name_together(memory: Any) -> None:
     found: list[EntityRef] = []
-    threads = [threading.Thread(target=lambda: found.append(memory.identities.resolve(MARIA))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda: found.append(memory.identities.resolve(MARIA))] * 6)
     assert found == [EntityRef.user(MARIA)] * 6
     assert memory.storage.identities.count() == 1
 
@@ -169,13 +167,7 @@ def test_merges_in_a_chain_and_across(memory: Any) -> None:
     merge("two", "three")
     assert {resolve(each) for each in (one, two, three, "one", "two")} == {three}
     assert merge("three", "one").records == {}
-    threads = [
-        threading.Thread(target=merge, args=pair) for pair in (("left", "right"), ("right", "left"), ("left", "right"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(merge, *pair) for pair in (("left", "right"), ("right", "left"), ("left", "right"))])
     assert resolve("left") == resolve("right")
 
 

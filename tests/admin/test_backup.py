@@ -20,6 +20,7 @@ import pytest
 from support.configs import USER
 from support.drawn import needs
 from support.inspection import inspect
+from support.threads import begin
 
 import caliber
 from caliber.admin.full_text import check_full_text, rebuild_full_text
@@ -150,8 +151,7 @@ def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any
             place += 1
             wrote.set()
 
-    thread = threading.Thread(target=write)
-    thread.start()
+    thread = begin(write)
     try:
         assert wrote.wait(30)
 
@@ -163,7 +163,7 @@ def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any
         made = memory.admin.backup(tmp_path / "all.zip", progress=slowly)
     finally:
         stop.set()
-        thread.join()
+        thread.result()
     archive = Archive(made.path)
     try:
         whole = {each.name: each for each in dump_relations(BUILT_IN)}

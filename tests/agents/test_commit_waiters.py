@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from support.configs import config
 from support.databases import Backend
 from support.drawn import needs
 from support.inspection import inspect
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -326,11 +326,10 @@ def test_a_receiver_that_waits_runs_no_statements(backend: Backend, monkeypatch:
         except Unavailable:
             counts.append(store.statement_count() - before)
 
-    thread = threading.Thread(target=receive)
-    thread.start()
+    thread = begin(receive)
     until(lambda: wakeups_of(engine).awaited)
     memory.close()
-    thread.join()
+    thread.result()
     assert looks == []
     assert counts[-1] <= 16, "two looks at the mailbox, before and after it registered, and none while it slept"
 

@@ -6,11 +6,13 @@ Source: C-376, C-384, C-401, C-417, C-432 to C-435, C-441, K-045.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 from support.agents.teams import Team
 from support.databases import Backend
+from support.threads import at_once
 
 import caliber
 from caliber.model import ConflictStatus, ConflictType, ConflictWinner, EntityRef, EntityType, Principal
@@ -210,14 +212,7 @@ def test_two_decisions_at_once_have_one_conflict(team: Team) -> None:
             barrier.wait()
             decide(handle, f"The api {port} listens on port {number}.")
 
-        writers = [
-            threading.Thread(target=write, args=(handle, 7000 + 10 * port + at))
-            for at, handle in enumerate((team.ada, team.bob))
-        ]
-        for each in writers:
-            each.start()
-        for each in writers:
-            each.join()
+        at_once([partial(write, handle, 7000 + 10 * port + at) for at, handle in enumerate((team.ada, team.bob))])
     pairs = [frozenset((each.item_a.id, each.item_b.id)) for each in team.ada.conflicts.list()]
     assert len(pairs) == len(set(pairs))
     assert len(pairs) >= 4
@@ -257,17 +252,12 @@ def test_two_reports_at_once_record_one_conflict(team: Team) -> None:
     one, other = (
         EntityRef(EntityType.TRAJECTORY, team.rev.start_trajectory(goal).trajectory_id) for goal in ("left", "right")
     )
-    barrier, found = threading.Barrier(4), []
+    found = []
 
     def report(pair: tuple[EntityRef, EntityRef]) -> None:
-        barrier.wait()
         found.append(team.memory.conflicts.report(*pair, conflict_type="goal_conflict", reason="opposed").conflict_id)
 
-    threads = [threading.Thread(target=report, args=(pair,)) for pair in [(one, other), (other, one)] * 2]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    at_once([partial(report, pair) for pair in [(one, other), (other, one)] * 2])
     assert len(found) == 4
     assert len(set(found)) == 1
 

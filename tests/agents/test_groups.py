@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.threads import at_once
 
 import caliber
 from caliber.model import Principal
@@ -50,17 +50,12 @@ def test_round_robin_passes_over_those_that_cannot_speak(made: Made) -> None:
 
 def test_callers_at_once_take_different_turns(made: Made) -> None:
     memory = made("round_robin")
-    start, seen = threading.Barrier(3), list[str | None]()
+    seen = list[str | None]()
 
     def take() -> None:
-        start.wait()
         seen.extend(turns(memory, 3))
 
-    threads = [threading.Thread(target=take) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([take] * 3)
     assert sorted(map(str, seen)) == sorted("abc" * 3)
 
 

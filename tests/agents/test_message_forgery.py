@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.databases import Backend
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -109,8 +109,7 @@ def test_a_request_takes_only_the_reply_of_the_agent_that_claimed_it(memory: cal
     def ask() -> None:
         replies.append(asking.request("?", to_type="worker", timeout_ms=60_000))
 
-    thread = threading.Thread(target=ask)
-    thread.start()
+    thread = begin(ask)
     until(lambda: bool(asking.list()))
     (request,) = asking.list()
     # It sees the request, as an agent of the type, and did not claim it.
@@ -118,7 +117,7 @@ def test_a_request_takes_only_the_reply_of_the_agent_that_claimed_it(memory: cal
     (got,) = mail(memory, "bob").claim()
     mail(memory, "bob").send("early", to="ann", reply_to=got.message_id)
     mail(memory, "bob").reply(got, "true")
-    thread.join()
+    thread.result()
     assert [each.payload for each in replies] == ["true"]
     assert [each.payload for each in asking.claim(5)] == ["forged", "early"]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.databases import Backend
 from support.inspection import inspect
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -233,10 +234,9 @@ def test_a_request_waits_for_its_reply(open_store: Opened) -> None:
             )  # the first may be acknowledged by now
             return
 
-    thread = threading.Thread(target=answer)
-    thread.start()
+    thread = begin(answer)
     reply = mail(memory, "ann").request([1, 2], to="bob", timeout_ms=20_000, idempotency_key="k")
-    thread.join()
+    thread.result()
     assert asked.is_set()
     assert reply.payload == {"sum": 3}
     assert reply.message_type is MessageType.ANSWER
@@ -449,12 +449,11 @@ def test_a_receiver_that_waits_is_woken_by_a_send(open_store: Opened) -> None:
             if len(got) == 3:
                 return
 
-    thread = threading.Thread(target=receive)
-    thread.start()
+    thread = begin(receive)
     for number in range(3):
         mail(memory, "ann").send(number, to="bob", topic="t")
         until(lambda number=number: len(got) > number)
-    thread.join()
+    thread.result()
     assert got == [0, 1, 2]
     assert list(mail(memory, "bob").listen(idle_ms=0)) == []
 
@@ -470,9 +469,8 @@ def test_closing_the_handle_ends_a_wait(open_store: Opened) -> None:
         except Unavailable as error:
             failed.append(error)
 
-    thread = threading.Thread(target=receive)
-    thread.start()
+    thread = begin(receive)
     until(lambda: wakeups_of(inspect(memory).engine).awaited)
     memory.close()
-    thread.join()
+    thread.result()
     assert len(failed) == 1

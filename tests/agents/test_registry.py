@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from support.databases import Backend
 from support.inspection import inspect
+from support.threads import at_once
 from support.waits import until
 
 import caliber
@@ -106,20 +107,15 @@ def test_two_writers_close_no_cycle_together(open_store: Opened) -> None:
     memory = open_store()
     for name in "ab":
         memory.agents.register(name)
-    start, refused = threading.Barrier(2), list[str]()
+    refused = list[str]()
 
     def report(one: str, other: str) -> None:
-        start.wait()
         try:
             memory.agents.register(one, reports_to=other)
         except CircularReference:
             refused.append(one)
 
-    threads = [threading.Thread(target=report, args=pair) for pair in ("ab", "ba")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(report, *pair) for pair in ("ab", "ba")])
     assert len(refused) == 1
     assert sorted(each.reports_to is None for each in memory.agents.list()) == [False, True]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.configs import ADMIN
 from support.inspection import inspect
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -72,8 +73,7 @@ def test_the_event_loop_is_not_held_up_by_writers(config: CaliberConfig) -> None
                     blocked.set()
                     enough.wait(30)
 
-            holder = threading.Thread(target=hold)
-            holder.start()
+            holder = begin(hold)
             blocked.wait()
             writes = [
                 asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
@@ -82,10 +82,10 @@ def test_the_event_loop_is_not_held_up_by_writers(config: CaliberConfig) -> None
             for _ in range(50):
                 await asyncio.sleep(0.001)
             # A loop that waited for the writer would not have come here before whoever holds it gave up.
-            free = holder.is_alive() and not any(write.done() for write in writes)
+            free = not holder.done() and not any(write.done() for write in writes)
             enough.set()
             assert len({(await write).turn_id for write in writes}) == 40
-            holder.join()
+            holder.result()
             return free
 
     assert asyncio.run(run())

@@ -12,6 +12,7 @@ import pytest
 from support.configs import USER
 from support.deadlines import bounded
 from support.inspection import inspect, replaced
+from support.threads import begin
 from support.waits import exit_code
 
 from caliber.backends.postgres.connecting.pool import Pool
@@ -93,8 +94,7 @@ def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> N
             go.wait(60)
 
     engine.follow(Slow())
-    thread = threading.Thread(target=memory.close)
-    thread.start()
+    thread = begin(memory.close)
     assert held.wait(60)
     child = os.fork()
     if child == 0:
@@ -108,7 +108,7 @@ def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> N
         assert exit_code(child) == 0
     finally:
         go.set()
-        thread.join(60)
+        thread.result(60)
     assert inspect(memory).released, "the parent went on"
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from support.configs import USER, policy
 from support.inspection import held_back, inspect
+from support.threads import at_once
 from support.waits import exit_code
 
 import caliber
@@ -393,25 +395,16 @@ def test_child_that_ends_normally_closes_nothing_of_its_parent(backend: Any, wor
 def test_threads_share_a_handle(backend: Any, start: Any) -> None:
     memory = backend.open()
     agents = [start(memory) for _ in range(4)]
-    errors: list[BaseException] = []
 
     def work(agent: Any) -> None:
-        try:
-            for at in range(25):
-                agent.say(f"turn {at}")
-                agent.note(f"note {agent.trajectory_id} {at}")
-                window = memory.assemble_context(agent.trajectory_id)
-                assert window.used_tokens <= window.max_tokens
-                memory.search("note", limit=3)
-        except BaseException as error:
-            errors.append(error)
+        for at in range(25):
+            agent.say(f"turn {at}")
+            agent.note(f"note {agent.trajectory_id} {at}")
+            window = memory.assemble_context(agent.trajectory_id)
+            assert window.used_tokens <= window.max_tokens
+            memory.search("note", limit=3)
 
-    threads = [threading.Thread(target=work, args=(agent,)) for agent in agents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert errors == []
+    at_once([partial(work, agent) for agent in agents])
     assert memory.storage.turns.count() == 100
     assert memory.storage.notes.count() == 100
     assert memory.admin.verify() == []

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import apsw
 import pytest
 from support.configs import config
 from support.inspection import inspect
+from support.threads import at_once
 
 import caliber
 from caliber.model import EntityRef, EntityType
@@ -137,11 +137,7 @@ def test_nor_one_that_is_shared(tmp_path: Path) -> None:
         except Unavailable as error:
             heard.append(error.context["reason"])
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    at_once([write] * 4)
     assert heard == [reason] * 4
     close(opened.memory)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from support.cli_runs import caliber, caliber_json
 from support.databases import Backend
 from support.drawn import needs
 from support.tenancy.tenancies import tenancy_config
+from support.threads import begin
 from support.waits import until
 
 import caliber as package
@@ -103,8 +103,7 @@ def test_locks_are_listed_with_who_waits_and_broken(store: package.Caliber) -> N
         except LockAcquisitionFailed as error:
             failed.append(error)
 
-    waiter = threading.Thread(target=wait)
-    waiter.start()
+    waiter = begin(wait)
     until(lambda: bool(store.agents.locks.waiting()), "a request waits")
     (found,) = caliber_json("locks", "list")["locks"]
     assert (found["resource"], found["held"][0]["holder"]) == ("itinerary", "agent:planner")
@@ -117,8 +116,7 @@ def test_locks_are_listed_with_who_waits_and_broken(store: package.Caliber) -> N
     assert "may not break" in caliber("locks", "break", "itinerary", "--yes", "--as", "agent:scout", code=2).stderr
     (broken,) = caliber_json("locks", "break", "itinerary", "--yes")["broken"]
     assert broken["held"][0]["token"] == lock.token
-    waiter.join(60)
-    assert not waiter.is_alive()
+    waiter.result(60)
     assert failed == []
     assert [each.holder for each in store.agents.locks.held("itinerary")] == ["agent:scout"]
     with pytest.raises(LockExpired):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from functools import partial
 from typing import Any
 
 import apsw
@@ -13,6 +14,7 @@ from support.configs import policy
 from support.context.limits import set_limits
 from support.drawn import needs
 from support.inspection import inspect
+from support.threads import at_once
 
 import caliber
 from caliber.model import EntityRef, EntityType
@@ -124,17 +126,12 @@ def test_of_windows_assembled_at_once_one_takes_it(opened: Any, start: Any) -> N
     memory = opened(**LATE)
     task = begun(memory, start)
     handles = [memory, memory.acting_as(Principal(PrincipalKind.AGENT, "other"))] * 4
-    gate, found = threading.Barrier(len(handles)), []
+    found = []
 
     def assemble(handle: Any) -> None:
-        gate.wait()
         found.append(names(handle.assemble_context(task)))
 
-    threads = [threading.Thread(target=assemble, args=(handle,)) for handle in handles]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(assemble, handle) for handle in handles])
     assert sorted(found) == [[]] * 7 + [["once_note"]]
 
 
@@ -530,20 +527,16 @@ def test_of_two_handles_at_once_one_takes_it_where_windows_are_kept_at_once(
     # K-065, decision 0167: whoever loses the race makes its window again
     both = [opened(**KEPT_AT_ONCE) for _ in range(2)]
     tasks = [begun(both[0], start) for _ in range(6)]
-    at_once = threading.Barrier(2)
+    together = threading.Barrier(2)
     found: list[dict[Any, list[str]]] = [{}, {}]
 
     def assemble(at: int) -> None:
         both[at].search("tests", limit=1, consistency="latest")
         for task in tasks:
-            at_once.wait(30)
+            together.wait(30)
             found[at][task] = names(both[at].assemble_context(task))
 
-    threads = [threading.Thread(target=assemble, args=(at,)) for at in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once([partial(assemble, at) for at in range(2)])
     assert [sorted((found[0][task], found[1][task])) for task in tasks] == [[[], ["once_note"]]] * len(tasks)
     assert both[0].storage.context_windows.count() == 2 * len(tasks)
     assert both[0].storage.pending_injections.count() == 0

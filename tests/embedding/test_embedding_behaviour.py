@@ -18,6 +18,7 @@ from support.deadlines import bounded
 from support.drawn import needs
 from support.inspection import held_back, inspect
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -227,16 +228,14 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
     with caliber.open(config(":memory:", **PATIENT, **OFF, **words), embedding_provider=provider) as memory:
         _, scope = started(memory)
         memory.append_turn(scope.scope_id, role="user", content="the goal of words")
-        thread = threading.Thread(target=lambda: memory.search("words"))
-        thread.start()
+        thread = begin(lambda: memory.search("words"))
         assert asked.wait(30)
         # An outage costs one leg: a part of the deadline is kept for the others.
         found = bounded(LATE_MS + 300, memory.search, "words")
         assert (found.status, found.reason) == ("degraded", "query_not_embedded: timeout")
         assert [hit.content for hit in found.hits] == ["the goal of words"]
         go_on.set()
-        thread.join(timeout=30)
-        assert not thread.is_alive()
+        thread.result(timeout=30)
 
 
 def test_flushing_does_not_wait_for_the_vectors_of_what_others_go_on_writing() -> None:

@@ -22,6 +22,7 @@ from support.configs import HASH_PROVIDER, USER, config
 from support.drawn import needs
 from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -211,15 +212,14 @@ def test_no_record_is_lost_by_vector_at_the_switch(store: Path, mode: str) -> No
                 written += 1
                 stop.wait(0.002)
 
-        thread = threading.Thread(target=write)
-        thread.start()
+        thread = begin(write)
         try:
             until(lambda: written > 5)
             came = memory.storage.embedding_spaces.reembed()
             until(lambda: written > 20)
         finally:
             stop.set()
-            thread.join()
+            thread.result()
         assert came.switched_from == OLD_NAME
         memory.flush()
         owners = [row.owner_id for row in vectors_of(memory, NEW_NAME)]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.configs import USER
 from support.drawn import needs
 from support.inspection import inspect, replaced, session_of
 from support.interrupted import every_line, in_files
+from support.threads import at_once
 from support.waits import until
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, USAGE
@@ -81,23 +83,14 @@ def test_the_task_of_a_scope_is_locked_before_the_scope(backend: Any) -> None:
 def test_turns_and_artifacts_are_written_side_by_side(backend: Any) -> None:
     memory = backend.open(embedding_provider=None, embedding__embed__turn="off", embedding__embed__artifact="off")
     scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id).scope_id
-    errors: list[BaseException] = []
 
     def write(name: int) -> None:
-        try:
-            for at in range(10):
-                text = f"{name}.{at}"
-                memory.append_turn(scope, role="user", content=text, idempotency_key=text)
-                memory.create_artifact(scope, artifact_type="fact", content=text, extraction_method="explicit")
-        except BaseException as error:
-            errors.append(error)
+        for at in range(10):
+            text = f"{name}.{at}"
+            memory.append_turn(scope, role="user", content=text, idempotency_key=text)
+            memory.create_artifact(scope, artifact_type="fact", content=text, extraction_method="explicit")
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
+    at_once([partial(write, name) for name in range(4)])
     assert len(memory.storage.turns.list_by_scope(scope)) == 40
 
 

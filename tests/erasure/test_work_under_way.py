@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from support.evidence import share
 from support.inspection import inspect
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedLearner
+from support.threads import begin
 
 import caliber
 from caliber.context.service import ContextService
@@ -55,9 +55,8 @@ class Interrupted:
             return False
         self.done = True
         reports: list[Any] = []
-        thread = threading.Thread(target=lambda: reports.append(self.memory.forget(user=PERSON)))
-        thread.start()
-        thread.join()
+        thread = begin(lambda: reports.append(self.memory.forget(user=PERSON)))
+        thread.result()
         assert reports[0].proven
         return True
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 
 import pytest
 from support.databases import Backend
 from support.inspection import inspect
+from support.threads import at_once
 from support.weeks import SetClock
 
 from caliber.jobs.claims import extend_all
@@ -36,17 +36,12 @@ def test_threads_that_claim_at_once_keep_to_the_concurrency_of_a_kind(backend: B
     queue = JobQueue(engine)
     queue.register(Handler("work", lambda _: 1))
     engine.write(lambda uow: [queue.enqueue(uow, "work") for _ in range(8)] and None)
-    together, claimed = threading.Barrier(4), []
+    claimed = []
 
     def claim() -> None:
-        together.wait()
         claimed.extend(queue.claim_due())
 
-    threads = [threading.Thread(target=claim) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([claim] * 4)
     assert len(claimed) == 1
 
 

@@ -20,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.kernels.instruction_sets import COMPILED, EMULATED, LOCAL, PORTABLE, running_on, searched
 from support.kernels.twins.identifiers import fill
+from support.threads import at_once
 
 from caliber import kernels
 from caliber.kernels import dispatch, identifiers
@@ -394,11 +395,7 @@ def test_uuid7_is_greater_than_what_any_thread_returned_before() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=make) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([make] * 4)
     finally:
         sys.setswitchinterval(interval)
     assert not failures

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.kernels.instruction_sets import MACHINES, running_on, searched
 from support.kernels.twins import keyword as twins
+from support.threads import begin
 
 from caliber.kernels import best_scores
 from caliber.kernels.keyword.index import (
@@ -223,15 +224,14 @@ def test_a_snapshot_stays_while_another_thread_adds() -> None:
             index.append([b"alpha beta gamma %d" % (at + more) for more in range(50)])
             at += 50
 
-    thread = threading.Thread(target=add)
-    thread.start()
+    thread = begin(add)
     try:
         for _ in range(300):
             assert snapshot.counts(terms, mask).tolist() == [500, 500]
             assert snapshot.scores(words, mask, rule).scores.tolist() == before
     finally:
         stop.set()
-        thread.join()
+        thread.result()
     assert len(index) > 500
 
 

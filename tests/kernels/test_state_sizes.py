@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from support.kernels.twins import vectors as twins
 from support.kernels.twins.identifiers import fill
 from support.kernels.twins.rank import rank_and_fill
 from support.kernels.vector_problems import KINDS, drawn
+from support.threads import at_once
 
 from caliber import kernels
 from caliber.kernels import RankColumns, dispatch, identifiers
@@ -412,11 +413,7 @@ def ids_of_threads(threads: int, each: int) -> list[list[bytes]]:
             if len(into) % 7 == 0:
                 into.extend(row.tobytes() for row in kernels.uuid7_batch(5))
 
-    running = [threading.Thread(target=make, args=(into,)) for into in made]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
+    at_once([partial(make, into) for into in made])
     return made
 
 

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from support.threads import begin
 
 from caliber import kernels
 from caliber.kernels.vectors.matrix import SEGMENT_ROWS
@@ -227,12 +228,11 @@ def test_kernels_release_the_gil() -> None:
 
     with kernels.forced_path("scalar"):
         snapshot.topk(query, 30_000)  # so many that every row is scored
-        counter = threading.Thread(target=count)
-        counter.start()
+        counter = begin(count)
         started.wait()
         before = ticks[0]
         snapshot.topk(query, 30_000)  # so many that every row is scored
         during = ticks[0] - before
         stop.set()
-        counter.join()
+        counter.result()
     assert during > 1000  # Python code ran while C searched

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import uuid
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.providers import CountingEmbeddings
+from support.threads import at_once
 
 import caliber
 from caliber.model import (
@@ -423,25 +424,16 @@ def test_threads_that_correct_and_undo(backend: Any, start: Any) -> None:
     first = backend.open()
     handles = [first, backend.open() if backend.has("sharing") else first]
     note = start(first).note("0")
-    failed: list[BaseException] = []
 
     def correct(memory: Any, name: str) -> None:
-        try:
-            for step in range(5):
-                memory.update_note(note.note_id, content=f"{name} {step}")
-                with contextlib.suppress(Conflict):
-                    memory.supersede_note(note.note_id, content=f"{name} holds from then on {step}")
-                with contextlib.suppress(Conflict):
-                    memory.undo_note(note.note_id)
-        except BaseException as error:
-            failed.append(error)
+        for step in range(5):
+            memory.update_note(note.note_id, content=f"{name} {step}")
+            with contextlib.suppress(Conflict):
+                memory.supersede_note(note.note_id, content=f"{name} holds from then on {step}")
+            with contextlib.suppress(Conflict):
+                memory.undo_note(note.note_id)
 
-    threads = [threading.Thread(target=correct, args=(handles[at % 2], str(at))) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    at_once([partial(correct, handles[at % 2], str(at)) for at in range(4)])
     actions = [event.payload["action"] for event in audits(first, note.note_id)]
     for _ in range(len(actions) - 2 * actions.count("undo")):
         first.undo_note(note.note_id)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from support.providers import CountingEmbeddings
+from support.threads import at_once
 from support.weeks import SetClock
 
 import caliber
@@ -67,17 +69,12 @@ def test_a_conflict_with_another_process_never_ends_learning(backend: Any, monke
 
 def test_threads_of_one_user_learn_one_after_the_other(backend: Any) -> None:
     memory = backend.open(**BY_HAND)
-    barrier, states = threading.Barrier(4), []
+    states = []
 
     def talk(who: int) -> None:
-        barrier.wait()
         states.extend(memory.remember(said(f"I like tea{who}{at}."), user="maria").state for at in range(3))
 
-    threads = [threading.Thread(target=talk, args=(who,)) for who in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(talk, who) for who in range(4)])
     assert states == [JobState.DONE] * 12
     assert facts(memory) == {f"likes tea{who}{at}" for who in range(4) for at in range(3)}
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.inspection import replaced
 from support.interrupted import every_line, in_files
+from support.threads import at_once, begin
 
 from caliber.llm import cache as llm_cache
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
@@ -161,11 +162,7 @@ def test_own_keys_are_computed_before_waiting_for_those_of_others() -> None:
 
         results["second"] = [float(row[0]) for row in cache.get_or_compute([key("a"), key("b")], compute)]
 
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(15)
+    at_once([first, second])
     # If b were only computed after a had arrived, a would never arrive.
     assert results == {"first": [1.0], "second": [1.0, 2.0]}
 
@@ -195,15 +192,13 @@ def test_a_failure_is_its_callers_own_and_waiters_try_for_themselves() -> None:
     def waiter() -> None:
         outcome.append(float(cache.get_or_compute([key("a")], lambda places: [vector(4)])[0][0]))
 
-    one = threading.Thread(target=owner)
-    one.start()
+    one = begin(owner)
     assert started.wait(10)
-    two = threading.Thread(target=waiter)
-    two.start()
+    two = begin(waiter)
     assert waiting.wait(10)
     release.set()
-    one.join(10)
-    two.join(10)
+    one.result(10)
+    two.result(10)
     assert {type(item) for item in outcome} == {EmbeddingFailed, float}
     assert cache.peek(key("poison")) is None
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.evidence import examples
 from support.llm.embedding import embed_texts
+from support.threads import at_once
 
 from caliber.llm.cache import EmbeddingCache
 from caliber.llm.local.hashed import HashEmbeddingProvider
@@ -50,18 +51,12 @@ def test_the_cache_changes_no_answer(calls: list[list[str]], capacity: int, batc
 def test_threads_never_embed_the_same_text_twice(work: list[list[str]]) -> None:
     provider = Counting()
     cache = EmbeddingCache(max_entries=1_000)
-    barrier = threading.Barrier(len(work))
     results: dict[int, FloatMatrix] = {}
 
     def run(number: int, texts: list[str]) -> None:
-        barrier.wait(10)
         results[number] = embed_texts(provider, cache, texts, long_text=RULE)
 
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(work)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    at_once([partial(run, *pair) for pair in enumerate(work)])
     plain = HashEmbeddingProvider(32, "counting")
     for number, texts in enumerate(work):
         np.testing.assert_array_equal(results[number], embed_texts(plain, None, texts, long_text=RULE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from support.llm.model_server import (
 )
 from support.llm.retries import retry
 from support.llm.services import KEY, embedding_section, embeddings
+from support.threads import at_once, begin
 from support.waits import until
 
 import caliber
@@ -128,11 +130,7 @@ def test_threads_share_a_provider(server: ModelServer) -> None:
     def work(number: int) -> None:
         results[number] = provider.embed_batch([f"{number} {at}" for at in range(3)])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(work, number) for number in range(12)])
     for number in range(12):
         np.testing.assert_array_equal(results[number], expected([f"{number} {at}" for at in range(3)]))
     assert server.connections <= 3
@@ -470,12 +468,10 @@ def test_closing_ends_requests_under_way(server: ModelServer, fault: Any) -> Non
         except CaliberError as error:
             outcome.append(error)
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread = begin(work)
     until(lambda: server.asked)
     provider.close()
-    thread.join(timeout=5)
-    assert not thread.is_alive()
+    thread.result(timeout=5)
     (error,) = outcome
     assert isinstance(error, Unavailable)
     assert error.reason == "closed"

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.llm.retries import retry
+from support.threads import begin
 
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey
 from caliber.llm.remote.http import retry_after_s
@@ -111,10 +112,9 @@ def test_closing_ends_the_wait_for_a_turn() -> None:
         except Unavailable as error:
             failed.append(error)
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread = begin(work)
     closed.set()
-    thread.join(timeout=5)
+    thread.result(timeout=5)
     assert [error.reason for error in failed] == ["closed"]  # type: ignore[attr-defined]
 
 
@@ -239,11 +239,10 @@ def test_a_wait_for_another_thread_ends_with_the_deadline() -> None:
         go_on.wait(20)
         return [np.ones(4, np.float32) for _ in places]
 
-    thread = threading.Thread(target=lambda: cache.get_or_compute([key], slowly))
-    thread.start()
+    thread = begin(lambda: cache.get_or_compute([key], slowly))
     assert computing.wait(5)
     with within(0.05), pytest.raises(Unavailable, match="deadline passed while another call computed"):
         cache.get_or_compute([key], slowly)
     go_on.set()
-    thread.join(timeout=5)
+    thread.result(timeout=5)
     assert cache.get_or_compute([key], slowly)[0].sum() == 4

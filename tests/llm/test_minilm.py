@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.threads import at_once
 
 from caliber.llm import EmbeddingProvider
 from caliber.llm.local import minilm
@@ -62,11 +63,7 @@ def test_threads_share_it(provider: MiniLmEmbeddingProvider) -> None:
     def work(number: int) -> None:
         found[number] = provider.embed(f"text {number}")
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(work, number) for number in range(6)])
     for number in range(6):
         np.testing.assert_array_equal(found[number], expected[number])
 

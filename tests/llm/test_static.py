@@ -8,12 +8,12 @@ import os
 import pathlib
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.inspection import replaced
+from support.threads import at_once
 
 from caliber.llm.local import static
 from caliber.llm.local.static import StaticEmbeddingProvider
@@ -155,17 +155,11 @@ def test_missing_or_damaged_model_files_are_a_typed_error(tmp_path: Path, monkey
 def test_threads_share_one_provider(provider: StaticEmbeddingProvider) -> None:
     fresh = StaticEmbeddingProvider()
     results: list[np.ndarray] = []
-    barrier = threading.Barrier(8)
 
     def work() -> None:
-        barrier.wait()
         results.append(fresh.embed_batch(TEXTS[:5]))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([work] * 8)
     expected = provider.embed_batch(TEXTS[:5])
     assert len(results) == 8
     for result in results:

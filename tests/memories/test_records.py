@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import os
 import re
-import threading
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from support.drawn import needs
 from support.evidence import examples
 from support.inspection import inspect
 from support.memories import FACT, STEP
+from support.threads import at_once
 
 import caliber
 from caliber.embedding.service import Embeddings
@@ -296,11 +297,7 @@ def test_of_two_writers_with_one_key_one_writes(backend: Any, kept: Any) -> None
         except Conflict:
             results.append(None)
 
-    threads = [threading.Thread(target=insert, args=("same" if at % 2 else "other",)) for at in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(insert, "same" if at % 2 else "other") for at in range(6)])
     assert facts.count() == 1
     written = {item for item in results if item is not None}
     assert len(written) == 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.configs import USER, config
 from support.inspection import inspect
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -66,11 +66,9 @@ def test_turn_is_waited_for_until_the_deadline_and_then_given_up() -> None:
     assert order.wait(first)
     assert not order.wait(second, until=0.0), "the first has not ended"
     order.leave(second)
-    waiting = threading.Thread(target=order.wait, args=(third,))
-    waiting.start()
+    waiting = begin(order.wait, third)
     order.leave(first)
-    waiting.join(30)
-    assert not waiting.is_alive(), "who gave up held nobody back"
+    waiting.result(30)
 
 
 def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> None:
@@ -83,12 +81,11 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
         with pytest.raises(Unavailable, match="the deadline passed while words were learned"), caliber.deadline(50):
             memory.search("w99999")
         assert 0 < keywords.dictionary.word_flags.length < 100_000
-        other = threading.Thread(target=memory.search, args=("w99999",))
-        other.start()
-        until(lambda: not keywords.place.free or not other.is_alive())
+        other = begin(memory.search, "w99999")
+        until(lambda: not keywords.place.free or other.done())
         with pytest.raises(Unavailable, match="the deadline passed while words were indexed"), caliber.deadline(10):
             memory.search("w99999")
-        other.join(60)
+        other.result(60)
         assert len(memory.search("w99999", kinds=["turn"]).hits) == 1
         assert memory.admin.verify() == []
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from support.interrupted import EveryLineOnce, in_files
+from support.threads import at_once
 
 import caliber
 from caliber.model.lazy_dataclass import dataclass
@@ -163,11 +164,7 @@ def test_threads_may_make_the_first_instance_together() -> None:
             barrier.wait()
             found.append(point(1))
 
-        threads = [threading.Thread(target=make) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([make] * 4)
         assert found == [point(1)] * 4
 
 

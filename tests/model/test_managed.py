@@ -12,6 +12,7 @@ import pytest
 from support.configs import config
 from support.inspection import inspect
 from support.interrupted import Interrupt
+from support.threads import begin
 
 import caliber
 from caliber.model.deadline import remaining_s, within
@@ -89,10 +90,8 @@ def test_a_store_is_free_after_an_interrupted_block(part: str) -> None:
                 step.armed = True
 
         errors = [step.kept(work) for _ in range(20)]
-        other = threading.Thread(target=lambda: memory.start_trajectory("goal", user="ann"), daemon=True)
-        other.start()
-        other.join(60)
-        assert not other.is_alive(), "the connection is lent to nobody who would give it back"
+        other = begin(lambda: memory.start_trajectory("goal", user="ann"))
+        other.result(60)
         assert len(errors) == 20
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from support.evidence import seed
 from support.inspection import replaced
+from support.threads import begin
 
 from caliber.engine.worker import Worker
 from caliber.llm.local import static
@@ -89,18 +90,16 @@ def test_a_wait_that_is_interrupted_again_and_again_leaves_its_lock_as_it_was() 
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     free: list[bool] = []
-    other = threading.Thread(target=lambda: free.append(condition.acquire(timeout=30)))
-    other.start()
-    other.join()
+    other = begin(lambda: free.append(condition.acquire(timeout=30)))
+    other.result()
     assert free == [True]
 
 
 def test_work_apart_is_done_by_another_thread_than_the_main_one() -> None:
     assert apart(threading.get_ident) != threading.get_ident()
     found: list[bool] = []
-    other = threading.Thread(target=lambda: found.append(apart(threading.get_ident) == threading.get_ident()))
-    other.start()
-    other.join()
+    other = begin(lambda: found.append(apart(threading.get_ident) == threading.get_ident()))
+    other.result()
     assert found == [True]
     with pytest.raises(KeyError, match="missing"):
         apart(lambda: {}["missing"])

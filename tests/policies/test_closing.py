@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.configs import policy
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.threads import at_once, begin
 
 from caliber.model import ArtifactType, EventType, ExtractionMethod, FixedClock, TrajectoryStatus
 from caliber.model.errors import CaliberError, Conflict
@@ -252,10 +253,9 @@ def test_providers_are_called_outside_any_transaction(opened: Any, summarizer: S
     written: list[str] = []
 
     def write_meanwhile(operation: str) -> None:
-        thread = threading.Thread(target=lambda: agent.note(f"written during {operation}"))
-        thread.start()
-        thread.join(10)
-        written.append(operation if not thread.is_alive() else "blocked")
+        thread = begin(lambda: agent.note(f"written during {operation}"))
+        thread.result(10)
+        written.append(operation if thread.done() else "blocked")
 
     summarizer.before = write_meanwhile
     agent.memory.close_scope(agent.scope_id)
@@ -305,13 +305,7 @@ def test_two_that_close_one_scope_close_it_once(opened: Any, summarizer: Scripte
             barrier.wait(20)
 
     summarizer.before = wait
-    threads = [
-        threading.Thread(target=lambda: results.append(agent.memory.close_scope(agent.scope_id))) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    at_once([lambda: results.append(agent.memory.close_scope(agent.scope_id))] * 2)
     assert len(results) == 2
     assert results[0] == results[1]
     assert agent.memory.storage.artifacts.count() == 1

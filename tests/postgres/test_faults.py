@@ -23,6 +23,7 @@ from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 from support.inspection import inspect, session_of
 from support.local_server import LocalServer
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -438,15 +439,14 @@ def test_migration_waits_for_writers_under_way_and_no_longer_than_it_may(
         began.set()
         assert go.wait(30)
 
-    thread = threading.Thread(target=lambda: store.write(slow))
-    thread.start()
+    thread = begin(lambda: store.write(slow))
     assert began.wait(30)
     with pytest.raises(Unavailable, match="lock_timeout_ms") as caught:
         caliber.migrate(settings)
     assert caught.value.retryable
     store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
     go.set()
-    thread.join(30)
+    thread.result(30)
     assert caliber.migrate(settings) == [SCHEMA_VERSION + 1]
     with pytest.raises(SchemaMismatch, match="upgrade"):
         store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))

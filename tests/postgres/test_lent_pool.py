@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from support.configs import USER
 from support.databases import DSN, PostgresBackend, note
 from support.inspection import inspect, session_of
+from support.threads import at_once
 
 import caliber
 from caliber.model.errors import Conflict, DTypeError, IncompatibleOptions, InvalidValue, Unavailable
@@ -108,22 +109,12 @@ def test_writers_share_fewer_connections_than_they_are(
         scope = memory.current_scope(task.trajectory_id)
         assert scope is not None
         inspect(other).snapshot("latest")
-        failed: list[BaseException] = []
 
         def write(handle: caliber.Caliber, at: int) -> None:
-            try:
-                for number in range(6):
-                    handle.append_turn(scope.scope_id, role="user", content=f"{at}.{number}")
-            except BaseException as error:
-                failed.append(error)
+            for number in range(6):
+                handle.append_turn(scope.scope_id, role="user", content=f"{at}.{number}")
 
-        threads = [threading.Thread(target=write, args=((memory, other)[at % 2], at)) for at in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
-        assert failed == []
+        at_once([partial(write, (memory, other)[at % 2], at) for at in range(6)])
         for handle in (memory, other):
             inspect(handle).snapshot("latest")
             assert handle.admin.verify() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from support.databases import DSN, PostgresBackend, admin, note
 from support.inspection import inspect
+from support.threads import at_once
 from support.waits import until
 
 import caliber
@@ -175,12 +177,7 @@ def test_writers_of_several_handles_end_alike(pg: PostgresBackend) -> None:
             if number % 3 == 0:
                 handles[at].storage.notes.delete(kept.note_id)
 
-    threads = [threading.Thread(target=write, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    at_once([partial(write, at) for at in range(3)])
     expected = {f"{at}.{number}" for at in range(3) for number in range(10) if number % 3}
     for memory in handles:
         until(lambda memory=memory: contents(memory) == expected, "it missed something")

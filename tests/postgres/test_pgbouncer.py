@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,6 +18,7 @@ from support.folders import open_folder
 from support.inspection import inspect
 from support.local_server import LocalServer, free_port
 from support.postgres.pgbouncer import PROGRAM, until_it_answers
+from support.threads import at_once
 from support.waits import until
 
 import caliber
@@ -93,11 +94,7 @@ def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounce
             except BaseException as error:
                 failed.append(error)
 
-        threads = [threading.Thread(target=write, args=(at,)) for at in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once([partial(write, at) for at in range(4)])
         assert failed == []
         for memory in (one, other):
             memory.flush()

@@ -21,6 +21,7 @@ from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 from support.inspection import inspect, replaced
 from support.local_server import LocalServer
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -456,11 +457,10 @@ def test_lease_that_runs_out_while_a_guarded_write_waits_lets_nothing_through(pg
 
     with psycopg.connect(os.environ[DSN]) as other:
         other.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, hashtext('{schema}/' || 'file'))")
-        thread = threading.Thread(target=write)
-        thread.start()
+        thread = begin(write)
         until(lambda: pg.has_waiting(memory))
         clock.advance(ms=500)
-    thread.join(30)
+    thread.result(30)
     assert [type(end) for end in ends] == [LockExpired]
     assert memory.storage.turns.count() == 0
 
@@ -659,14 +659,13 @@ def test_transaction_that_commits_late_is_not_missed(pg: PostgresBackend) -> Non
         began.set()
         assert go.wait(30)
 
-    thread = threading.Thread(target=lambda: early.write(slow))
-    thread.start()
+    thread = begin(lambda: early.write(slow))
     assert began.wait(30)
     note(pg.open(), "early")
     inspect(memory).snapshot("latest")
     assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early"}
     go.set()
-    thread.join(30)
+    thread.result(30)
     assert inspect(memory).store.changed_elsewhere()
     inspect(memory).snapshot("latest")
     assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early", "late"}

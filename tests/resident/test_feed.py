@@ -11,6 +11,7 @@ from support.configs import USER
 from support.databases import note
 from support.drawn import needs
 from support.inspection import inspect, replaced
+from support.threads import begin
 from support.waits import until
 
 import caliber
@@ -159,8 +160,7 @@ def test_pair_of_rows_is_never_seen_apart_through_the_feed(pair: Any) -> None:
             if snapshot["note"].count() != snapshot["trajectory"].count():
                 torn.append((snapshot["note"].count(), snapshot["trajectory"].count()))
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    watcher = begin(watch)
 
     def work(uow: UnitOfWork, at: int) -> None:
         uow.insert(NOTE, plain(NOTE, fingerprint=at.to_bytes(32, "big")))
@@ -169,7 +169,7 @@ def test_pair_of_rows_is_never_seen_apart_through_the_feed(pair: Any) -> None:
     for at in range(150):
         inspect(first).write(lambda uow, at=at: work(uow, at))
     stop.set()
-    watcher.join(30)
+    watcher.result(30)
     assert torn == []
     assert inspect(second).snapshot("latest")["note"].count() == 150
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from support.drawn import needs
 from support.inspection import inspect, replaced
+from support.threads import begin
 
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.model import FixedClock, Note, NoteType
@@ -128,9 +128,8 @@ def test_verifying_lost_memory_needs_no_second_reader(backend: Any, start: Any) 
     inspect(memory).resident.lost(StorageError("planted"))
     start(memory).note("while memory is lost")
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(memory.admin.verify()), daemon=True)
-    thread.start()
-    thread.join(10)
+    thread = begin(lambda: found.append(memory.admin.verify()))
+    thread.result(10)
     assert found == [[]]
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -19,6 +20,7 @@ from contract.entities import hash_of, plain
 from support.configs import USER
 from support.drawn import NAMES, needs
 from support.inspection import inspect, replaced
+from support.threads import at_once, begin
 from support.waits import until
 
 import caliber
@@ -250,12 +252,11 @@ def test_changed_pair_is_seen_changed_together(backend: Any, start: Any) -> None
             said = {"content": str(at), "content_hash": hash_of(str(at))}
             uow.update(NOTE, dataclasses.replace(current, fingerprint=fingerprint, **said))
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    watcher = begin(watch)
     for at in range(300):
         inspect(memory).write(lambda uow, at=at: write(uow, at))
     stop.set()
-    watcher.join(30)
+    watcher.result(30)
     assert torn == []
     assert memory.admin.verify() == []
 
@@ -304,11 +305,7 @@ def test_threads_read_their_own_writes(backend: Any, start: Any) -> None:
             if memory.current_scope(agent.trajectory_id) is not None:
                 missed.append(scope)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    at_once([partial(work, number) for number in range(4)])
     assert missed == []
 
 

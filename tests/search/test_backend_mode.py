@@ -6,7 +6,6 @@ Source: issue "Search in native memory", 1; design, section 5; docs/decisions/02
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import uuid
 from dataclasses import replace
@@ -24,6 +23,7 @@ from support.drawn import needs
 from support.inspection import inspect
 from support.providers import CountingEmbeddings, outage
 from support.search.closeness import check_close
+from support.threads import begin
 
 import caliber
 from caliber.model import (
@@ -463,14 +463,13 @@ def test_each_result_is_true_for_the_position_it_names(backend: Any, start: Any)
         for at in range(1, 101):
             agent.say(f"lake {at}")  # a commit each
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    writer = begin(write)
     seen = []
     try:
-        while writer.is_alive():
+        while not writer.done():
             seen.append(agent.memory.search("lake", limit=999))
     finally:
-        writer.join()
+        writer.result()
     seen.append(agent.memory.search("lake", limit=999))  # one answer is from after all writes
     assert {result.position.sequence - len(result.hits) for result in seen} == {base}
     assert len(seen[-1].hits) == len(first.hits) + 100

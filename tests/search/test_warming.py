@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.drawn import needs
 from support.inspection import inspect
+from support.threads import begin
 from support.waits import until
 
 from caliber.model.errors import StorageError
@@ -79,11 +80,10 @@ def test_closing_ends_it_between_two_batches(filled: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(Keywords, "advance", held)
     memory = filled.open(resident__warm_after_ms=1)
     assert begun.wait(20)
-    closer = threading.Thread(target=memory.close)
-    closer.start()
+    closer = begin(memory.close)
     until(lambda: inspect(memory).engine.state == "closed")
     closing.set()
-    closer.join(20)
+    closer.result(20)
     assert not warming()
     assert 0 < sum(indexed(memory)) < 60
 

@@ -16,6 +16,7 @@ import pytest
 from support.configs import USER
 from support.crash.processes import Child
 from support.drawn import needs
+from support.threads import begin
 
 import caliber
 from caliber.model.errors import SchemaMismatch, Unavailable
@@ -78,8 +79,7 @@ def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer
             failed.append(error)
             begun.set()
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    writer = begin(write)
     assert begun.wait(30)
 
     # Expand: both migrate at the same moment, while the old version writes.
@@ -91,7 +91,7 @@ def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer
     kept = [process.ask(f"write new{at} 5") for at, process in enumerate(newer)]
     mine = old.add_note(entity="e", entity_type="t", note_type="fact", content="old 0", confidence=0.5)
     stop.set()
-    writer.join(30)
+    writer.result(30)
     assert failed == []
     expected = sorted(["old 0", *(f"new{at} {number}" for at in range(2) for number in range(5))])
     assert contents(old) == expected

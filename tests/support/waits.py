@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from support.threads import begin
 
 T = TypeVar("T")
 
@@ -35,12 +36,11 @@ def let_run(seconds: float) -> None:
 def exit_code(child: int, seconds: float = 60) -> int:
     """Return the exit code of a forked child. Raises: AssertionError, after killing it, for one that hangs."""
     status: list[int] = []
-    waiter = threading.Thread(target=lambda: status.append(os.waitpid(child, 0)[1]))
-    waiter.start()
-    waiter.join(seconds)
+    waiter = begin(lambda: status.append(os.waitpid(child, 0)[1]))
+    waiter.result(seconds)
     hangs = not status
     if hangs:
         os.kill(child, signal.SIGKILL)
-        waiter.join()
+        waiter.result()
     assert not hangs, "the child hangs"
     return os.waitstatus_to_exitcode(status[0])

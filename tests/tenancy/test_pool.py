@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from support.configs import ADMIN, USER
 from support.evidence import record, scale
 from support.interrupted import every_line, in_files
 from support.tenancy.tenancies import FIRST, tenancy_config
+from support.threads import at_once, begin
 from support.waits import exit_code, until
 
 import caliber
@@ -149,9 +151,8 @@ def test_when_all_places_are_in_use_the_next_waits_or_hears_so(settings: Caliber
                 with tenants.open("b", wait_ms=60_000) as other:
                     waited.append(goals(other))
 
-            thread = threading.Thread(target=wait)
-            thread.start()
-        thread.join(60)
+            thread = begin(wait)
+        thread.result(60)
         assert waited == [[]]
         assert tenants.stats().open == 1
 
@@ -167,11 +168,7 @@ def test_two_threads_that_open_one_tenant_at_once_share_it(settings: CaliberConf
                 memory.start_trajectory(f"g{number}", initiator=USER)
                 together.wait()
 
-        threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once([partial(use, number) for number in range(8)])
         assert tenants.stats().opened == 1
         with tenants.open("a") as memory:
             assert sorted(goals(memory)) == [f"g{number}" for number in range(8)]
@@ -240,27 +237,18 @@ def test_a_moved_tenant_is_opened_at_its_new_place(tmp_path: Path) -> None:
 
 def test_threads_that_use_more_tenants_than_places_lose_nothing(settings: CaliberConfig) -> None:
     every, turns, workers = names(6), 8, 6
-    faults: list[BaseException] = []
     with caliber.Tenants(settings, max_open=3, create=True) as tenants:
         for name in every:
             tenants.create(name)
 
         def use(worker: int) -> None:
-            try:
-                for turn in range(turns):
-                    name = every[(worker * 5 + turn * (worker + 1)) % len(every)]
-                    with tenants.open(name, wait_ms=60_000) as memory:
-                        memory.start_trajectory(f"{name} {worker} {turn}", initiator=USER)
-                        assert all(goal.startswith(name) for goal in goals(memory))
-            except BaseException as error:
-                faults.append(error)
+            for turn in range(turns):
+                name = every[(worker * 5 + turn * (worker + 1)) % len(every)]
+                with tenants.open(name, wait_ms=60_000) as memory:
+                    memory.start_trajectory(f"{name} {worker} {turn}", initiator=USER)
+                    assert all(goal.startswith(name) for goal in goals(memory))
 
-        threads = [threading.Thread(target=use, args=(worker,)) for worker in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(300)
-        assert faults == []
+        at_once([partial(use, worker) for worker in range(workers)])
         assert tenants.stats().open <= 3
         written = 0
         for name in every:
@@ -465,11 +453,7 @@ def test_a_storm_of_threads_keeps_to_the_places_and_to_one_handle_a_name() -> No
         except BaseException as error:
             faults.append(error)
 
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
+    at_once([partial(use, seed) for seed in range(12)])
     assert faults == []
     assert handles.most <= 4 + CLOSING_MOST
     pool.close()
@@ -520,11 +504,10 @@ def test_opening_a_tenant_does_not_wait_for_the_end_of_another() -> None:
         pool.give_back(name, 1)
     assert len(handles.open) == CLOSING_MOST + 1
     assert pool.stats().open == 1
-    waits = threading.Thread(target=lambda: pool.take("another", 1, 0))
-    waits.start()
+    waits = begin(lambda: pool.take("another", 1, 0))
     assert "another" not in handles.names.values(), "so many are closed at once, and no more"
     go.set()
-    waits.join(60)
+    waits.result(60)
     assert set(handles.names.values()) == {*every, "another"}
     pool.give_back("another", 1)
     pool.close()
@@ -542,11 +525,10 @@ def test_a_tenant_whose_opener_was_interrupted_keeps_no_place() -> None:
 
     pool = HandlePool(1, opening=opening, closing=handles.closing, usable=lambda _: True)
     main = threading.get_ident()
-    interrupts = threading.Thread(target=lambda: opens.wait(60) and signal.pthread_kill(main, signal.SIGINT))
-    interrupts.start()
+    interrupts = begin(lambda: opens.wait(60) and signal.pthread_kill(main, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         pool.take("a", 1, 60)
-    interrupts.join(60)
+    interrupts.result(60)
     assert pool.stats().in_use == 0
     took: list[uuid.UUID] = []
     other = threading.Thread(target=lambda: took.append(pool.take("b", 2, 0)))
@@ -580,9 +562,8 @@ def test_a_child_that_is_forked_while_a_tenant_opens_has_no_place_in_use() -> No
             if children == [0]:
                 os._exit(faults)
 
-    user = threading.Thread(target=use)
-    user.start()
-    user.join(60)
+    user = begin(use)
+    user.result(60)
     assert exit_code(children[0]) == 0
     assert pool.stats().in_use == 1
     pool.give_back("a", 1)

@@ -6,6 +6,7 @@ import asyncio
 import re
 import threading
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from support.configs import USER, config
 from support.inspection import inspect
 from support.tenancy.tenancies import tenancy_config
+from support.threads import at_once
 
 import caliber
 from caliber.config import CaliberConfig, profiles
@@ -240,11 +242,7 @@ def test_of_many_who_create_one_tenant_one_does(settings: CaliberConfig) -> None
             except Conflict:
                 outcomes.append("refused")
 
-    threads = [threading.Thread(target=create, args=(number % 2 == 1,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once([partial(create, number % 2 == 1) for number in range(4)])
     assert outcomes.count("there") == 2
     assert outcomes.count("made") <= 1
     assert goals(settings, "alice") == []

@@ -6,8 +6,8 @@ Source: C-230, C-332, C-379, C-452, M-110, M-129 to M-141.
 from __future__ import annotations
 
 import dataclasses
-import threading
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.databases import Agent
 from support.providers import CountingEmbeddings
+from support.threads import at_once, begin
 from support.weeks import SetClock
 
 import caliber
@@ -380,21 +381,15 @@ def test_two_connections_that_correct_one_artifact(backend: Any, start: Any) -> 
     agent = start(first)
     kept = agent.keep("who wins")
     outcomes: list[Any] = []
-    ready = threading.Barrier(4)
 
     def supersede(memory: Any, name: str) -> None:
-        ready.wait()
         try:
             outcomes.append(memory.artifacts.supersede(kept.artifact_id, content=f"{name} wins", version=kept.version))
         except CaliberError as error:
             outcomes.append(error)
 
     names = ("Ann", "Bob", "Cay", "Dan")
-    threads = [threading.Thread(target=supersede, args=(handles[at % 2], name)) for at, name in enumerate(names)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(supersede, handles[at % 2], name) for at, name in enumerate(names)])
     assert sorted(isinstance(each, Conflict) for each in outcomes) == [False, True, True, True], outcomes
     (new,) = (each for each in outcomes if not isinstance(each, CaliberError))
     assert [hit.id for hit in first.search("wins", kinds=["artifact"], consistency="latest").hits] == [new.artifact_id]
@@ -423,11 +418,10 @@ def test_corrections_beside_turns_and_a_deletion_of_the_task(backend: Any, start
                 except BaseException as error:
                     failed.append(error)
 
-    thread = threading.Thread(target=correct)
-    thread.start()
+    thread = begin(correct)
     for each in agents[::2]:
         first.admin.purge_trajectory(each.trajectory_id)
-    thread.join()
+    thread.result()
     assert failed == []
     assert first.admin.check() == []
 

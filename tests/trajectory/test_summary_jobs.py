@@ -11,6 +11,7 @@ import pytest
 from support.drawn import needs
 from support.inspection import inspect
 from support.providers import ScriptedSummarizer
+from support.threads import begin
 from support.waits import until
 from support.weeks import SetClock
 
@@ -83,12 +84,11 @@ def test_a_job_that_is_cancelled_writes_nothing_more_until_it_is_retried(
     agent.memory.flush()  # the look after opening adds no job
     talking(agent)
     held.release(1)
-    working = threading.Thread(target=agent.memory.jobs.run_due)
-    working.start()
+    working = begin(agent.memory.jobs.run_due)
     until(lambda: len(provider.calls) == 2)
     agent.memory.jobs.cancel(job_of(agent.memory).job_id)
     held.release(1_000)
-    working.join()
+    working.result()
     assert (job_of(agent.memory).state.value, ranges(agent.memory)) == ("cancelled", ALL[:1])
     agent.memory.jobs.retry(job_of(agent.memory).job_id)
     assert agent.memory.jobs.run_due() == BLOCKS - 1
@@ -107,8 +107,7 @@ def test_one_process_does_the_job_and_whoever_waits_for_summaries_works_beside_i
     other = backend.open(summarization_provider=second, **BY_HAND)
     other.jobs.run_due()  # it has looked through the store once
     talking(agent)
-    working = threading.Thread(target=agent.memory.jobs.run_due)
-    working.start()
+    working = begin(agent.memory.jobs.run_due)
     until(lambda: first.calls)
     inspect(other).snapshot("latest")
     assert other.jobs.run_due() == 0
@@ -117,7 +116,7 @@ def test_one_process_does_the_job_and_whoever_waits_for_summaries_works_beside_i
     assert ranges(other) == ALL
     assert len(second.calls) == BLOCKS
     held.release(1_000)
-    working.join()
+    working.result()
     assert job_of(agent.memory).state == "done"
     assert ranges(agent.memory) == ALL
 

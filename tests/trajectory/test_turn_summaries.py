@@ -23,6 +23,7 @@ from support.drawn import needs
 from support.evidence import scale
 from support.inspection import held_back, inspect
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.threads import at_once, begin
 from support.waits import until
 
 import caliber
@@ -250,8 +251,8 @@ def test_thousands_of_turns_without_a_change_of_scope(backend: Any, start: Any) 
     talk = Talk(backend, start, assembly__evict_block_turns=16)
     count = scale(1_500, 5_000, daily=300)
     blocks = count // 16
-    for begin in range(0, count, 500):
-        new = [{"role": "user", "content": f"turn {number}"} for number in range(begin, min(begin + 500, count))]
+    for first in range(0, count, 500):
+        new = [{"role": "user", "content": f"turn {number}"} for number in range(first, min(first + 500, count))]
         talk.memory.append_turns(talk.scope_id, new)
     talk.memory.flush()
     assert talk.ranges == [(16 * block, 16 * block + 15) for block in range(blocks)]
@@ -559,15 +560,13 @@ def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any
         inside.set()
         go.wait(30)
 
-    slow = threading.Thread(target=lambda: inspect(talk.memory).store.write(slowly, exclusive=True))
-    slow.start()
+    slow = begin(lambda: inspect(talk.memory).store.write(slowly, exclusive=True))
     assert inside.wait(30)
-    other = threading.Thread(target=lambda: talk.memory.storage.turns.delete(second.turn_id))
-    other.start()
+    other = begin(lambda: talk.memory.storage.turns.delete(second.turn_id))
     until(lambda: backend.has_waiting(talk.memory))
     go.set()
-    slow.join(30)
-    other.join(30)
+    slow.result(30)
+    other.result(30)
     talk.memory.flush()
     assert [turn.turn_number for turn in talk.turns] == [2, 3, 4]
     assert talk.ranges == [(2, 3)]
@@ -593,11 +592,7 @@ def test_two_handles_make_one_summary(backend: Any, start: Any) -> None:
         talk.count(SIZE + 1)
         second.get(talk.agent.trajectory_id)
         inspect(second).snapshot("latest")
-    threads = [threading.Thread(target=handle.flush) for handle in (talk.memory, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once([handle.flush for handle in (talk.memory, second)])
     both.abort()
     assert talk.provider.asked == provider.asked == talk.provider.asked[:1], "both asked"
     assert talk.ranges == [(0, 3)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from support.evidence import examples
+from support.threads import at_once, begin
 
 import caliber
 from caliber.model import Principal
@@ -97,11 +98,7 @@ def test_of_racing_writers_one_wins_each_version(memory: caliber.Caliber) -> Non
                 except Conflict:
                     lost[at] += 1
 
-    threads = [threading.Thread(target=count, args=(at,)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(count, at) for at in range(4)])
     assert values.get("counter").value == 60
     assert values.get("counter").version == 61
 
@@ -122,10 +119,9 @@ def test_a_watch_sees_changes_of_its_prefix_and_nothing_before(values: Any) -> N
 
 def test_a_waiting_watch_is_woken_by_a_commit(values: Any) -> None:
     watch, got = values.watch(), []
-    waiting = threading.Thread(target=lambda: got.append(next(watch)))
-    waiting.start()
+    waiting = begin(lambda: got.append(next(watch)))
     values.set("k", 1)
-    waiting.join(10)
+    waiting.result(10)
     assert [each.key for each in got] == ["k"]
     watch.close()
     assert list(watch) == []
@@ -133,11 +129,9 @@ def test_a_waiting_watch_is_woken_by_a_commit(values: Any) -> None:
 
 def test_closing_the_store_ends_a_watch(memory: caliber.Caliber) -> None:
     watch, got = memory.workspace.values.watch(), []
-    waiting = threading.Thread(target=lambda: got.extend(watch))
-    waiting.start()
+    waiting = begin(lambda: got.extend(watch))
     memory.close()
-    waiting.join(10)
-    assert not waiting.is_alive()
+    waiting.result(10)
     assert got == []
 
 

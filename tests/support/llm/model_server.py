@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.threads import begin
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
 
@@ -180,10 +181,9 @@ class Handler(BaseHTTPRequestHandler):
         host, _, port = self.path.rpartition(":")
         with socket.create_connection((host, int(port))) as far:
             self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            back = threading.Thread(target=pass_on, args=(far, self.connection), daemon=True)
-            back.start()
+            back = begin(pass_on, far, self.connection)
             pass_on(self.connection, far)
-            back.join(timeout=5)
+            back.result(timeout=5)
         self.close_connection = True
 
     def send_document(self, document: Any, status: int = 200, **headers: str) -> None:

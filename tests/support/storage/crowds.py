@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from support.inspection import inspect
+from support.threads import begin
 from support.waits import until
 
 from caliber.storage.protocol import Store
@@ -70,14 +71,13 @@ class Crowd:
             self.line_up(works, before=1)
             gate.open()
 
-        helper = threading.Thread(target=follow)
-        helper.start()
+        helper = begin(follow)
         try:
             return self.store.write(own)
         except BaseException as error:
             return error
         finally:
-            helper.join(30)
+            helper.result(30)
             self.join()
 
     def join(self) -> None:
