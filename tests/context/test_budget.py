@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from support.context import world as kit
 from support.context.limits import set_limits
 from support.evidence import share
 
+import caliber
+from caliber import EntityRef, EntityType
 from caliber.context.filling.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
 from caliber.model.context import AssemblyAction, SourceType
@@ -667,3 +670,36 @@ def test_stable_prefix_of_strict_priorities_is_everything_that_fits(world: Any) 
     before = window.text
     world.turn("bye")
     assert world.window(config=config).text.startswith(before)
+
+
+# --- the budget that a refusal asks for is enough --------------------------------------------------
+
+
+ME = EntityRef(EntityType.USER, uuid.UUID(int=7))
+
+
+@pytest.mark.parametrize("profile", ["reference", "coding-agent", "chat-companion", "ops-agent"])
+@pytest.mark.parametrize("headers", [True, False])
+def test_what_is_asked_for_is_enough(profile: str, headers: bool) -> None:
+    knobs = {"resident.feed_poll_ms": 0, "policies": [], "assembly.section_headers": headers}
+    refused = 0
+    with caliber.open(caliber.profiles.PROFILES[profile](":memory:", **knobs)) as memory:
+        task = memory.start_trajectory("a task", initiator=ME).trajectory_id
+        scope = memory.open_scope(task).scope_id
+        memory.add_note(
+            entity="lantern", entity_type="thing", note_type="fact", content="The lantern is green.", confidence=0.9
+        )
+        memory.append_turn(scope, role="user", content="What colour is the lantern in the harbour?")
+        memory.flush()
+        for extra in ({}, {"persona": "You keep the harbour."}):
+            for budget in range(1, 20):
+                needed = 0
+                try:
+                    memory.assemble_context(task, max_tokens=budget, extra_sections=extra)
+                except BudgetTooSmall as error:
+                    needed = error.needed
+                if needed:
+                    refused += 1
+                    assert needed > budget
+                    assert memory.assemble_context(task, max_tokens=needed, extra_sections=extra).text
+    assert refused

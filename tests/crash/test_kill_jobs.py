@@ -7,18 +7,16 @@ Source: C-229, C-238.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
-import signal
 import time
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.databases import BACKENDS, DSN, Backend
+from support.crash.processes import Forked, store_of
+from support.databases import BACKENDS, Backend
 from support.evidence import record, scale, seed
 from support.inspection import inspect
 from support.jobs import processes as job_processes
@@ -28,35 +26,13 @@ from support.waits import let_run
 KILLS = scale(30, 300, daily=2)
 KILLS_A_STORE = 30
 TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
-IMPORTED = ["caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner"]
-"""Imported once for all processes; modules of tests are not found that early."""
-starting = multiprocessing.get_context("forkserver")
 
 
-class Working:
-    """One process that enqueues jobs and does them."""
-
-    def __init__(self, backend: Backend, number: int) -> None:
-        starting.set_forkserver_preload(IMPORTED)
-        self._reports, theirs = starting.Pipe(duplex=False)
-        arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), number, theirs)
-        self._process: BaseProcess = starting.Process(target=job_processes.work, args=arguments)
-        self._process.start()
-        theirs.close()
-        assert self._reports.recv() == []
-
-    def until_first(self) -> None:
-        """Return once it has enqueued a job."""
-        assert self._reports.poll(60), "it enqueues nothing"
-
-    def kill(self) -> list[int]:
-        """Kill the process; return the jobs that it reported as enqueued."""
-        self._process.kill()
-        self._process.join(30)
-        assert self._process.exitcode == -signal.SIGKILL, "it ended by itself"
-        reported = received(self._reports)
-        self._reports.close()
-        return reported
+def working(backend: Backend, number: int) -> Forked:
+    """Return a process that enqueues jobs and does them; it has begun."""
+    made = Forked(job_processes.work, *store_of(backend), number)
+    assert made.reports.recv() == []
+    return made
 
 
 def received(reports: Connection) -> list[int]:
@@ -104,14 +80,16 @@ def test_every_job_has_its_effect_once_whoever_is_killed(name: str, tmp_path: Pa
         backend = BACKENDS[name](tmp_path / str(first))
         backend.create(backend.config(**job_processes.KNOBS))
         reported: set[int] = set()
-        working = [Working(backend, 2 * first), Working(backend, 2 * first + 1)]
-        working[0].until_first()
+        processes = [working(backend, 2 * first), working(backend, 2 * first + 1)]
+        assert processes[0].reports.poll(60), "it enqueues nothing"
         kills = min(KILLS_A_STORE, KILLS - first)
         for kill in range(kills):
             let_run(rng.expovariate(1 / 0.1))
-            reported.update(working.pop(rng.randrange(len(working))).kill())
+            killed = processes.pop(rng.randrange(len(processes)))
+            killed.kill()
+            reported.update(received(killed.reports))
             if kill + 2 < kills:
-                working.append(Working(backend, 2 * first + kill + 2))
+                processes.append(working(backend, 2 * first + kill + 2))
         total["done before a kill"] += checked(backend, reported, drain=False)[1]
         total["jobs"] += checked(backend, reported, drain=True)[0]
         backend.close()

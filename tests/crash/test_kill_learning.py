@@ -26,17 +26,11 @@ LATER_US = 1_700_000_000_000_000 + 3_600_000_000
 """An hour after the killed process: its leases are over."""
 OLD = {"lives in Berlin", "likes jazz"}
 NEW = {"lives in Lisbon", "is allergic to nuts"}
-IMPORTED = [
-    "caliber.api.opening",
-    "caliber.backends.postgres",
-    "caliber.backends.sqlite",
-    "caliber.learning.rules.reading",
-]
 
 
 def run(backend: Backend, user: str, at: int) -> int | None:
     """Have a process remember until a line; return how many lines there are, None if it died."""
-    return run_until(learning_processes.remember, backend, IMPORTED, at, user)
+    return run_until(learning_processes.remember, backend, at, user)
 
 
 def holding(memory: caliber.Caliber, user: str) -> list[str]:

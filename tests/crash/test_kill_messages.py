@@ -5,18 +5,16 @@ Ten kills a database in ``make prove``; 100 in ``make soak``. Source: C-371, C-3
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
-import signal
 from contextlib import closing
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.agents import message_processes
-from support.databases import BACKENDS, DSN, Backend
+from support.crash.processes import Forked, store_of
+from support.databases import BACKENDS, Backend
 from support.evidence import scale, seed
 from support.waits import let_run, until
 
@@ -27,25 +25,13 @@ pytestmark = pytest.mark.prove
 
 KILLS = scale(10, 100)
 NAMES = ("bob", "eve")
-IMPORTED = [
-    "caliber.api.opening",
-    "caliber.backends.postgres",
-    "caliber.backends.sqlite",
-    "caliber.agents.mail.messages",
-]
-starting = multiprocessing.get_context("forkserver")
 
 
-def consumer(backend: Backend, name: str) -> BaseProcess:
+def consumer(backend: Backend, name: str) -> Forked:
     """Return a process that consumes messages as an agent; it has begun."""
-    starting.set_forkserver_preload(IMPORTED)
-    reports, theirs = starting.Pipe(duplex=False)
-    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), name, theirs)
-    process: BaseProcess = starting.Process(target=message_processes.work, args=arguments)
-    process.start()
-    theirs.close()
-    assert reports.recv() == name
-    return process
+    made = Forked(message_processes.work, *store_of(backend), name)
+    assert made.reports.recv() == name
+    return made
 
 
 @pytest.mark.timeout(0 if os.environ.get("CALIBER_SOAK") else 120)
@@ -72,11 +58,8 @@ def test_every_message_has_its_effect_once_whoever_is_killed(name: str, tmp_path
             let_run(rng.expovariate(1 / 0.05))
             victim = rng.choice(NAMES)
             working[victim].kill()
-            working[victim].join(30)
-            assert working[victim].exitcode == -signal.SIGKILL, "it ended by itself"
             working[victim] = consumer(backend, victim)
         until(lambda: len(ann.list(state="acknowledged", limit=10_000)) == sent, "a message is lost", 60)
         for process in working.values():
             process.kill()
-            process.join(30)
         assert message_processes.effects(memory) == dict.fromkeys(range(sent), 1)

@@ -12,7 +12,6 @@ from typing import Any
 
 from support.agents import processes as agent_processes
 from support.agents.processes import KNOBS, PARTS, USER, Worker, open_scope_of
-from support.databases import Backend
 from support.drawn import needs
 from support.evidence import record, scale, seed
 from support.learning.processes import run_until
@@ -25,18 +24,6 @@ TURNS = scale(40, 2_000)
 LATER_US = 1_700_000_000_000_000 + 3_600_000_000
 """An hour after the killed processes: their leases are over."""
 FAILURES = ["killed", "bad tool output", "contradiction", "runaway context", "killed while recovering"]
-IMPORTED = [
-    "caliber.api.opening",
-    "caliber.backends.postgres",
-    "caliber.backends.sqlite",
-    "caliber.learning.rules.reading",
-    "caliber.pcp.recovery",
-]
-
-
-def run(work: Any, backend: Backend, at: int, task: uuid.UUID, number: int) -> int | None:
-    """Have a process work on a task until a line; return how many lines there are, None if it died."""
-    return run_until(work, backend, IMPORTED, at, task, number)
 
 
 def seen(memory: caliber.Caliber, task: uuid.UUID) -> dict[str, Any]:
@@ -100,7 +87,7 @@ def test_an_agent_that_fails_is_brought_back_each_time(backend: Any) -> None:
         failure = FAILURES[rounds % len(FAILURES)]
         if failure == "killed":
             at, number = rng.randrange(200, 6_000), rng.randrange(1 << 30)
-            failures[failure] += run(agent_processes.misled, backend, at, task, number) is None
+            failures[failure] += run_until(agent_processes.misled, backend, at, task, number) is None
         elif failure == "contradiction":
             worker.contradict(worker.turns)
         elif failure == "runaway context":
@@ -108,7 +95,9 @@ def test_an_agent_that_fails_is_brought_back_each_time(backend: Any) -> None:
         else:
             worker.be_misled(rng.randrange(3, 9))
         if failure == "killed while recovering":
-            failures[failure] += run(agent_processes.recovering, backend, rng.randrange(50, 1_500), task, 0) is None
+            failures[failure] += (
+                run_until(agent_processes.recovering, backend, rng.randrange(50, 1_500), task, 0) is None
+            )
         elif failure != "killed":
             failures[failure] += 1
         done = memory.pcp.recover(task)

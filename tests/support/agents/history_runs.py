@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
 import time
 from collections import Counter
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from support.agents import history_process
 from support.agents.history import Op, Subject, operations, read_entries
 from support.agents.history_process import KNOBS, Order
+from support.crash.processes import Forked
 from support.databases import DSN, Backend
 from support.waits import let_run
 
-IMPORTED = [
-    "caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner",
-    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.people",
-    "click.testing", "psycopg",
-]  # fmt: skip
-"""Imported once for all processes; modules of tests are not found that early."""
 PAUSE_S = 0.3
 """Longer than every lease."""
 PATIENCE_S = 90
 LEAST_LINES = 40
-starting = multiprocessing.get_context("forkserver")
 
 
-class Using:
+class Using(Forked):
     """One process of clients."""
 
     def __init__(self, order: Order) -> None:
-        starting.set_forkserver_preload(IMPORTED)
+        super().__init__(history_process.work, order)
         self.log = order.log
         self._lines = self._offset = 0
-        self._reports, theirs = starting.Pipe(duplex=False)
-        self._process: BaseProcess = starting.Process(target=history_process.work, args=(order, theirs))
-        self._process.start()
-        theirs.close()
 
     def wait(self) -> None:
         """Return once the store is open."""
-        assert self._reports.recv() == "open"
+        assert self.reports.recv() == "open"
 
     def lines(self) -> int:
         """Return how many lines its log has."""
@@ -58,23 +46,16 @@ class Using:
 
     def pause(self, seconds: float) -> None:
         """Stop the process for a while, wherever it is."""
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
         let_run(seconds)
-        os.kill(self._process.pid, signal.SIGCONT)
+        os.kill(self.process.pid, signal.SIGCONT)
 
     def check(self) -> None:
         """Raise AssertionError for a client that met with an error which no caller expects."""
-        while self._reports.poll():
-            report = self._reports.recv()
+        while self.reports.poll():
+            report = self.reports.recv()
             assert report == "open", report
-
-    def kill(self) -> None:
-        """Kill the process, wherever it is."""
-        self._process.kill()
-        self._process.join(30)
-        assert self._process.exitcode == -signal.SIGKILL, "it ended by itself"
-        self._reports.close()
 
 
 class Run:

@@ -142,14 +142,14 @@ def _run(path: str, knobs: dict[str, Any], dsn: str, at: int, reports: Connectio
 
 
 def misled(
-    path: str, knobs: dict[str, Any], dsn: str, at: int, reports: Connection, task: uuid.UUID, seed: int
+    path: str, knobs: dict[str, Any], dsn: str, at: int, task: uuid.UUID, seed: int, reports: Connection
 ) -> None:
     """Work on a task for ten steps."""
     _run(path, knobs, dsn, at, reports, lambda memory: Worker(memory, task, random.Random(seed)).be_misled(10))
 
 
 def recovering(
-    path: str, knobs: dict[str, Any], dsn: str, at: int, reports: Connection, task: uuid.UUID, _: int
+    path: str, knobs: dict[str, Any], dsn: str, at: int, task: uuid.UUID, _: int, reports: Connection
 ) -> None:
     """Recover a task from its newest checkpoint."""
     _run(path, knobs, dsn, at, reports, lambda memory: memory.pcp.recover(task))

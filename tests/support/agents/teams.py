@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from support.databases import Backend
+from support.threads import at_once
 
 import caliber
 from caliber.model import Principal
@@ -72,11 +74,7 @@ class Team:
             else:
                 won.append(name)
 
-        threads = [threading.Thread(target=run, args=(name,)) for name in ("ada", "bob") * 2]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([partial(run, name) for name in ("ada", "bob") * 2])
         (winner,) = set(won)
         assert sorted(won + lost) == ["ada", "ada", "bob", "bob"]
         return winner

@@ -13,15 +13,15 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.agents.history import OK, REFUSED, UNKNOWN, Op, operations, read_entries
-from support.agents.history_runs import IMPORTED, LEAST_LINES, starting
+from support.agents.history_runs import LEAST_LINES
 from support.configs import AGENT
 from support.crash import machine_process, machine_rows
 from support.crash.machine_process import Order, settings_of
+from support.crash.processes import Forked
 from support.databases import DSN
 from support.evidence import scale
 from support.waits import holds_within, let_run
@@ -44,22 +44,19 @@ EXPECTED: dict[str, set[str]] = {
 """Errors that a caller of a call has to expect, besides those of ``is_expected``."""
 
 
-class Running:
+class Running(Forked):
     """One process of the machine."""
 
     def __init__(self, order: Order) -> None:
+        super().__init__(machine_process.work, order)
         self.order = order
-        self._reports, theirs = starting.Pipe(duplex=False)
-        self.process: BaseProcess = starting.Process(target=machine_process.work, args=(order, theirs))
-        self.process.start()
-        theirs.close()
         self.heard: list[str] = []
 
     def hear(self) -> list[str]:
         """Return everything that the process has reported."""
         try:
-            while self._reports.poll():
-                self.heard.append(self._reports.recv())
+            while self.reports.poll():
+                self.heard.append(self.reports.recv())
         except EOFError:
             pass
         return self.heard
@@ -77,7 +74,7 @@ class Running:
         return out
 
     def kill(self) -> None:
-        """Kill the process, wherever it is."""
+        """Kill the process, wherever it is; it may have ended."""
         self.process.kill()
         self.process.join(30)
 
@@ -113,7 +110,6 @@ class Round:
         (folder / "caliber.json").write_text(json.dumps(self.settings.to_data()))
         caliber.create(self.settings)
         self.world = self._prepared()
-        starting.set_forkserver_preload(IMPORTED)
         self.running: list[Running] = []
         self.kills = self._started = 0
         self.history: list[Op] = []

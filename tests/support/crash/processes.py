@@ -1,13 +1,49 @@
-"""Programs that run beside a test and do what it orders, line by line."""
+"""Processes that run beside a test: forked ones that work on a store, and programs that do what the test orders."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from support.databases import DSN, Backend
+
+IMPORTED = [
+    "caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner",
+    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.people",
+    "caliber.learning.rules.reading", "caliber.pcp.recovery", "click.testing", "psycopg",
+]  # fmt: skip
+"""Imported once for all processes; modules of tests are not found that early."""
+_starting = multiprocessing.get_context("forkserver")
+
+
+class Forked:
+    """A process that works with some arguments, and sends its reports through a pipe."""
+
+    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
+        _starting.set_forkserver_preload(IMPORTED)
+        self.reports, theirs = _starting.Pipe(duplex=False)
+        self.process: BaseProcess = _starting.Process(target=work, args=(*arguments, theirs))
+        self.process.start()
+        theirs.close()
+
+    def kill(self) -> None:
+        """Kill the process, wherever it is."""
+        self.process.kill()
+        self.process.join(30)
+        assert self.process.exitcode == -signal.SIGKILL, "it ended by itself"
+
+
+def store_of(backend: Backend) -> tuple[str, dict[str, Any], str]:
+    """Return the arguments by which a forked process opens a store: its path, knobs and server."""
+    return backend.path, backend.knobs, os.environ.get(DSN, "")
 
 
 class Child:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from support.configs import config
+from support.crash.processes import Forked, store_of
 from support.databases import DSN, Backend
 from support.interrupted import Lines, in_files
 
@@ -24,23 +24,15 @@ CODE = ("/learning/", "/knowledge/", "/storage/write/", "/jobs/", "/trajectory/"
 """The folders whose lines are steps."""
 
 
-starting = multiprocessing.get_context("forkserver")
-
-
-def run_until(work: Callable[..., None], backend: Backend, imported: list[str], at: int, *rest: Any) -> int | None:
+def run_until(work: Callable[..., None], backend: Backend, at: int, *rest: Any) -> int | None:
     """Have a process work on a store until a line; return how many lines there are, None if it died."""
-    starting.set_forkserver_preload(imported)
-    reports, theirs = starting.Pipe(duplex=False)
-    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), at, theirs, *rest)
-    process = starting.Process(target=work, args=arguments)
-    process.start()
-    theirs.close()
+    forked = Forked(work, *store_of(backend), at, *rest)
     try:
-        lines: int | None = reports.recv()
+        lines: int | None = forked.reports.recv()
     except EOFError:
         lines = None
-    process.join(120)
-    assert process.exitcode == (-signal.SIGKILL if lines is None else 0)
+    forked.process.join(120)
+    assert forked.process.exitcode == (-signal.SIGKILL if lines is None else 0)
     return lines
 
 
@@ -55,7 +47,7 @@ class Killing(Lines):
         return self._line
 
 
-def remember(path: str, knobs: dict[str, Any], dsn: str, at: int, reports: Connection, user: str) -> None:
+def remember(path: str, knobs: dict[str, Any], dsn: str, at: int, user: str, reports: Connection) -> None:
     """Remember the messages of a user, and die at a line; report how many lines there are, if it comes that far."""
     os.environ[DSN] = dsn
     with caliber.open(config(path, **KNOBS, **knobs), clock=FixedClock()) as memory:
