@@ -6,8 +6,8 @@ Source: design section 10 (trust labels); issue "The DSL and the policy engine",
 from __future__ import annotations
 
 import dataclasses
-import threading
 import uuid
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from support.inspection import inspect
 from support.memories import FACT
 from support.providers import ScriptedSummarizer
 from support.storage.predicates import record
+from support.threads import at_once
 
 from caliber.backends.postgres.dialect import dialect_of
 from caliber.backends.sqlite.dialect import DIALECT
@@ -65,6 +66,11 @@ def test_what_states_no_label_has_that_of_the_rules(opened: Any) -> None:
     assert said == [SYSTEM, USER, TOOL, TOOL]
     assert agent.say("x", role="tool", name="browse").trust is WEB
     assert (agent.keep("a").trust, agent.note("b").trust) == (TOOL, TOOL)
+    knobs = ("user_turns", "assistant_turns", "tool_turns", "artifacts", "notes")
+    for label in TrustLabel:
+        agent = opened(**{f"trust__{knob}": label.value for knob in knobs})
+        made = [agent.say("x", role=role) for role in ("user", "assistant", "tool")]
+        assert {record.trust for record in [*made, agent.keep(f"a {label}"), agent.note(f"b {label}")]} == {label}
 
 
 def test_a_stated_label_counts_and_comes_back_from_everywhere(opened: Any) -> None:
@@ -118,11 +124,7 @@ def test_writers_at_once_leave_the_least_label(opened: Any) -> None:
             trust = labels[(place + number) % len(labels)]
             agent.say(f"{place}.{number}", role="user" if trust else "assistant", trust=trust)
 
-    threads = [threading.Thread(target=say, args=(place,)) for place in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(say, place) for place in range(5)])
     turns = agent.memory.storage.turns.list_by_scope(agent.scope_id)
     assert len(turns) == 15
     assert scope_trust(agent) is WEB

@@ -68,6 +68,16 @@ def test_a_view_shows_the_types_of_its_role_and_notes_without_a_type(
     assert not memory.agents.view("executor").search("orchid").hits, "no match is an empty list"
 
 
+def test_the_types_of_a_view_are_those_of_its_configured_interests(open_store: Callable[..., caliber.Caliber]) -> None:
+    interests = {"orchestrator": "bug", "optimizer": "test", "reviewer": "skill", "executor": "decision"}
+    memory = open_store(**{f"access__views__interests__{role}": [name] for role, name in interests.items()})
+    for each in NoteType:
+        note(memory, each.value, each.value)
+    memory.flush()
+    for role, name in interests.items():
+        assert set(contents(memory.agents.view(role).list_recent(50))) == {name, "untyped"}
+
+
 @MODES
 def test_a_view_shows_only_what_its_principal_may_see(open_store: Callable[..., caliber.Caliber], mode: str) -> None:
     memory = open_store(search__mode=mode)

@@ -52,6 +52,11 @@ def test_every_source_has_its_section(world: Any) -> None:
     )
     assert window.status is ResultStatus.OK
     assert [item.compressible for item in window.sections] == [True, True, True, False, True, True, True]  # C-224
+    texts = {"system_instructions": "Be brief.", "persona": "A librarian."}
+    for name in ("system", "persona", "user", "artifacts", "notes", "history"):
+        for priority, place in ((500, 0), (1, -1)):
+            config = kit.strict(**texts, **{f"section_priorities.{name}": priority})
+            assert world.window(config=config).sections[place].name == name
 
 
 def test_stable_first_puts_what_changes_least_first(world: Any) -> None:

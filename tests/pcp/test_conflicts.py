@@ -5,15 +5,16 @@ Source: C-286, C-376, C-401, C-417, C-432, C-433, C-441.
 
 from __future__ import annotations
 
-import threading
 import uuid
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from support.agents.conflicts import Pair
 from support.databases import Backend
 from support.providers import ScriptedSummarizer
+from support.threads import at_once
 from support.weeks import SetClock
 
 from caliber.model import ConflictStatus, ConflictWinner, Principal
@@ -81,17 +82,11 @@ def test_two_processes_that_find_a_contradiction_at_once_record_one_conflict(
 ) -> None:
     pair = Pair(start, backend, clock)
     found: list[Any] = []
-    barrier = threading.Barrier(2)
 
     def validate() -> None:
-        barrier.wait()
         found.extend(pair.memory.pcp.validate(pair.agent.trajectory_id, record=True).conflicts)
 
-    threads = [threading.Thread(target=validate) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([validate] * 2)
     assert len({each.conflict_id for each in found}) == 1
     assert len(pair.memory.conflicts.list()) == 1
 
@@ -103,6 +98,7 @@ def test_two_processes_that_find_a_contradiction_at_once_record_one_conflict(
 def test_the_configured_strategy_resolves_what_is_recorded(
     start: Any, backend: Backend, clock: SetClock, strategy: str, kept: str
 ) -> None:
+    """The knob is ``pcp.grounding.conflict_resolution``."""
     # C-286
     pair = Pair(start, backend, clock, strategy)
     conflict = pair.conflict()
@@ -200,20 +196,14 @@ def test_resolving_twice_changes_nothing_and_otherwise_is_refused(pair: Pair) ->
 def test_of_two_who_resolve_at_once_one_decides(pair: Pair) -> None:
     key = pair.conflict().conflict_id
     ends: list[Any] = []
-    barrier = threading.Barrier(2)
 
     def resolve(keep: uuid.UUID) -> None:
-        barrier.wait()
         try:
             ends.append(pair.memory.conflicts.resolve(key, keep=keep))
         except InvalidStateTransition as error:
             ends.append(error)
 
-    threads = [threading.Thread(target=resolve, args=(each.note_id,)) for each in (pair.surer, pair.newer)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(resolve, each.note_id) for each in (pair.surer, pair.newer)])
     (decided,) = [each for each in ends if not isinstance(each, Exception)]
     assert len(ends) == 2
     standing = [each for each in (pair.surer, pair.newer) if pair.note(each).valid_until is None]

@@ -56,7 +56,7 @@ def test_size(agent: Any) -> None:
     assert result.valid
 
 
-def test_near_duplicates_are_named_nearest_first(agent: Any) -> None:
+def test_near_duplicates_are_named_nearest_first(agent: Any, backend: Any, start: Any) -> None:
     # C-279
     words = "the staging Redis instance listens on port 6379 since the move to the new cluster in May"
     others = [agent.keep(f"{words}{'.' * number}").artifact_id for number in range(3)]
@@ -66,6 +66,16 @@ def test_near_duplicates_are_named_nearest_first(agent: Any) -> None:
     assert own not in others
     assert len(alike) == 2
     assert set(alike) <= set(others)
+    far = "the staging Redis instance moved to another cluster and port"
+    duplicate = [(Severity.INFO, LintIssueType.DUPLICATE)]
+    for rules, found in (
+        ({"duplicate_detection": False, "duplicate_similarity": 0.3}, []),
+        ({"duplicate_similarity": 1.0}, []),
+        ({"duplicate_similarity": 0.3}, duplicate),
+    ):
+        other = start(backend.open(pcp__anti_sprawl={**RULES, **rules}))
+        other.keep(words)
+        assert kinds(lint(other, f"{far} {len(rules)} {found}")) == found
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from caliber.pcp import verifying
 DAY_MS = 86_400_000
 GROUNDING = {
     "require_source_for_facts": False,
-    "confidence_threshold": 0.5,
-    "stale_data_max_age_ms": 30 * DAY_MS,
+    "confidence_threshold": 0.4,
+    "stale_data_max_age_ms": 40 * DAY_MS,
     "conflict_resolution": "manual",
 }
 
@@ -114,6 +114,16 @@ def test_similar_facts_without_a_subject_are_compared(agent: Any) -> None:
         assert of_kind(result, IssueType.CONTRADICTION) == [(Severity.WARNING, found)]
 
 
+def test_facts_are_compared_from_the_configured_similarity_on(backend: Any, start: Any) -> None:
+    # C-099
+    for threshold, found in ((0.5, True), (1.0, False)):
+        agent = start(backend.open(pcp__grounding=GROUNDING, contradiction_threshold=threshold))
+        for port in (6379, 6380):
+            agent.keep(f"The staging Redis instance listens on port {port}.")
+        agent.memory.flush()
+        assert bool(of_kind(agent.memory.pcp.validate(agent.trajectory_id), IssueType.CONTRADICTION)) is found
+
+
 def test_facts_of_one_task_are_no_facts_of_another(agent: Any, start: Any) -> None:
     other = start(agent.memory)
     agent.keep("The staging Redis instance listens on port 6379.")
@@ -130,7 +140,10 @@ def test_facts_of_one_task_are_no_facts_of_another(agent: Any, start: Any) -> No
 def test_age_confidence_and_ended_validity(agent: Any, clock: FixedClock) -> None:
     # C-258, C-263, C-264
     old = agent.note("Nadia has a bike.", entity="Nadia", entity_type="person")
-    clock.advance(ms=31 * DAY_MS)
+    clock.advance(ms=39 * DAY_MS)
+    agent.note("Nadia has a boat.", entity="Nadia", entity_type="person", confidence=0.45)
+    assert agent.memory.pcp.validate(window(agent)).issues == ()
+    clock.advance(ms=2 * DAY_MS)
     ends = from_us(clock.now_us()) + timedelta(hours=1)
     ending = agent.note("Nadia has a guest.", entity="Nadia", entity_type="person", valid_until=ends)
     unsure = agent.note("Nadia may have a cat.", entity="Nadia", entity_type="person", confidence=0.3)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.evidence import examples, record, seed, soaking
+from support.evidence import examples, record, seed, share, soaking
 from support.providers import CountingEmbeddings
 from support.search.checks import DIMENSIONS, assert_same, given_of, open_store, twin_answer, world
-from support.search.worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, STORES, Builder, merged
+from support.search.worlds import FILTERS, INSTANTS, KINDS, KNOBS, QUERIES, SPACES, STORES, Builder, merged
 
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import InvalidValue
@@ -137,6 +138,100 @@ def test_search_with_similar_words_equals_its_twin(steps: Any, knobs: Any, asked
             for query, options, as_of, as_reader in asked:
                 handle = memory.acting_as(READER) if as_reader else memory
                 compare(handle, held, query, {**options, "as_of": as_of})
+
+
+# --- every knob -----------------------------------------------------------------------------------
+
+
+def note(content: str, **values: Any) -> tuple[Any, ...]:
+    plain = dict.fromkeys(("importance", "occurred_at", "valid_from", "visible_to", "namespace"))
+    return "note", {**plain, "content": content, "entity": "the lake", "note_type": "fact", **values}, None
+
+
+def turn(content: str, name: str | None = None) -> tuple[Any, ...]:
+    return "turn", {"content": content, "name": name, "role": "user", "occurred_at": None}
+
+
+NOVEMBER, JUNE, MAY = (datetime(2023, month, day, 12, tzinfo=UTC) for month, day in ((11, 6), (6, 20), (5, 8)))
+STEPS: list[tuple[Any, ...]] = [
+    note("zeppelin zeppelin zeppelin", entity="Ines", importance=1, occurred_at=JUNE),
+    note("the zeppelin, and a great many other words that nobody has asked about", importance=10, occurred_at=MAY),
+    note("zeppelin on Friday", entity="Omar", occurred_at=NOVEMBER),
+    note("the zeppelins were cold?", occurred_at=NOVEMBER),
+    note("lake and boat", occurred_at=MAY),
+    note("boat lake lake"),
+    turn("was it a zeppelin?", "Ines"),
+    turn("it came down on the field"),
+    turn("many people saw it"),
+    turn("and then it was gone"),
+    note("a mast"),
+    ("edge", 0, 10, 1.0),
+]
+QUESTIONS = (
+    ("zeppelin", 50),
+    ("zeppelin", 1),
+    ("the zeppelin of Ines in May 2023", 50),
+    ("my zeppelin in May 2023", 50),
+    ("when did the zeppelin land at the glacier?", 50),
+    ('"lake and boat" lake', 50),
+)
+LEGS = ("vector", "keyword", "graph", "importance")
+TURNED: dict[str, tuple[Any, Any]] = {
+    "vector_candidates": (1, 50),
+    "min_similarity": (-1.0, 0.5),
+    "normalisation": ("peak", "saturation"),
+    "fusion": ("weighted", "rrf"),
+    "diversity": (0.0, 0.9),
+    "floor.words": (0.1, 1.0),
+    "floor.similarity": ({}, {SPACES[0]: 0.6}),
+    "weights.vector weights.importance": (0.1, 0.9),
+    "weights.keyword weights.vector": (0.1, 0.9),
+    "weights.graph weights.keyword": (0.1, 0.9),
+    "weights.importance weights.keyword": (0.1, 0.9),
+    "keyword.k1": (0.0, 1.2),
+    "keyword.b": (0.0, 1.0),
+    "keyword.saturate": (0.0, 1.0),
+    "keyword.neighbour_boost": (0.0, 0.4),
+    "keyword.language": ("none", "english"),
+    "boosts.mentioned": (0.0, 0.5),
+    "boosts.date": (0.0, 0.5),
+    "boosts.date_slack_ms": (86_400_000, 100 * 86_400_000),
+    "boosts.time": (0.0, 0.5),
+    "boosts.exact": (0.0, 0.5),
+    "boosts.question": (0.0, -0.5),
+    "boosts.recency": (0.0, 0.5),
+    "boosts.recency_half_life_ms": (3_600_000, 30 * 86_400_000),
+    "graph.conversation": (False, True),
+}
+"""Two values of each knob; the first of two weights has them, and the second the rest."""
+
+
+def with_knob(knob: str, value: Any) -> dict[str, Any]:
+    """Return knobs of search of which one has a value."""
+    first, _, second = knob.partition(" ")
+    knobs: dict[str, Any] = {"boosts": {"date": 0.2, "recency": 0.2}, "floor": {"words": 0.1}}
+    if second:
+        knobs["weights"] = dict.fromkeys(LEGS, 0.0)
+    for path, one in {first: value, second: 1 - value}.items() if second else [(first, value)]:
+        section, _, name = path.rpartition(".")
+        knobs = merged(knobs, {section: {name: one}} if section else {name: one})
+    return knobs
+
+
+@pytest.mark.parametrize("knob", share(TURNED, 1, daily=6))
+def test_each_knob_changes_an_answer_and_the_twin_follows(knob: str) -> None:
+    answers = []
+    for value in TURNED[knob]:
+        memory, clock = open_store(with_knob(knob, value), CountingEmbeddings(DIMENSIONS))
+        with memory:
+            Builder(memory, clock).build(STEPS)
+            memory.flush()
+            held = world(memory)
+            for query, limit in QUESTIONS:
+                compare(memory, held, query, {"limit": limit, "kinds": None, "filter": None, "as_of": None})
+            found = [memory.search(query, limit=limit).hits for query, limit in QUESTIONS]
+            answers.append([[(hit.content, hit.score, hit.breakdown) for hit in hits] for hits in found])
+    assert answers[0] != answers[1]
 
 
 def test_what_was_compared_is_recorded() -> None:

@@ -477,6 +477,14 @@ def test_lock_that_is_let_go_in_time_is_not_noticed(file_backend: Any) -> None:
     timer.join()
 
 
+def test_connections_are_made_as_configured(file_backend: Any) -> None:
+    for pages, readers in ((10, 1), (20, 2)):
+        store = file_backend.store(storage__wal_autocheckpoint_pages=pages, storage__readers=readers)
+        assert inspect(store).connection.pragma("wal_autocheckpoint") == pages
+        with store.read():
+            assert bool(store.readers.free) is (readers > 1)
+
+
 def test_deadline_is_shorter_than_the_busy_timeout(file_backend: Any) -> None:
     memory = file_backend.open(storage__busy_timeout_ms=30_000, write_behind__trace_enabled=False)
     holder = Holder(file_backend.path)

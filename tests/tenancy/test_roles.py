@@ -105,7 +105,7 @@ def test_a_role_has_one_password_and_only_its_own(both: CaliberConfig, monkeypat
     mixed = psycopg.conninfo.conninfo_to_dict(dsn_of(one)) | {"user": other.login_role}
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(**mixed)
-    secret = os.environ[SECRET]
+    secret = os.environ[SECRET]  # the variable that login_secret names
     monkeypatch.setenv(SECRET, "another secret")
     with pytest.raises(Unavailable) as refused:
         caliber.open(both, tenant="alice")
