@@ -6,6 +6,7 @@ Every knob is required: an omitted one is an error, not a default. All faults ar
 Source: C-094 to C-126, design section 8.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -161,7 +162,6 @@ class CaliberConfig(Section):
         "Records of memories that enter windows. Default: those of assembly.", "C-465"
     )
 
-    _hash: bytes | None = PrivateAttr(default=None)
     _texts: dict[str, str] | None = PrivateAttr(default=None)
     """The canonical text of each section that is set."""
 
@@ -221,7 +221,7 @@ class CaliberConfig(Section):
         if isinstance(storage, dict) and storage.get("dsn") == REDACTED:
             storage["dsn"] = LiteralDsn(REDACTED)
         made = cls.from_mapping(data)
-        made._hash = hashlib.sha256(text.encode()).digest()
+        made.__dict__["hash"] = hashlib.sha256(text.encode()).digest()
         return made
 
     def with_overrides(self, **changes: Any) -> Self:
@@ -245,7 +245,8 @@ class CaliberConfig(Section):
         texts.pop("tenancy", None)
         made = super().model_copy()
         made.__dict__.update(storage=storage, tenancy=None)
-        made._hash, made._texts = None, texts
+        made.__dict__.pop("hash", None)
+        made._texts = texts
         if found := checks.run_valid(made, about="storage"):
             raise MultipleErrors(errors=found)
         return made
@@ -267,23 +268,17 @@ class CaliberConfig(Section):
 
     def canonical_json(self) -> str:
         """Return the one JSON text of this content: keys sorted, no spaces, absent options left out."""
-        text = "{" + ",".join([f'"{name}":{value}' for name, value in sorted(self._section_texts().items())]) + "}"
-        if self._hash is None:
-            self._hash = hashlib.sha256(text.encode()).digest()
-        return text
+        return "{" + ",".join([f'"{name}":{value}' for name, value in sorted(self._section_texts().items())]) + "}"
 
     def _section_texts(self) -> dict[str, str]:
         if self._texts is None:
             self._texts = {name: _text(value) for name, value in self.to_mapping().items()}
         return self._texts
 
-    @property
+    @functools.cached_property
     def hash(self) -> bytes:
         """SHA-256 of ``canonical_json``; windows name the configuration they were made under by it (C-126)."""
-        if self._hash is None:
-            self.canonical_json()
-        assert self._hash is not None
-        return self._hash
+        return hashlib.sha256(self.canonical_json().encode()).digest()
 
     @property
     def cache_path(self) -> Path:

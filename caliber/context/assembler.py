@@ -39,7 +39,7 @@ from caliber.context.filling.filled import NO_RESERVE
 from caliber.context.gather.gathering import gather
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, has_records, plan_of
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, has_records, is_any_of, plan_of
 from caliber.context.record.record import pack_record
 from caliber.context.record_lines import RecordLines
 from caliber.context.texts import DISPUTED_LEAD, FixedText, RenderedTexts, about_line
@@ -240,7 +240,7 @@ def _measure(
     brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
     section, row_of = ranked[SECTION].take(places), ranked[ROW]
     is_known = np.zeros(len(places), np.bool_) if plan.about is None else section == plan.about.index
-    changed = np.isin(section, brief)
+    changed = is_any_of(section, brief)
     if disputed:
         changed |= (ranked[MARK].take(places) & DISPUTED) != 0
     for kind in plan.records:

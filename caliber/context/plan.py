@@ -7,7 +7,7 @@ read it that way, and a separator by itself has no length (docs/decisions/0016).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Final
@@ -65,8 +65,15 @@ def source_numbers() -> dict[SourceType, int]:
 
 def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the candidates that are records, not texts of the configuration or of a caller."""
-    is_record: NDArray[np.bool_] = ~np.isin(sources, list(_TEXTS))
-    return is_record
+    return ~is_any_of(sources, _TEXTS)
+
+
+def is_any_of(values: NDArray[np.int64], few: Iterable[int]) -> NDArray[np.bool_]:
+    """Return the mask of the values that are one of a few: for these, ``np.isin`` takes ten times as long."""
+    found = np.zeros(len(values), np.bool_)
+    for each in few:
+        found |= values == each
+    return found
 
 
 _TITLES: Final = {

@@ -248,7 +248,7 @@ def _unreached(explained: Explained, entity: Any, source: int) -> str | None:
 
 
 def _shares(reach: Reach, here: Any, there: Any) -> bool:
-    """Return whether one task recalls the records of another: see ``tasks_in_reach``."""
+    """Return whether one task recalls the records of another: see ``context.gather.recall.InReach``."""
     if reach is Reach.TRAJECTORY or here is None or there is None:
         return False
     if there.initiator.entity_type is EntityType.SYSTEM and there.user_id is None:

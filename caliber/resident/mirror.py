@@ -13,9 +13,9 @@ import copy
 import marshal
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from caliber.resident.tables import KeyTable
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.compile.codec import Row
 
+T = TypeVar("T")
+V = TypeVar("V", bound=tuple[Any, ...] | bytes)
+
 
 class _Evicted:
     __slots__ = ()
@@ -42,10 +45,10 @@ EVICTED: Final = _Evicted()
 """Placeholder in a mirror for an evicted text; the store still has it."""
 
 _PAIR: Final = struct.Struct(">QQ")
-_GROUPS_KEPT: Final = 256
-"""Keys of groups whose rows a boundary remembers."""
+_REMEMBERED: Final = 256
+"""Groups of rows, and other things worked out from a boundary, that it remembers."""
 _READING_PARTS: Final = 65_536
-"""Words, or bytes of digests, of all that readers worked out and a generation remembers; then it begins anew."""
+"""Words and digests of all that readers worked out and a generation remembers; then it begins anew."""
 _READING_BYTES: Final = 64  # of one: a short text, and its place in a tuple
 
 _ROW_BYTES: Final = 8 + 8 + 16
@@ -289,10 +292,16 @@ class Generation:
             fresh.keywords = self.keywords.selected([number for number in numbers if number < indexed])
         return fresh
 
-    def row(self, number: int) -> Row:
-        """Return a row as the driver stores it; an evicted text is EVICTED."""
-        row = self._unpacked(number)
-        if self.layout.text_place >= 0:
+    def row(self, number: int, *, text: bool = True) -> Row:
+        """Return a row as the driver stores it; an evicted text is EVICTED, one that is not wanted None."""
+        row: list[Any] = marshal.loads(self.packed[number])
+        segment, at = divmod(number, self.segment_rows)
+        held = self._held.get(segment) or self._held_in(segment)
+        for place, item in held:  # columns that hold values unchanged supply theirs
+            row[place] = item(at)
+        if self.layout.has_tie:
+            row[self.layout.key_places[0]] = _PAIR.pack(*self.ties.segments[segment][at].tolist())
+        if text and self.layout.text_place >= 0:
             row[self.layout.text_place] = self.texts[number]
         return tuple(row)
 
@@ -300,15 +309,21 @@ class Generation:
         """Return a thing that readers worked out from rows, by row: a constant of each version; only to look up."""
         return self._readings.get(what, {})
 
-    def keep_reading(self, what: str, row: int, value: tuple[Any, ...] | bytes) -> None:
-        """Keep what a reader worked out from a row, for as long as its text is in memory."""
-        if self._reading_parts >= _READING_PARTS:
-            self._readings, self._reading_parts = {}, 0
-        self._reading_parts += len(value)
-        readings = self._readings.setdefault(what, {})
-        readings[row] = value
-        if row < self.evict_at:  # asked last: its text left, or is leaving meanwhile
-            readings.pop(row, None)
+    def read_once(self, what: str, rows: Sequence[int], read: Callable[[list[int]], Iterable[V]]) -> list[V]:
+        """Return a value of each row that ``read`` makes once; it is kept for as long as the text is in memory."""
+        kept = self.readings(what)
+        found = {row: kept.get(row) for row in rows}
+        new = [row for row, value in found.items() if value is None]
+        for row, value in zip(new, read(new) if new else (), strict=True):
+            found[row] = value
+            if self._reading_parts >= _READING_PARTS:
+                self._readings, self._reading_parts = {}, 0
+            self._reading_parts += len(value) if isinstance(value, tuple) else 2
+            readings = self._readings.setdefault(what, {})
+            readings[row] = value
+            if row < self.evict_at:  # asked last: its text left, or is leaving meanwhile
+                readings.pop(row, None)
+        return [cast(V, found[row]) for row in rows]
 
     def strings(self) -> Iterator[str | bytes]:
         """Yield every string and text of every row, deleted ones included, and the words that were read from them."""
@@ -316,21 +331,6 @@ class Generation:
             yield from (value for value in self.row(number) if isinstance(value, str | bytes))
         for readings in list(self._readings.values()):
             yield from (word for words in list(readings.values()) if isinstance(words, tuple) for word in words)
-
-    def without_text(self, number: int) -> Row:
-        """Return a row with None in place of its text."""
-        return tuple(self._unpacked(number))
-
-    def _unpacked(self, number: int) -> list[Any]:
-        """Return the values of a row: columns that hold them unchanged supply theirs."""
-        row: list[Any] = marshal.loads(self.packed[number])
-        segment, at = divmod(number, self.segment_rows)
-        held = self._held.get(segment) or self._held_in(segment)
-        for place, item in held:
-            row[place] = item(at)
-        if self.layout.has_tie:
-            row[self.layout.key_places[0]] = _PAIR.pack(*self.ties.segments[segment][at].tolist())
-        return row
 
     def _held_in(self, segment: int) -> list[tuple[int, Callable[[int], Any]]]:
         """Look up once a segment where the values of its rows are."""
@@ -345,7 +345,7 @@ class RelationSnapshot:
 
     __slots__ = (
         "_cache",
-        "_groups",
+        "_remembered",
         "dead",
         "evaluator",
         "generation",
@@ -367,7 +367,7 @@ class RelationSnapshot:
         self.dead = generation.dead  # with the length it orders two boundaries
         self.partial = False  # whether live rows are hidden: caches of a generation must not see it
         self._cache: dict[str, NDArray[Any]] = {}
-        self._groups: dict[tuple[str, bytes], NDArray[np.int64]] = {}
+        self._remembered: dict[Hashable, Any] = {}
         self.keywords: KeywordSnapshot | None = None  # built at the first keyword search
 
     def count(self) -> int:
@@ -443,18 +443,26 @@ class RelationSnapshot:
 
         Of records that follow each other, those in use: a turn that was rolled back is no part of the conversation.
         """
-        cached = self._groups.get((name, key))
+        cached: NDArray[np.int64] | None = self._remembered.get((name, key))
         if cached is not None:
             return cached
         rows = np.array(self.generation.groups[name].get(key, ()), np.int64)
         rows = rows[rows < self.length]
         rows = rows[self.standing_mask[rows]]
         rows.flags.writeable = False
+        return self._remember((name, key), rows)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return a value that ``make`` works out from this boundary the first time it is asked."""
+        cached: T | None = self._remembered.get(key)
+        return self._remember(key, make()) if cached is None else cached
+
+    def _remember(self, key: Hashable, value: T) -> T:
         # A boundary is read for a few tasks at a time: windows of one ask again and again.
-        if len(self._groups) >= _GROUPS_KEPT:
-            self._groups.clear()
-        self._groups[(name, key)] = rows
-        return rows
+        if len(self._remembered) >= _REMEMBERED:
+            self._remembered.clear()
+        self._remembered[key] = value
+        return value
 
     @property
     def standing_mask(self) -> NDArray[np.bool_]:
@@ -473,7 +481,7 @@ class RelationSnapshot:
         """Return the same boundary with the live rows in a mask alone, None for all, and other values of columns."""
         part = copy.copy(self)
         part.live_mask, part.partial = self.live_mask if mask is None else self.live_mask & mask, True
-        part._groups, part._cache = {}, dict(columns)
+        part._remembered, part._cache = {}, dict(columns)
         return part
 
     def rows(self) -> NDArray[np.int64]:
@@ -486,7 +494,7 @@ class RelationSnapshot:
 
     def packed(self, number: int) -> Row:
         """Return one row with None in place of its text: cheaper, when the text is not needed."""
-        return self.generation.without_text(number)
+        return self.generation.row(number, text=False)
 
     def packed_values(self, column: str, numbers: Sequence[int]) -> list[Any]:
         """Return the values of rows in a packed column, as the driver stores them."""
@@ -506,6 +514,11 @@ class RelationSnapshot:
         """Return the id of a row."""
         high, low = self.generation.ties.at(number)
         return uuid.UUID(int=(int(high) << 64) | int(low))
+
+    def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[bytes]:
+        """Return the ids of rows as bytes."""
+        raw = self.ties().take(numbers, axis=0).astype(">u8").tobytes()
+        return [raw[at : at + _PAIR.size] for at in range(0, len(raw), _PAIR.size)]
 
     def entity_ids(self, numbers: Sequence[int]) -> list[uuid.UUID]:
         """Return the ids of rows; several times cheaper than ``UUID(int=...)`` of each."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,20 @@ def test_a_call_runs_no_more_functions_than_before(name: str, steady: dict[str, 
     assert calls <= most, f"{name} runs {calls} functions; the most of them: {counts.most_common(10)}"
     modules = min((list(counts) for _, counts in found), key=len)
     assert len(modules) <= entered, f"{name} enters {len(modules)} modules: {sorted(modules)}"
+
+
+def test_a_window_runs_as_many_functions_for_a_user_of_many_tasks(file_backend: Any) -> None:
+    # The tasks within reach of recall were looked up one by one: for 2,000 of them they took half of a window's time.
+    memory = file_backend.open()
+    found = []
+    for more in (40, 120):
+        for at in range(more):
+            task = memory.start_trajectory(f"talk {at}", user="maria")
+            scope = memory.current_scope(task.trajectory_id)
+            said = "I bought apples at the market" if at % 2 else "we saw the sea"
+            memory.append_turn(scope.scope_id, role="user", content=said)
+        memory.flush()
+        window = partial(memory.assemble_context, task.trajectory_id, query="what did I buy?", max_tokens=600)
+        found.append(min([counted(window)[0] for _ in range(5)][2:]))
+    few, many = found
+    assert many < few + 60

@@ -48,7 +48,7 @@ from caliber.context.days import day_lengths
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns, TurnRepeats
 from caliber.context.filling.state import Filling, following_sections, summary_sections
-from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan, SectionPlan, is_any_of
 from caliber.model.errors import BudgetTooSmall
 from caliber.resident.documents import INDENT
 
@@ -193,8 +193,10 @@ def _fill_by_shares(
     waiting = np.flatnonzero(state.decided == CONSIDERED)
     # Text before the conversation must not change with the query; rules share strictly by priority.
     ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
-    told = np.flatnonzero(state.sections == plan.told.index) if plan.told is not None else waiting[:0]
-    following = waiting[ruled[state.sections[waiting]] & ~np.isin(waiting, told)].tolist()
+    told = waiting[:0]
+    if plan.told is not None:
+        told, ruled[plan.told.index] = np.flatnonzero(state.sections == plan.told.index), False
+    following = waiting[ruled[state.sections[waiting]]].tolist()
     spare = conversation.spare()
     roomy = len(told) > 0 and max_tokens >= limits.RECENT_FROM_TOKENS
     held, most = (0, 0) if plan.told is None else (roomy * state.share(plan.told.floor), state.share(plan.told.cap))
@@ -266,7 +268,7 @@ def _fill_told(state: Filling, places: list[int], repeats: TurnRepeats, limit: i
 
 def _drop_covered(state: Filling, conversation: ShownTurns, covered: NDArray[np.int64]) -> None:
     """Drop the summaries of turns that the conversation shows, or may yet show."""
-    summaries = np.isin(state.sections, [section.index for section in summary_sections(state.plan)])
+    summaries = is_any_of(state.sections, [section.index for section in summary_sections(state.plan)])
     state.decided[summaries & (state.decided == CONSIDERED) & (covered >= conversation.reach())] = EXCLUDED_SHOWN
 
 

@@ -29,7 +29,7 @@ from caliber.context.columns import (
 from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
-from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, is_any_of
 from caliber.model.lazy_dataclass import dataclass
 
 _PREFIX_FROM, _SMALL_REST = 2_000, 0.25
@@ -64,7 +64,7 @@ class TurnRepeats:
     @classmethod
     def of(cls, state: Filling, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> TurnRepeats:
         passages = np.flatnonzero(state.sources == PASSAGE)
-        records = np.flatnonzero(~np.isin(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (covered > 0))
+        records = np.flatnonzero(~is_any_of(state.sources, (SPOKEN, PASSAGE, SUMMARY, BLOCK)) & (covered > 0))
         return cls(ordinals.tolist(), covered.tolist(), _by(ordinals, passages), _by(covered, records))
 
     def passages_of(self, turns: list[int]) -> list[int]:

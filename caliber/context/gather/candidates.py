@@ -51,7 +51,7 @@ from caliber.context.conversation import (
 from caliber.context.days import shows_days
 from caliber.context.gather.ancestry import ancestors_of, keep_of_ancestors
 from caliber.context.gather.dialogue import Conversation
-from caliber.context.gather.recall import recallable, tasks_in_reach
+from caliber.context.gather.recall import InReach, recallable
 from caliber.context.gather.rule_selection import RuleSelector, Selection
 from caliber.context.gather.scores import Scored, Scorer
 from caliber.context.inputs import AssemblyInputs, TextSource
@@ -161,8 +161,8 @@ def entering(
 
     def may_enter(source: int) -> NDArray[np.bool_]:
         if source == PASSAGE:
-            tasks = tasks_in_reach(inputs.snapshot[TASKS], inputs.trajectory_id, plan.reach)
-            return recallable(inputs, plan, searcher, TURNS, tasks)
+            reach = InReach.of(inputs.snapshot[TASKS], inputs.trajectory_id, plan.reach)
+            return recallable(inputs, plan, searcher, TURNS, reach)
         return _eligible(inputs, plan, members, source)
 
     return may_enter

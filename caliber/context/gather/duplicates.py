@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -60,16 +61,22 @@ class Recalled:
         times = times_of(owners, rows) if self.source == PASSAGE else owners.column(entered)[rows]
         return times, owners.column("ordinal")[rows]
 
+    def days(self, places: NDArray[np.int64], plan: AssemblyPlan) -> Sequence[int | None]:
+        """Return the day of each turn where its writer is; None for other records."""
+        if self.source != PASSAGE or not len(places):
+            return [None] * len(places)
+        days: list[int] = days_of(self.owners, self.rows[places], zone_of(plan.config.time_zone)).tolist()
+        return days
+
     def prints(self, places: NDArray[np.int64], texts: TextSource) -> list[bytes]:
         """Return a digest of each record's words, the same for texts that differ in nothing a reader minds."""
-        kept, rows = self.owners.generation.readings("digest"), self.rows[places].tolist()
-        found = {row: kept.get(row) for row in rows}
-        new = [row for row, digest in found.items() if digest is None]
-        for row, text in zip(new, texts.texts(self.owners, new), strict=True):
-            words = _words(_wording(self.owners, row, _text(text)))
-            found[row] = made = blake2b(words.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            self.owners.generation.keep_reading("digest", row, made)
-        return [found[row] or b"" for row in rows]
+        owners = self.owners
+
+        def read(rows: list[int]) -> Iterator[bytes]:
+            for row, text in zip(rows, texts.texts(owners, rows), strict=True):
+                yield _digest(_words(_wording(owners, row, _text(text))))
+
+        return owners.generation.read_once("digest", self.rows[places].tolist(), read)
 
 
 @dataclass(slots=True)
@@ -120,27 +127,27 @@ def _equal_texts(plan: AssemblyPlan, parts: Sequence[Recalled], ranked: _Ranked,
         places = ranked.place[ranked.part == at]
         tokens = item.owners.column("token_count")[item.rows[places]]
         _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
-        several = places[counts[where] > 1].tolist()
-        alike: dict[str, list[int]] = {}
-        for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
-            alike.setdefault(_text(text).strip(), []).append(place)
-        for content, equal in alike.items():
-            if len(equal) < 2 or not content:  # tool calls have no content of their own
-                continue
-            first_of: dict[tuple[str, int | None], int] = {}
-            for place in equal:
-                first = first_of.setdefault(
-                    (_wording(item.owners, int(item.rows[place]), content), _day(plan, item, place)), place
-                )
-                if first != place:
-                    item.twins[place] = item.ordinal(first)
+        several = places[counts[where] > 1]
+        said = item.owners.generation.read_once("said", item.rows[several].tolist(), partial(_said, item.owners, texts))
+        alike = Counter(said)
+        again = [at for at, digest in enumerate(said) if digest and alike[digest] > 1] if len(alike) < len(said) else []
+        places, ordinals = several[again], item.owners.column("ordinal")
+        first_of: dict[tuple[bytes, int | None], int] = {}
+        for at, place, day in zip(again, places.tolist(), item.days(places, plan), strict=True):
+            first = first_of.setdefault((said[at], day), place)
+            if first != place:
+                item.twins[place] = ordinals[item.rows[first]]
 
 
-def _day(plan: AssemblyPlan, item: Recalled, place: int) -> int | None:
-    """Return the day of a turn where its writer is; None for other records."""
-    if item.source != PASSAGE:
-        return None
-    return int(days_of(item.owners, item.rows[place : place + 1], zone_of(plan.config.time_zone))[0])
+def _said(owners: RelationSnapshot, texts: TextSource, rows: list[int]) -> Iterator[bytes]:
+    """Yield a digest of each turn with its head; none of tool calls, which have no content of their own."""
+    for row, text in zip(rows, texts.texts(owners, rows), strict=True):
+        content = _text(text).strip()
+        yield _digest(_wording(owners, row, content)) if content else b""
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _wording(owners: RelationSnapshot, row: int, text: str) -> str:
@@ -216,16 +223,21 @@ class _Alike:
         stays = np.ones(len(ranks), np.bool_)
         if len(set(prints)) == len(prints):
             return stays
+        keys = list(zip(group.tolist(), prints, strict=True))
+        counts = Counter(keys)
+        several = np.array([at for at, key in enumerate(keys) if counts[key] > 1], np.int64)
+        days: dict[int, int | None] = {}
+        for number, item in enumerate(self._parts):
+            members = several[self._ranked.part[ranks[several]] == number]
+            days.update(zip(members.tolist(), item.days(self._ranked.place[ranks[members]], self._plan), strict=True))
         first_of: dict[tuple[int, bytes, int | None], int] = {}
-        several = {each for each, count in Counter(zip(group.tolist(), prints, strict=True)).items() if count > 1}
-        for at, each in enumerate(zip(group.tolist(), prints, strict=True)):
-            if each in several:
+        for at in several.tolist():
+            better = first_of.setdefault((*keys[at], days[at]), at)
+            if better != at:
                 item, place = self._at(int(ranks[at]))
-                better = first_of.setdefault((*each, _day(self._plan, item, place)), at)
-                if better != at:
-                    kept, where = self._at(int(ranks[better]))
-                    item.twins[place] = kept.ordinal(where)
-                    stays[at] = False
+                kept, where = self._at(int(ranks[better]))
+                item.twins[place] = kept.ordinal(where)
+                stays[at] = False
         return stays
 
     def _at(self, rank: int) -> tuple[Recalled, int]:

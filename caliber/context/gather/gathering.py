@@ -249,9 +249,9 @@ def _as_passages(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, 
     names = turns.interned("trajectory_id")
     task_of = np.zeros(len(begins), np.int64)
     task_of[of] = tasks
-    by_time = sorted(range(len(begins)), key=lambda one: (int(begins[one]), names[int(task_of[one])]))
+    by_time = sorted(zip(begins.tolist(), [names[task] for task in task_of.tolist()], range(len(begins)), strict=True))
     place = np.empty(len(begins), np.int64)
-    place[by_time] = np.arange(len(begins))
+    place[[one for _, _, one in by_time]] = np.arange(len(begins))
     passages = place[of]
     reading = np.empty(len(rows), np.int64)
     reading[np.lexsort((numbers, passages))] = np.arange(len(rows))

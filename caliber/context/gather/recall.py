@@ -67,11 +67,37 @@ class Recall:
 # --- whose records -------------------------------------------------------------------------------
 
 
-def tasks_in_reach(tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> dict[uuid.UUID, int] | None:
-    """Return the tasks whose records a window may recall, with their ordinals; None: of every task.
+class InReach:
+    """The tasks whose records a window may recall, with their ordinals; None: of every task.
 
     The owner of a task is its user, or the agent that started it for no user.
     """
+
+    __slots__ = ("_conditions", "_own_task", "tasks")
+
+    def __init__(self, tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> None:
+        self.tasks = _tasks_in_reach(tasks, trajectory_id, reach)
+        self._own_task = trajectory_id
+        self._conditions: dict[tuple[str, TrustLabel], tuple[Predicate | None, ...]] = {}
+
+    @classmethod
+    def of(cls, tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> InReach:
+        """Return those of a window's task. A user may have thousands: they are looked up once a boundary."""
+        return tasks.once(("in reach", trajectory_id, reach), lambda: cls(tasks, trajectory_id, reach))
+
+    def conditions_of(self, relation: Relation, least: TrustLabel) -> tuple[Predicate | None, ...]:
+        """Return one or two conditions, of which a record meets just one if a window may recall it, and none if not.
+
+        Each says which values columns have; None: every record meets it. Records of other tasks than the window's are
+        trusted ``least`` or more.
+        """
+        key = relation.name, least
+        if key not in self._conditions:
+            self._conditions[key] = _conditions_of(relation, self.tasks, self._own_task, least)
+        return self._conditions[key]
+
+
+def _tasks_in_reach(tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> dict[uuid.UUID, int] | None:
     if reach is Reach.TENANT:
         return None
     own = tasks.find(trajectory_id.bytes)
@@ -89,18 +115,12 @@ def tasks_in_reach(tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Rea
         elif (user := user_of_row(tasks, own)) is not None:
             near |= tasks_of_user(tasks, user)
     rows = np.flatnonzero(near & tasks.live_mask)
-    ordinals = tasks.column("ordinal")[rows].tolist()
-    return {tasks.entity_id(row): ordinal for row, ordinal in zip(rows.tolist(), ordinals, strict=True)}
+    return dict(zip(tasks.entity_ids(rows.tolist()), tasks.column("ordinal")[rows].tolist(), strict=True))
 
 
-def conditions_of(
+def _conditions_of(
     relation: Relation, tasks: Collection[uuid.UUID] | None, own_task: uuid.UUID, least: TrustLabel
 ) -> tuple[Predicate | None, ...]:
-    """Return one or two conditions, of which a record meets exactly one if a window may recall it, and none if not.
-
-    Each says which values columns have; None: every record meets it. ``tasks`` are those in reach, None for every task;
-    ``own_task`` is the window's task. Records of other tasks are trusted ``least`` or more.
-    """
     if not relation.has(_TASK):  # knowledge belongs to no task
         return (None,)
     whose = None
@@ -119,14 +139,14 @@ def conditions_of(
     )
 
 
-def recallable(
-    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Collection[uuid.UUID] | None
-) -> Bools:
+def recallable(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, reach: InReach) -> Bools:
     """Return the rows of a kind that a window may recall. Shapes: ``bool[length of the mirror]``"""
-    owners = inputs.snapshot[kind]
+    owners, least = inputs.snapshot[kind], plan.config.recall.trust
     visibility = searcher.visibility(owners, inputs.readers, inputs.as_of_us, inputs.now_us)
-    conditions = conditions_of(owners.relation, tasks, inputs.trajectory_id, plan.config.recall.trust)
-    masks = [visibility.visible if each is None else visibility.having(owners, each) for each in conditions]
+    masks = [
+        visibility.visible if each is None else visibility.having(owners, each, (reach, least, at))
+        for at, each in enumerate(reach.conditions_of(owners.relation, least))
+    ]
     return masks[0] if len(masks) == 1 else masks[0] | masks[1]
 
 
@@ -160,7 +180,7 @@ def pools_of_recall(
     """
     config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
-    tasks = tasks_in_reach(snapshot[TASKS], inputs.trajectory_id, plan.reach)
+    reach = InReach.of(snapshot[TASKS], inputs.trajectory_id, plan.reach)
     sources = {relation.name: source for source, relation in plan.records.items()}
     pools, counts = [], {}
     for kind in searcher.kinds:
@@ -168,7 +188,7 @@ def pools_of_recall(
         # A relation that another process dropped cannot be recalled; calls that name it raise an error.
         if source is None or not limit or kind in snapshot.gone:
             continue
-        allowed = recallable(inputs, plan, searcher, kind, tasks)
+        allowed = recallable(inputs, plan, searcher, kind, reach)
         seen = int(np.count_nonzero(allowed))
         unseen = inputs.totals.get(kind, seen) - seen
         if source == PASSAGE and len(hidden):

@@ -7,7 +7,7 @@ were said on different days are different events, and no turn repeats another he
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -117,15 +117,13 @@ class Repeats:
                 said.setdefault(task, []).append(made)
 
     def _words(self, owners: RelationSnapshot, rows: Rows) -> list[frozenset[str]]:
-        kept, chosen = owners.generation.readings("words"), rows.tolist()
-        found = {row: kept.get(row) for row in chosen}
-        new = [row for row, words in found.items() if words is None]
-        for row, text in zip(new, map(shown, self._texts.texts(owners, new)), strict=True):
-            words = (word.casefold().replace("’", "'") for word in _WORD.findall(text) if len(text) <= _CHARS)
-            terms = (self._analyzer.cached(word).terms for word in words if word not in self._left_out)
-            found[row] = made = tuple({term for each in terms for term in each})
-            owners.generation.keep_reading("words", row, made)
-        return [frozenset(found[row] or ()) for row in chosen]
+        def read(new: list[int]) -> Iterator[tuple[str, ...]]:
+            for text in map(shown, self._texts.texts(owners, new)):
+                words = (word.casefold().replace("’", "'") for word in _WORD.findall(text) if len(text) <= _CHARS)
+                terms = (self._analyzer.cached(word).terms for word in words if word not in self._left_out)
+                yield tuple({term for each in terms for term in each})
+
+        return list(map(frozenset, owners.generation.read_once("words", rows.tolist(), read)))
 
 
 def _says(better: _Said, other: _Said) -> bool:
@@ -140,12 +138,11 @@ def _tasks_of(owners: RelationSnapshot, rows: Rows) -> Sequence[tuple[bytes, ...
         return [(task,) if task else () for task in owners.packed_values(_TASK, chosen)]
     if relation.erase is None or relation.erase.sources is None:
         return [()] * len(chosen)
-    kept = owners.generation.readings("tasks")
-    found = {row: kept.get(row) for row in chosen}
-    new = [row for row, tasks in found.items() if tasks is None]
-    decode = decoder_of(relation.column(relation.erase.sources))
-    for row, value in zip(new, owners.packed_values(relation.erase.sources, new), strict=True):
-        tasks = value if decode is None else decode(value)
-        found[row] = made = tuple([each.bytes for each in tasks or ()])
-        owners.generation.keep_reading("tasks", row, made)
-    return [found[row] or () for row in chosen]
+    decode, drawn = decoder_of(relation.column(relation.erase.sources)), relation.erase.sources
+
+    def read(new: list[int]) -> Iterator[tuple[bytes, ...]]:
+        for value in owners.packed_values(drawn, new):
+            tasks = value if decode is None else decode(value)
+            yield tuple([each.bytes for each in tasks or ()])
+
+    return owners.generation.read_once("tasks", chosen, read)

@@ -78,9 +78,10 @@ def _own(inputs: AssemblyInputs, turns: RelationSnapshot) -> NDArray[np.bool_]:
     """Return the mask of turns in tasks of the user of the window's task."""
     tasks, names = inputs.snapshot[TASKS], turns.interned_codes("trajectory_id")
     user = user_of_row(tasks, tasks.find(inputs.trajectory_id.bytes))
-    rows = np.flatnonzero(tasks_of_user(tasks, user)).tolist() if user is not None else []
-    codes = [names.get(tasks.entity_id(row).bytes, -1) for row in rows]
-    own: NDArray[np.bool_] = np.isin(turns.column("trajectory_id"), codes)
+    if user is None:
+        return np.zeros(turns.length, np.bool_)
+    keys = tasks.once(("keys of", user), lambda: tasks.keys(np.flatnonzero(tasks_of_user(tasks, user))))
+    own: NDArray[np.bool_] = np.isin(turns.column("trajectory_id"), [names.get(key, -1) for key in keys])
     return own
 
 

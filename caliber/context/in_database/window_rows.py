@@ -20,7 +20,7 @@ from caliber.context import limits
 from caliber.context.conversation import PASSAGE, SCOPES, TASKS, TURNS, moment_of
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
-from caliber.context.gather.recall import conditions_of, tasks_in_reach
+from caliber.context.gather.recall import InReach
 from caliber.context.gather.turns import TurnReader
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
@@ -280,28 +280,26 @@ class WindowRows:
     # --- whose records ---------------------------------------------------------------------------
 
     @cached_property
-    def _tasks(self) -> dict[uuid.UUID, int] | None:
-        """The tasks in reach, with their ordinals; None: every task."""
-        return tasks_in_reach(self._resident[TASKS], self._asked.trajectory_id, self._plan.reach)
+    def _in_reach(self) -> InReach:
+        return InReach.of(self._resident[TASKS], self._asked.trajectory_id, self._plan.reach)
 
     @cached_property
     def _reach(self) -> dict[str, tuple[Predicate | None, ...]]:
         """Conditions of which a record meets one if a window may recall it, by kind."""
         trust, relations = self._plan.config.recall.trust, self._store.catalog.by_name
-        own_task = self._asked.trajectory_id
-        return {kind: conditions_of(relations[kind], self._tasks, own_task, trust) for kind in self._search.kinds}
+        return {kind: self._in_reach.conditions_of(relations[kind], trust) for kind in self._search.kinds}
 
     def _owners(self, found: Iterable[Rows]) -> list[Row]:
         """Return the tasks whose records are within reach of recall."""
-        if self._tasks is None:
+        tasks, ordinals = self._in_reach.tasks, set()
+        if tasks is None:
             return []
-        ordinals = set()
         for part in found:
             for kind, rows in part.items():
                 relation = self._store.catalog.by_name[kind]
                 if rows and relation.has("trajectory_id"):
                     at = codec_of(relation).index("trajectory_id")
-                    ordinals |= {self._tasks.get(uuid_from_bytes(row[at])) for row in rows if row[at] is not None}
+                    ordinals |= {tasks.get(uuid_from_bytes(row[at])) for row in rows if row[at] is not None}
         return rows_of(self._session, self._store, TASKS, [item for item in ordinals if item is not None])
 
     # --- rules -----------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ class VisibleRows:
             return self._kept(owners, predicate, where.variables, texts, key)
         return mask(predicate, owners, where.variables, texts, self.visible)
 
-    def having(self, owners: RelationSnapshot, predicate: Predicate) -> Bools:
-        """Return which of the rows meet a condition that names no variable and no text, read-only."""
-        return self._kept(owners, predicate, {}, held_texts, predicate)
+    def having(self, owners: RelationSnapshot, predicate: Predicate, key: Hashable | None = None) -> Bools:
+        """Return the rows that meet a condition without variable and text, read-only; ``key`` may stand for it."""
+        return self._kept(owners, predicate, {}, held_texts, key or predicate)
 
     def _kept(
         self,
