@@ -88,6 +88,27 @@ class Asked:
     """Re-ranks the hits."""
     moment: Moment | None = None
 
+    def over(self, snapshot: ResidentSnapshot, query: Query | None = None, texts: Texts = held_texts) -> Request:
+        """Return the same search of what a snapshot holds; ``query`` is the text where it was read already."""
+        return Request(
+            snapshot=snapshot,
+            text=self.text,
+            vector=self.vector,
+            without_vector=self.without_vector,
+            space_id=None if self.space is None else self.space.space_id,
+            kinds=self.kinds,
+            limit=self.limit,
+            readers=self.readers,
+            as_of_us=self.as_of_us,
+            now_us=self.now_us,
+            query=query,
+            where=self.where,
+            texts=texts,
+            floor=self.floor,
+            by_role=self.by_role,
+            moment=self.moment,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -54,7 +54,7 @@ from caliber.search.filtering.where import Where
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.roles import RoleScoring, used
-from caliber.search.request import Asked, Outcome, Request
+from caliber.search.request import Asked, Outcome
 from caliber.search.usage import Uses
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import wrong_hash
@@ -269,23 +269,7 @@ class Searching:
         return SearchResult(hits, status, reason, position, pending, understood, below, hint, issues)
 
     def _in_memory(self, snapshot: ResidentSnapshot, asked: Asked) -> tuple[Outcome, Position]:
-        request = Request(
-            snapshot=snapshot,
-            text=asked.text,
-            vector=asked.vector,
-            without_vector=asked.without_vector,
-            space_id=None if asked.space is None else asked.space.space_id,
-            kinds=asked.kinds,
-            limit=asked.limit,
-            readers=asked.readers,
-            as_of_us=asked.as_of_us,
-            now_us=asked.now_us,
-            where=asked.where,
-            floor=asked.floor,
-            by_role=asked.by_role,
-            moment=asked.moment,
-            texts=self._engine.memory.texts,
-        )
+        request = asked.over(snapshot, texts=self._engine.memory.texts)
         return self._shared.searcher.search(request), snapshot.position
 
     def embedded(self, query: str, snapshot: ResidentSnapshot) -> Embedded:

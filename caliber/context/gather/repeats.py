@@ -107,7 +107,9 @@ class Repeats:
     ) -> None:
         """Add records to the groups of their tasks; ``within`` to those that there are."""
         best = np.argsort(-np.asarray(relevance), kind="stable")[:_COMPARED]
-        tasks = [[task for task in each if not within or task in said] for each in _tasks_of(owners, rows[best])]
+        tasks = _tasks_of(owners, rows[best])
+        if within:
+            tasks = [tuple(filter(said.__contains__, each)) for each in tasks]
         kept = [at for at, each in enumerate(tasks) if each]
         places = best[kept]
         ordinals = owners.column("ordinal")[rows]

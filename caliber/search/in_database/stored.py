@@ -176,20 +176,4 @@ class StoredSearch:
         vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
         if query is not None and asked.space is not None and asked.vector is not None:
             vectors = self._mirrors.vectors(asked.space, candidates.vectors_of(asked.space, keys), relations)
-        return Request(
-            snapshot=ResidentSnapshot(position, relations, vectors, spaces, self._evaluator),
-            text=asked.text,
-            vector=asked.vector,
-            without_vector=asked.without_vector,
-            moment=asked.moment,
-            space_id=None if asked.space is None else asked.space.space_id,
-            kinds=asked.kinds,
-            limit=asked.limit,
-            readers=asked.readers,
-            as_of_us=asked.as_of_us,
-            now_us=asked.now_us,
-            query=query,
-            where=asked.where,
-            floor=asked.floor,
-            by_role=asked.by_role,
-        )
+        return asked.over(ResidentSnapshot(position, relations, vectors, spaces, self._evaluator), query)
