@@ -42,7 +42,6 @@ def said(memory: caliber.Caliber, content: str, **whose: Any) -> tuple[Any, Any]
     """Start a task and append a turn; return both."""
     task = memory.start_trajectory("chat about the harbour", **whose)
     scope = memory.current_scope(task.trajectory_id)
-    assert scope is not None
     return task, memory.append_turn(scope.scope_id, role="user", content=content)
 
 

@@ -35,7 +35,6 @@ class Shared:
         self.session = self.ana.start_session().session_id
         self.task = self.ana.start_trajectory("renew the passport", session=self.session).trajectory_id
         scope = self.ana.current_scope(self.task)
-        assert scope is not None
         self.scope = scope.scope_id
         self.turn = self.ana.append_turn(self.scope, role="user", content="The passport number is X123.").turn_id
         self.note = self.ana.add_note(content="The passport lies in the safe.", **ABOUT).note_id
@@ -124,7 +123,6 @@ def test_a_granted_session_brings_no_task_of_another_user(backend: Backend, mode
     ana.access.grant(to="ben", on=shared.session, right="write")
     own = ben.start_trajectory("a lantern of Ben", session=shared.session).trajectory_id
     scope = ben.current_scope(own)
-    assert scope is not None
     ben.append_turn(scope.scope_id, role="user", content="the lantern is Ben's secret")
     ana.access.grant(to="eve", on=shared.session, right="write")
     for other in (ana, eve):
@@ -146,7 +144,6 @@ def test_a_granted_task_brings_those_of_its_user_below_it(backend: Backend, mode
     def below(who: caliber.Caliber, parent: uuid.UUID, text: str) -> uuid.UUID:
         task = who.start_trajectory(text, parent=parent).trajectory_id
         scope = who.current_scope(task)
-        assert scope is not None
         who.append_turn(scope.scope_id, role="user", content=text)
         return task
 

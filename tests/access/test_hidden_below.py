@@ -12,7 +12,6 @@ from caliber.model import Principal
 
 def scope_of(memory: caliber.Caliber, task: object) -> object:
     scope = memory.current_scope(task)  # type: ignore[arg-type]
-    assert scope is not None
     return scope.scope_id
 
 

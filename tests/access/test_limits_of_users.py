@@ -45,7 +45,6 @@ class Three:
 
     def scope(self, memory: caliber.Caliber, task: uuid.UUID) -> uuid.UUID:
         scope = memory.current_scope(task)
-        assert scope is not None
         return scope.scope_id
 
 

@@ -188,7 +188,6 @@ def test_one_handle_reads_with_the_eyes_of_each_user(backend: Backend) -> None:
     for name, handle in (("ana", ana), ("ben", memory.acting_as(Principal.user("ben"))), ("shared", agent)):
         task = handle.start_trajectory(f"{name} plans a trip").trajectory_id
         where = handle.current_scope(task)
-        assert where is not None
         made[name] = handle.append_turn(where.scope_id, role="user", content=f"{name} likes the lake").turn_id
     memory.flush()
 

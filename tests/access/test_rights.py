@@ -151,7 +151,6 @@ def test_the_registry_narrows_what_an_agent_reads_and_writes(
 def test_the_registry_narrows_a_rule_and_widens_none(open_store: Callable[..., caliber.Caliber]) -> None:
     world = World(open_store({"agent:worker": rule({**TASKS, "note": "own", "turn": "all"})}))
     every = world.memory.agents.register("worker", memory_access={"read": EVERY, "write": EVERY}).memory_access
-    assert every is not None
     assert dict(every.read) == EVERY
     assert world.found() == {"note worker", "turn worker", "turn other"}
     world.memory.agents.register("worker", memory_access={"read": {**TASKS, "note": "all"}})
@@ -341,7 +340,6 @@ def test_rights_hold_for_calls_about_a_user(open_store: Callable[..., caliber.Ca
     ana = memory.acting_as(Principal.user("ana"))
     task = ana.start_trajectory("lantern")
     scope = ana.current_scope(task.trajectory_id)
-    assert scope is not None
     ana.append_turn(scope.scope_id, role="user", content="a lantern turn")
     ana.add_note(entity="x", entity_type="t", content="a lantern note", confidence=1.0)
     memory.flush()

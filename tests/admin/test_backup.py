@@ -106,10 +106,8 @@ def test_an_archive_restores_into_the_other_database(
     into = "sqlite" if backend.adapter == "postgres" else "postgres"
     session = filled.start_trajectory("carry much", initiator=USER)
     scope = filled.current_scope(session.trajectory_id)
-    assert scope is not None
     filled.append_turn(scope.scope_id, role="tool", content=MEGABYTE)
     made = filled.admin.backup(tmp_path / "all.zip")
-    assert made.rows is not None
     assert made.rows["note"] == filled.storage.notes.count() == 7
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
     assert not [name for name in names(tmp_path) if name.endswith(".part")]
@@ -294,7 +292,6 @@ def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
     restored = target.open(searched)
     space = inspect(restored).resident.snapshot.space_in_use
     state = inspect(restored).store.vector_index.of(space)
-    assert state is not None
     assert state.usable
     assert restored.search("fact", limit=3).hits
 

@@ -84,7 +84,6 @@ def test_artifacts_and_notes(memory: Caliber) -> None:
     assert tables.artifacts.get_by_hash(task.trajectory_id, digest) == made[1]  # C-331
     assert tables.artifacts.count_by_trajectory(task.trajectory_id) == 3  # C-337
     embedder = inspect(memory).part(Embeddings).embedder
-    assert embedder is not None
     query = embedder.provider.embed("snow is white")
     ids = [record for record, _ in tables.artifacts.search_similar(query, 3)]  # C-336
     assert ids[0] == made[2].artifact_id

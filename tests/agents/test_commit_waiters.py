@@ -105,7 +105,6 @@ def run(tenant: Tenant, *every_ms: int, resting: list[float] | None = None) -> l
     def end() -> None:
         waiters.closed = True
 
-    assert tenant.signal is not None
     tenant.signal.end = end
     waiters.run()
     return woken

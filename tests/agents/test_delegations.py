@@ -52,7 +52,6 @@ def test_a_delegation_from_beginning_to_end(team: Team) -> None:
         team.ada.agents.delegations.complete(given.delegation_id, summary="too early")
     team.ada.agents.delegations.start(given.delegation_id)
     scope = team.ada.current_scope(below.trajectory_id)
-    assert scope is not None
     made = team.ada.create_artifact(
         scope.scope_id, artifact_type="code_patch", content="tests", extraction_method="explicit"
     )
@@ -90,7 +89,6 @@ def test_an_agent_shares_only_what_it_may_read(team: Team) -> None:
     hidden = team.rev.add_note(content="secret", visible_to=["agent:rev"], **NOTE)
     other = team.memory.start_trajectory("another", user="eve")
     scope = team.memory.current_scope(other.trajectory_id)
-    assert scope is not None
     strange = team.memory.create_artifact(
         scope.scope_id, artifact_type="code_patch", content="x", extraction_method="explicit"
     )

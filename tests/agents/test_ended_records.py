@@ -121,7 +121,6 @@ def test_agents_see_as_much_as_before(team: Team) -> None:
     going_on = team.begun(artifacts=[team.artifact], notes=[team.note.note_id])
     below = begun.child_trajectory_id
     scope = team.ada.current_scope(below)
-    assert scope is not None
     made = team.ada.create_artifact(
         scope.scope_id, artifact_type="code_patch", content="tests", extraction_method="explicit"
     )
@@ -205,7 +204,6 @@ def finished() -> list[Relation]:
 def test_the_declaration_agrees_with_the_states(relation: Relation) -> None:
     machine, members = TERMINAL[relation.name]
     trait = relation.finished
-    assert trait is not None
     assert set(trait.open) == {each for each in members if not machine.is_terminal(each)}
     assert relation.column(trait.since).nullable
     assert len(relation.key) == 1

@@ -333,7 +333,6 @@ def test_a_forgotten_person_leaves_the_handoffs(team: Team) -> None:
     team.planner.append_turn(team.scope, role="user", content="I am Ana Quast.")
     shared = team.memory.start_trajectory("shared work", initiator=team.memory.agents.get("planner").ref)
     scope = team.memory.current_scope(shared.trajectory_id)
-    assert scope is not None
     team.memory.append_turn(scope.scope_id, role="user", content="anaquast wants zebras")
     offered = team.memory.agents.handoffs.initiate(
         shared.trajectory_id,

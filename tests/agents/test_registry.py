@@ -615,7 +615,6 @@ def test_tasks_hide_values_that_the_reader_may_not_read(open_store: Opened) -> N
     planner, clerk = (memory.acting_as(Principal.agent(name)) for name in ("planner", "clerk"))
     task = planner.start_trajectory("plan")
     scope = planner.current_scope(task.trajectory_id)
-    assert scope is not None
     planner.append_turn(scope.scope_id, role="user", content="Plan the trip.")
     (whole,), (part,) = planner.agents.tasks(), clerk.agents.tasks("planner")
     assert (whole.turn_count, part.turn_count) == (1, 0)

@@ -83,7 +83,6 @@ def _waiting(memory: caliber.Caliber) -> bool:
 
     with psycopg.connect(_dsn(memory), autocommit=True) as connection:
         found = connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
-    assert found is not None
     return bool(found[0])
 
 

@@ -114,7 +114,6 @@ class StoreBesideDicts(RuleBasedStateMachine):
         memory = self.memory
         trajectory = memory.start_trajectory(goal, initiator=USER, parent=parent)
         scope = memory.current_scope(trajectory.trajectory_id)
-        assert scope is not None
         self.tasks[trajectory.trajectory_id] = Task(scopes=[scope.scope_id])
         self.stretches[scope.scope_id] = Stretch(trajectory.trajectory_id)
         self.kept[trajectory.trajectory_id] = {}

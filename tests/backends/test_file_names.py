@@ -37,7 +37,6 @@ class Opened:
         self.memory = caliber.open(self.config)
         goal = self.memory.start_trajectory("names", initiator=EntityRef(EntityType.AGENT, uuid.uuid4()))
         scope = self.memory.current_scope(goal.trajectory_id)
-        assert scope is not None
         self.scope = scope.scope_id
         self.say("before")
         self.memory.admin.backup(self.copy)

@@ -458,7 +458,6 @@ def test_another_process_holding_the_lock_is_a_problem_not_a_mistake(here: Path)
     with subprocess.Popen(
         [sys.executable, "-c", holder], cwd=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline().strip() == "held"
         result = caliber("ingest", "chat", "talk.jsonl", code=1)
         assert "lock" in result.stderr
@@ -476,7 +475,6 @@ def test_a_reader_that_has_enough_is_no_error(remembered: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
         said = process.stderr.read()

@@ -38,7 +38,6 @@ class World:
     def fill(self, memory: caliber.Caliber) -> None:
         task = memory.start_trajectory("Run the service", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         said = memory.append_turn(scope.scope_id, role="user", name="Ines", content="Backups run every night at two.")
         artifact = memory.create_artifact(
             scope.scope_id,

@@ -52,7 +52,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with open_store(config) as memory:
         task = memory.start_trajectory("plan", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content="hello")
         for text, confidence in (("make builds it", 0.9), ("tea is hot " * 20, 0.8), ("perhaps rain", 0.3)):
             memory.add_note(entity=text[:4], entity_type="topic", note_type="fact", content=text, confidence=confidence)

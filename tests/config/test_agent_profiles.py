@@ -62,7 +62,6 @@ def test_what_a_profile_changes_acts_and_has_its_reason(name: str) -> None:
             section = section_at(tuple(above), CaliberConfig)
         if above == ["storage"]:
             section = caliber.config.StorageConfig
-        assert section is not None
         assert last in section.model_fields, path
         assert 10 < len(change.why) <= 100
         assert change.why.endswith(".")

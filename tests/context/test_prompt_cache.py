@@ -52,7 +52,6 @@ def test_a_hundred_turns_keep_most_of_the_prefix(budget: int) -> None:
     with caliber.open(config) as memory:
         task = memory.start_trajectory("a long talk", initiator=ME).trajectory_id
         scope = memory.current_scope(task)
-        assert scope is not None
         memory.append_turns(
             scope.scope_id, [{"role": roles[at % 2], "content": text} for at, text in enumerate(said[:BEFORE])]
         )

@@ -91,7 +91,6 @@ def test_a_record_keeps_the_inputs(full: Any) -> None:
         "human:owner",
         "numpy",
     )
-    assert facts.query_embedding is not None
     assert facts.query_embedding.tolist() == [1, 0, 0, 0]
     assert facts.extra_sections == {"facts": "water is wet"}
     assert {cut.source_type.value for cut in facts.cut_offs} == {"note"}

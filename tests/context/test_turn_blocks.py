@@ -49,7 +49,6 @@ def twin(turns: Sequence[Said], summaries: Sequence[tuple[int, int, int]], next_
         if not follows:
             block = turn.number // size
         if turn.result and follows:
-            assert caller is not None
             block = caller.number // size
         covered = any(first <= turn.number <= last for first, last, _ in summaries)
         place = (block, covered)

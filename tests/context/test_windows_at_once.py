@@ -55,7 +55,6 @@ def test_a_window_does_not_wait_for_vectors(tmp_path: Path, mode: str) -> None:
             memory.flush()
             assert relevances(ben, task) == before
             scope = ben.current_scope(task)
-            assert scope is not None
             ben.append_turn(scope.scope_id, role="user", content=f"And what of this: {text}", name="Ben")
             before = relevances(ben, task)
             memory.flush()

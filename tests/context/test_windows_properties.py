@@ -316,7 +316,6 @@ def _shared_promises(world: Any, config: Any, call: dict[str, Any], window: Any)
 
     # the last user message always enters, where there is room for a few words of it at all
     if user and window.max_tokens >= 150:
-        assert current is not None
         assert current.sources[0].id == turns.entity_id(user[-1])
 
     # the conversation is the end of what was said, but for what must enter by itself

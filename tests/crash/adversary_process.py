@@ -205,7 +205,6 @@ class Program:
         self.memory = caliber.open(settings)
         self.trajectory = self.memory.start_trajectory("where is run", initiator=USER).trajectory_id
         scope = self.memory.current_scope(self.trajectory)
-        assert scope is not None
         self.scope = scope.scope_id
         self.ledger.add(step="opened")
 

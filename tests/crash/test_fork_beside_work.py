@@ -44,7 +44,6 @@ class Opened:
         self.memory = caliber.open(self.config)
         goal = self.memory.start_trajectory("fork", initiator=EntityRef(EntityType.AGENT, uuid.uuid4()))
         scope = self.memory.current_scope(goal.trajectory_id)
-        assert scope is not None
         self.scope = scope.scope_id
 
     @property

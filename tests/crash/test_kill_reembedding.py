@@ -54,7 +54,6 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
     with caliber.open(config(path, **PLAIN)) as memory:
         task = memory.start_trajectory("goal", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         memory.append_turns(scope.scope_id, [{"role": "user", "content": f"said {at}"} for at in range(RECORDS)])
         memory.flush()
     rng = random.Random(seed())
@@ -66,7 +65,6 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
         process = subprocess.Popen(
             [sys.executable, str(CHILD), path, mode, str(batches + 1)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         for _ in range(batches):
             assert process.stdout.readline()

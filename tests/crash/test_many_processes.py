@@ -96,7 +96,6 @@ class Killed:
         self._reader.join(30)
         assert self.process.returncode == -signal.SIGKILL
         for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
             pipe.close()
         whole = [line for line in self.lines if line.endswith(b"\n")]
         return [entry for entry in map(json.loads, whole) if entry["kind"] != "ready"]

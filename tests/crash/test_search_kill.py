@@ -44,7 +44,6 @@ def kill_while_searching(path: str, rng: random.Random, durability: str) -> None
     process = subprocess.Popen(
         [sys.executable, str(CHILD), path, str(rng.random()), durability], stdout=subprocess.PIPE
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n", "it ended by itself"
     let_run(rng.uniform(0.05, 0.6))
     process.send_signal(signal.SIGKILL)

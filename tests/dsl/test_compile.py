@@ -89,7 +89,6 @@ def test_an_adapter_binds_to_the_store() -> None:
         base=CONFIG,
     )
     assert (made.storage.adapter, made.storage.schema_name, made.storage.pool_max) == ("postgres", "agent", 7)  # type: ignore[union-attr]
-    assert made.vector is not None
     assert (made.vector.dimensions, made.vector.hnsw_m, made.vector.hnsw_ef_construction) == (64, 8, 32)
 
 
@@ -103,7 +102,6 @@ def test_providers_are_named_in_config() -> None:
         ),
         base=CONFIG,
     )
-    assert made.summarization_provider is not None
     assert made.summarization_provider.provider_type == "extractive"
 
 

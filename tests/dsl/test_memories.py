@@ -124,7 +124,6 @@ def test_what_the_example_means() -> None:
     made = load_config(EXAMPLE, base="reference")
     assert isinstance(made.storage, PostgresConfig)
     assert (str(made.storage.dsn), made.storage.pool_max) == ("postgres://localhost:5432/caliber", 10)
-    assert made.vector is not None
     assert (made.vector.dimensions, made.vector.hnsw_m, made.vector.hnsw_ef_construction) == (1_536, 16, 64)
     memories = {memory.name: memory.declared for memory in made.memories}
     assert list(memories) == ["trajectory", "scope", "artifact", "note", "turn_buffer"]
@@ -202,7 +201,6 @@ def test_a_memory_of_ones_own_compiles() -> None:
     assert [(item.name, item.optional) for item in declared.fields][-2:] == [("decided_at", True), ("kind", True)]
     assert declared.fields[-1].values == ("small", "large")
     assert (declared.retention.kind, declared.retention.duration_ms) == (RetentionKind.DURATION, 90 * 86_400_000)
-    assert declared.closes_on is not None
     assert declared.closes_on.cron == "0 3 * * *"
     assert [when.cron for when in declared.inject_on] == [None, "0 4 * * *"]
 
@@ -777,8 +775,6 @@ def test_a_profile_fits_itself_to_the_file(tmp_path: Path) -> None:
         ),
         base="reference",
     )
-    assert local.embedding_provider is not None
-    assert local.vector is not None
     assert (local.embedding_provider.model, local.vector.dimensions) == ("m", 64)
     (tmp_path / "part.toml").write_text('[storage]\npath = "c.db"\n', encoding="utf-8")
     assert load_config(tmp_path / "part.toml", base="reference").storage.path == os.fspath(tmp_path / "c.db")  # type: ignore[union-attr]

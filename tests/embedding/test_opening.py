@@ -25,7 +25,6 @@ def fill(memory: caliber.Caliber) -> dict[str, Any]:
     """Write a record of each kind, among others without a text; return their ids once all have vectors."""
     task = memory.start_trajectory("look at the harbour", initiator=USER).trajectory_id
     scope = memory.current_scope(task)
-    assert scope is not None
     turn = memory.append_turn(scope.scope_id, role="user", content="the harbour is deep")
     memory.append_turn(scope.scope_id, role="user", content="")
     artifact = memory.create_artifact(

@@ -78,7 +78,6 @@ def store(tmp_path: Path) -> Path:
         add(memory, 40)
         task = memory.start_trajectory("goal", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         memory.append_turns(scope.scope_id, [{"role": "user", "content": f"said {at}"} for at in range(10)])
         memory.append_turn(scope.scope_id, role="user", content=" \n ")  # nothing to embed
         memory.flush()

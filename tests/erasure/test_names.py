@@ -107,7 +107,6 @@ def test_words_and_names_that_are_nobody_elses(name: str, is_sure: bool) -> None
 def test_a_file_may_have_the_name_of_its_person(memory: caliber.Caliber, text: str, left: str) -> None:
     task = memory.start_trajectory("x", user="bob")
     scope = memory.current_scope(task.trajectory_id)
-    assert scope is not None
     turn = memory.append_turn(scope.scope_id, role="user", content=text)
     admin = memory.acting_as(Principal.admin())
     memory.start_trajectory("y", user="plughart")

@@ -126,7 +126,6 @@ def test_small_relation_compiles_to_what_one_would_write() -> None:
         'INSERT INTO "ball" ("ordinal", "ball_id", "colour", "label", "size", "version")'
         ' VALUES (?1, ?2, ?3, ?4, ?5, ?6) RETURNING "ordinal"'
     )
-    assert plans.update is not None
     assert plans.update.sql == (
         'UPDATE "ball" SET "colour" = ?1, "label" = ?2, "size" = ?3, "version" = ?4'
         ' WHERE "ball_id" = ?5 AND "version" = ?6'

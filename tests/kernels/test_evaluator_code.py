@@ -52,7 +52,6 @@ def settings(compiled_code: Path, **options: Any) -> Any:
 @pytest.fixture
 def kept(numba: Evaluator, tmp_path: Path) -> Path:
     """A cache of one's own with everything in it."""
-    assert numba.code is not None
     shutil.copytree(numba.code.folder, tmp_path / "cache" / "numba" / numba.code.folder.name)
     return tmp_path / "cache"
 
@@ -105,7 +104,6 @@ def test_numba_is_imported_by_the_first_store_that_asks_for_it(compiled_code: Pa
 
 
 def test_compiled_code_stays_under_the_cache_folder(numba: Evaluator, compiled_code: Path) -> None:
-    assert numba.code is not None
     assert numba.code.folder.is_relative_to(compiled_code)
     assert len(list(numba.code.folder.glob("*.code"))) == LOOPS
     assert not list(PACKAGE.rglob("*.nb[ci]"))
@@ -129,7 +127,6 @@ def test_damaged_code_is_made_again(kept: Path) -> None:
     blocked.mkdir()
     evaluator = compile_evaluator(kept)
     code = evaluator.code
-    assert code is not None
     assert (code.loaded, code.compiled) == (LOOPS - 4, 4)
     said = "\n".join(code.problems)
     for file, word in ((changed, "damaged"), (cut, "damaged"), (forged, "cannot be loaded"), (blocked, "read")):
@@ -140,7 +137,6 @@ def test_damaged_code_is_made_again(kept: Path) -> None:
         evaluator.keep_members(mask, np.array([1, 2, 3], dtype), np.array([2], dtype))
         assert mask.tolist() == [False, True, False]
     again = compile_evaluator(kept).code
-    assert again is not None
     assert (again.loaded, again.compiled) == (LOOPS - 1, 1), "all but the one whose place is taken"
 
 
@@ -151,7 +147,6 @@ def test_code_of_other_sources_is_left_alone(kept: Path, few: int, monkeypatch: 
     before = {file: file.read_bytes() for file in folder.iterdir()}
     monkeypatch.setattr(store.numba, "__version__", "0.0")
     code = compile_evaluator(kept).code
-    assert code is not None
     assert (code.loaded, code.compiled, code.problems) == (0, few, ())
     assert code.folder.parent == folder.parent
     assert code.folder != folder
@@ -161,7 +156,6 @@ def test_code_of_other_sources_is_left_alone(kept: Path, few: int, monkeypatch: 
 def test_a_cache_folder_that_cannot_be_made(few: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     evaluator = compile_evaluator(tmp_path / "file")
-    assert evaluator.code is not None
     assert (evaluator.code.loaded, evaluator.code.compiled) == (0, few)
     assert "cannot be made" in evaluator.code.problems[0]
     assert works(evaluator)
@@ -172,7 +166,6 @@ def test_a_cache_folder_that_others_can_write_to(few: int, kept: Path) -> None:
     folder = next((kept / "numba").iterdir())
     folder.chmod(0o777)
     evaluator = compile_evaluator(kept)
-    assert evaluator.code is not None
     assert (evaluator.code.loaded, evaluator.code.compiled) == (0, few)
     assert "by others" in evaluator.code.problems[0]
     assert works(evaluator)
@@ -187,7 +180,6 @@ def test_a_cache_folder_that_can_only_be_read(few: int, kept: Path, tmp_path: Pa
         place.chmod(0o500)
     try:
         code = compile_evaluator(kept).code
-        assert code is not None
         assert (code.loaded, code.problems) == (few, ()), "reading is enough when everything is there"
         code = compile_evaluator(tmp_path / "empty").code
         assert code is not None
@@ -208,7 +200,6 @@ def test_a_numba_that_does_not_ask_for_kept_code_is_reported(
 
     monkeypatch.setattr(compiled.CodeStore, "of", lambda self, function: NullCache())
     evaluator = compile_evaluator(kept)
-    assert evaluator.code is not None
     assert (evaluator.code.loaded, evaluator.code.compiled) == (0, few)
     assert "does not ask for kept code" in evaluator.code.problems[0]
     assert works(evaluator)
@@ -230,7 +221,6 @@ def test_processes_that_start_together_share_one_cache(few: int, tmp_path: Path)
     ]
     assert [json.loads(process.communicate(timeout=120)[0]) for process in running] == [[few, []]] * 3
     after = compile_evaluator(tmp_path)
-    assert after.code is not None
     assert (after.code.loaded, after.code.problems) == (few, ())
     assert not list(after.code.folder.glob("tmp*"))
     assert works(after)

@@ -53,7 +53,6 @@ def test_a_conflict_with_another_process_never_ends_learning(backend: Any, monke
     for _ in range(3):  # more often than jobs.attempts_max
         assert memory.learning.get(learned.learned_id).state is JobState.WAITING
         (job,) = admin.jobs.list(state="waiting")
-        assert job.error is not None
         assert job.error.startswith("stale_inputs")
         clock.at = job.available_at
         memory.jobs.run_due()

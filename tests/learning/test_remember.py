@@ -34,7 +34,6 @@ def facts(memory: caliber.Caliber, **options: Any) -> set[str]:
 
 def turns(memory: caliber.Caliber, task: Any) -> list[tuple[str, str]]:
     scope = memory.current_scope(task)
-    assert scope is not None
     return [(turn.role.value, turn.text) for turn in memory.storage.turns.list_by_scope(scope.scope_id)]
 
 

@@ -487,7 +487,6 @@ def test_closing_a_store_does_not_wait_for_an_answer(server: ModelServer) -> Non
     memory = caliber.open(settings)
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
-    assert scope is not None
     memory.append_turn(scope.scope_id, role="user", content="words")
     until(lambda: server.asked)
     before = time.monotonic()

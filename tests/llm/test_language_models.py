@@ -460,7 +460,6 @@ def test_a_scope_is_closed_with_what_the_model_says(server: ModelServer, kind: s
     with caliber.open(settings) as memory:
         task = memory.start_trajectory("choose a database", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content="Let us use SQLite. " * 200)
         assert memory.close_scope(scope.scope_id).summary == "They chose SQLite."
         (kept,) = memory.storage.artifacts.all()
@@ -483,7 +482,6 @@ def test_an_outage_of_the_model_closes_as_configured(server: ModelServer, mode: 
     with caliber.open(settings) as memory:
         task = memory.start_trajectory("g", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content="Words. " * 500)
         if mode == "fail":
             with pytest.raises(AuthenticationFailed):

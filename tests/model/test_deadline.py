@@ -75,7 +75,6 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
     """Words learned before the deadline are kept: the next calls go on from there, and one has the answer."""
     with caliber.open(config(":memory:", embedding_provider=None)) as memory:
         scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id)
-        assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content=" ".join(f"w{number}" for number in range(100_000)))
         keywords = inspect(memory).part(SearchEngine).searcher.keywords
         with pytest.raises(Unavailable, match="the deadline passed while words were learned"), caliber.deadline(50):

@@ -201,7 +201,6 @@ def test_a_task_of_more_records_than_one_page_recovers_wholly(memory: caliber.Ca
     checkpoint = memory.pcp.checkpoint(task)
     memory.remember([{"role": "user", "content": "I live in Berlin."}], user="ana", task=task)
     scope = memory.current_scope(task)
-    assert scope is not None
     memory.append_turns(scope.scope_id, [{"role": "tool", "content": f"reading {at}"} for at in range(more)])
     learnt = [each for each in memory.storage.events.all() if each.event_type == EventType.LEARN][-1]
     clock.at += timedelta(seconds=1)

@@ -265,7 +265,6 @@ def test_a_suspended_subtask_that_came_back_keeps_its_own_course(backend: Backen
     assert (below.texts, task.memory.get(below.id).status) == (said, TrajectoryStatus.SUSPENDED)
     task.memory.resume_trajectory(below.id)
     held = task.memory.current_scope(below.id)
-    assert held is not None
     assert held.rolled_back_at is None
     below.say("third")
     assert below.texts == [*said, "third"]

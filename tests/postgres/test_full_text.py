@@ -110,7 +110,6 @@ def test_a_session_older_than_the_tables_is_told_that_they_are_not_whole(store: 
         session.run(store.statements["change.bounds"], ())  # its snapshot is taken
         store.full_text.rebuild(WordIndexer("english"))
         state = store.full_text.state(session)
-        assert state is not None
         assert not state.complete
     assert store.full_text.state().complete
 

@@ -44,7 +44,6 @@ def test_names_in_messages_are_what_providers_take(tmp_path: Path) -> None:
     with caliber.open(config) as memory:
         task = memory.start_trajectory("names", initiator=ME)
         scope = memory.current_scope(task.trajectory_id)
-        assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content="hello", name="Ada Lovelace <ada@example.org>")
         messages = memory.assemble_context(task.trajectory_id).to_messages()
         assert [message["name"] for message in messages if "name" in message] == ["Ada_Lovelace_ada_example_org_"]

@@ -252,7 +252,6 @@ def test_vectors_are_searched_exactly_and_an_outage_is_said(backend: Any, start:
     assert any("vector" in hit.found_by for hit in agent.memory.search("something else").hits)
     provider.failure = outage
     result = agent.memory.search("a happy lake of BackupHost")
-    assert result.reason is not None
     assert result.reason.startswith("not_resident, query_not_embedded")
     assert result.hits
 

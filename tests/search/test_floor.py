@@ -115,7 +115,6 @@ def test_a_fact_is_found_under_small_talk_and_alone(either: Any) -> None:
 def test_what_was_missing_is_told(vectors: Any) -> None:
     memory = vectors.memory
     below = memory.search("volcanoes of Peru, glaciers of Chile and the weather").below_floor
-    assert below is not None
     assert below.least_similarity == pytest.approx(0.6)
     assert below.least_words == memory.config.search.floor.words
     assert 0 < below.words < below.least_words

@@ -72,7 +72,6 @@ def filled(path: Path, kind: str) -> Any:
     memory = caliber.open(config, principal=caliber.Principal.admin())
     task = memory.start_trajectory("talk", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
-    assert scope is not None
     memory.append_turns(scope.scope_id, [{"role": "user", "content": text} for text in FACTS])
     memory.flush()
     return memory

@@ -267,7 +267,6 @@ def test_entries_hold_terms_as_often_as_the_text_and_other_spellings_once() -> N
     row = [None] * (len(turn.columns) + 1)
     row[codec_of(turn).index("content")] = b"Lakes, lake_side lake \x00 lakes"  # type: ignore[call-overload]
     (entry,) = indexer.entries(turn, [tuple(row)])
-    assert entry is not None
     tokens = entry.tokens.split(" ")
     assert tokens[: entry.terms] == ["lake", "lake", "side", "lake_side", "lake", "lake"]
     assert tokens[entry.terms :] == [f"{PART_MARK}lakes"]

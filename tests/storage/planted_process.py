@@ -89,7 +89,6 @@ def main() -> None:
                 memory = caliber.open(settings)
             elif order == "write":
                 fields = json.loads(rest)
-                assert MOOD is not None
                 kind: Any = MOOD.column("feeling").enum
                 fields["feeling"] = kind(fields["feeling"])
                 item = MOOD.entity(mood_id=uuid.uuid4(), felt_at=from_us(1), **fields)

@@ -437,7 +437,6 @@ class Holder:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdout is not None
         assert self._process.stdout.readline().strip() == "held"
 
     def let_go(self) -> None:

@@ -65,7 +65,6 @@ def test_a_damaged_record_that_a_call_meets_is_named(backend: Any, damage: str) 
     task = memory.start_trajectory("lighthouses", initiator=USER)
     other = memory.start_trajectory("another goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
-    assert scope is not None
     turn = memory.append_turn(scope.scope_id, role="user", content="lighthouses by the sea")
     memory.flush()
     backend.tamper(memory, "PRAGMA ignore_check_constraints = ON")

@@ -40,9 +40,10 @@ from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import BY_NAME, EMBEDDING, EVENT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked
-from support.configs import AGENT, DIMENSIONS, HASH_PROVIDER, config, policy
+from support.configs import DIMENSIONS, HASH_PROVIDER, config, policy
 from support.context.limits import set_limits
 from support.context.world import ME, PLAIN, World, numbered
+from support.databases import Agent
 from support.inspection import inspect
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedLearner, ScriptedSummarizer, outage
@@ -107,29 +108,6 @@ def case(path: str, see: Any, *sees: tuple[Any, Any], named: str = "", **also: A
     """Return a case of a store without a model; ``also`` has ``__`` for the dot."""
     given = {name.replace("__", "."): value for name, value in also.items()}
     return Case(path, see, tuple(Seen(*one) for one in sees), {**NO_VECTORS, **given}, named)
-
-
-class Agent:
-    """A handle with a trajectory under way, and short ways to write."""
-
-    def __init__(self, memory: caliber.Caliber) -> None:
-        self.memory = memory
-        self.trajectory_id = memory.start_trajectory("see what a knob does", initiator=AGENT).trajectory_id
-        scope = memory.current_scope(self.trajectory_id)
-        assert scope is not None
-        self.scope_id = scope.scope_id
-
-    def say(self, content: str) -> Any:
-        return self.memory.append_turn(self.scope_id, role="user", content=content)
-
-    def keep(self, content: str) -> Any:
-        given = {"artifact_type": "fact", "extraction_method": "explicit"}
-        return self.memory.create_artifact(self.scope_id, content=content, **given)
-
-    def note(self, content: str) -> Any:
-        return self.memory.add_note(
-            content=content, entity="thing", entity_type="topic", note_type="fact", confidence=0.9
-        )
 
 
 # --- windows ---------------------------------------------------------------------------------------------

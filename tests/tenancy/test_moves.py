@@ -161,10 +161,8 @@ def test_full_text_moves_too(tmp_path: Path) -> None:
         found = memory.search("room 7", limit=3)
         assert found.hits[0].content == "The house has room 7."
         indexes, space = inspect(memory).store.vector_index, inspect(memory).resident.snapshot.space_in_use
-        assert indexes is not None
         assert space is not None
         state = indexes.of(space)
-        assert state is not None
         assert state.usable
         assert memory.admin.verify() == []
 

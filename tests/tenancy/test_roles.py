@@ -116,7 +116,6 @@ def test_a_role_has_one_password_and_only_its_own(both: CaliberConfig, monkeypat
         stored = connection.execute(
             b"SELECT rolpassword FROM pg_authid WHERE rolname = %s", (one.login_role,)
         ).fetchone()
-    assert stored is not None
     assert stored[0].startswith("SCRAM-SHA-256$")
 
 
@@ -125,7 +124,6 @@ def test_what_works_for_a_role_is_what_works_without(both: CaliberConfig) -> Non
     with caliber.open(both, tenant="bob") as memory:
         trajectory = memory.start_trajectory("everything", initiator=USER)
         scope = memory.current_scope(trajectory.trajectory_id)
-        assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content="hello")
         memory.storage.bulk_load("note", memory.storage.bulk_read("note").read_all(), on_existing="skip")
         memory.assemble_context(trajectory.trajectory_id, query="hello")

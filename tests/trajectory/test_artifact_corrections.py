@@ -338,7 +338,6 @@ def test_writers_of_the_task_correct_its_artifacts(backend: Any) -> None:
     )
     task = ana.start_trajectory("plan").trajectory_id
     scope = ana.current_scope(task)
-    assert scope is not None
     kept = ana.create_artifact(
         scope.scope_id, content="ship on Monday", artifact_type="fact", extraction_method="explicit"
     )
@@ -455,7 +454,6 @@ def test_forgotten_user_leaves_no_value_in_the_log(backend: Any) -> None:
     memory = backend.open()
     ana = memory.acting_as(Principal.user("ana"))
     scope = ana.current_scope(ana.start_trajectory("plan").trajectory_id)
-    assert scope is not None
     kept = ana.create_artifact(scope.scope_id, content="one", artifact_type="fact", extraction_method="explicit")
     ana.artifacts.update(kept.artifact_id, confidence=0.123)
     ana.artifacts.supersede(kept.artifact_id, content="two")

@@ -274,7 +274,6 @@ def start(by: Principal | None, goal: str, world: World, **options: Any) -> Any:
 
 def scope(world: World, task: int) -> uuid.UUID:
     found = world.memory.current_scope(world.made[task])
-    assert found is not None
     return found.scope_id
 
 

@@ -202,7 +202,6 @@ class Locks:
         for at in range(self._resources):
             task = memory.start_trajectory(f"guarded {label} {at}", initiator=EntityRef.agent("prover"))
             scope = memory.current_scope(task.trajectory_id)
-            assert scope is not None
             scopes[f"{label} file {at}"] = str(scope.scope_id)
         return {"scopes": scopes}
 

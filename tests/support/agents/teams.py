@@ -35,7 +35,6 @@ class Team:
         self.ana = self.memory.acting_as(Principal.user("ana"))
         self.task = self.planner.start_trajectory("ship the parser", user="ana").trajectory_id
         scope = self.planner.current_scope(self.task)
-        assert scope is not None
         self.scope = scope.scope_id
         self.artifact = self.planner.create_artifact(
             self.scope, artifact_type="code_patch", content="zebra patch", extraction_method="explicit"

@@ -170,7 +170,6 @@ def append(worker: Worker) -> None:
 
     def call() -> dict[str, Any]:
         scope = worker.memory.current_scope(task.id)
-        assert scope is not None
         turns = worker.memory.append_turns(
             scope.scope_id, [{"role": "user", "content": text} for text in texts.values()]
         )
@@ -196,7 +195,6 @@ def artifact(worker: Worker) -> None:
 
     def call() -> dict[str, Any]:
         scope = worker.memory.current_scope(task.id)
-        assert scope is not None
         made = worker.memory.create_artifact(
             scope.scope_id, artifact_type="fact", content=next(iter(texts.values())), extraction_method="explicit"
         )

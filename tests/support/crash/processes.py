@@ -64,7 +64,6 @@ class Child:
 
     def answer(self) -> Any:
         """Return the next answer."""
-        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the process ended"
         return json.loads(line)
@@ -76,7 +75,6 @@ class Child:
 
     def dies(self) -> None:
         """Wait until SIGKILL ends the process, which gives no more answers."""
-        assert self._process.stdout is not None
         assert self._process.stdout.readline() == ""
         assert self._process.wait(30) == -signal.SIGKILL
 
@@ -84,7 +82,6 @@ class Child:
         """Close both pipes, which ends the process; one that did not die ends well."""
         dead = self._process.returncode is not None
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
             pipe.close()
         assert dead or self._process.wait(30) == 0
 

@@ -75,7 +75,6 @@ class Relay:
             host, port = connection.info.host, connection.info.port
         command = [sys.executable, "-S", "-c", _PROGRAM, host, str(port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         clients, self.orders = map(int, self._process.stdout.readline().split())
         self.dsn = psycopg.conninfo.make_conninfo(dsn, host="127.0.0.1", hostaddr="", port=clients)
 

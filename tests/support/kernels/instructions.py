@@ -91,7 +91,6 @@ def _run(driver: Path, folder: Path, features: int) -> tuple[int, dict[str, int]
         text = part.read_text(encoding="utf-8")
         begins = re.search(r"^desc: Trigger: --dump-before=case_(\w+)", text, re.MULTILINE)
         total = re.search(r"^totals: (\d+)", text, re.MULTILINE)
-        assert begins is not None
         assert total is not None
         if begins[1] == "done":
             assert running not in counts, f"the compiler made two cases one: {running}"

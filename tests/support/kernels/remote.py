@@ -312,7 +312,6 @@ class Remote:
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
         self._process = None
-        assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
         code = process.wait()

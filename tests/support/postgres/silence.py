@@ -46,7 +46,6 @@ class Network:
             host, port = connection.info.host, connection.info.port
         command = [sys.executable, "-c", _PROXY, host, str(port)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
         here = int(self._process.stdout.readline())
         self.dsn = psycopg.conninfo.make_conninfo(dsn, host="127.0.0.1", hostaddr="", port=here)
         self._end: subprocess.Popen[Any] | None = None
@@ -67,7 +66,6 @@ class Network:
         self._stop_waiting()
         self._process.kill()
         self._process.wait()
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def _stop_waiting(self) -> None:

@@ -364,7 +364,6 @@ def prefixes(text: str) -> list[str]:
 def asks_of_days(text: str, start: int, end: int, lasts: bool) -> bool:
     """Return whether the sentence with the days asks what was on them; ``lasts``: they are not over."""
     before, after = re.split(r"[.?!\n]", text[:start])[-1], re.match(r"[^.?!\n]*[.?!\n]?", text[end:])
-    assert after is not None
     sentence = before + text[start:end] + after[0]
 
     def says(pattern: str) -> bool:

@@ -107,7 +107,6 @@ def become(planted: int) -> Relation | None:
         changes = (*(AddColumn("mood", name) for name in names), AddPath("mood", "list_newest"))
         migrations.MIGRATIONS[own + 2] = migrations.MigrationStep("more of moods", own, own, changes)
     if planted > 2:
-        assert known is not None
         calm: Any = known.column("feeling").enum
         step = migrations.MigrationStep("calm moods", own + 3, own + 3, (AddEnumMember(calm(CALM)),))
         migrations.MIGRATIONS[own + 3] = step

@@ -83,7 +83,6 @@ def _elements_of(column: CopyColumn, row: int) -> Iterator[bytes]:
         if column.item_validity is not None and not _bit(column.item_validity, column.item_first + at):
             raise _Bad(ITEM)
         if text:
-            assert column.items is not None
             first, last = int(column.items[at]), int(column.items[at + 1])
             if first < 0 or last < first or last > column.values.shape[0]:
                 raise _Bad(SPAN)
