@@ -1,6 +1,7 @@
-"""A process is killed at each event of what policies and retention do: nothing is half done, and nothing twice.
+"""A process is killed at each event of what policies and retention do, and at each step from a trigger to its actions.
 
-Source: C-229, C-238, K-048; issue, item 6: never half-applied, survives restarts.
+Nothing is half done, and nothing twice. Source: C-229, C-235, C-238, K-048; issue, item 6: never half-applied, survives
+restarts; decision 0172.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER, policy, scheduled
 from support.databases import BACKENDS
-from support.evidence import record, scale, seed
+from support.evidence import record, scale, seed, soaking
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock, kept_of
 
@@ -33,7 +34,7 @@ def declared(name: str, category: str, kind: str, **how: Any) -> dict[str, Any]:
     return {"name": name, "type": category, "fields": TEXT, "retention": {"kind": kind, **how}}
 
 
-KNOBS: dict[str, Any] = {
+EVENTS: dict[str, Any] = {
     "embedding_provider": None, "jobs__poll_ms": 0, "retention__apply_every_ms": 0,
     "retention__sweep_every_ms": "1d", "pcp.recovery_points.frequency": "manual",
     "policies": [
@@ -53,16 +54,40 @@ KNOBS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Told:
+class Killed:
+    """One store, in which one process after the other is killed."""
+
+    def __init__(self, backend: Any, knobs: dict[str, Any]) -> None:
+        self._backend, self._knobs = backend, knobs
+        self._clock = SetClock()
+
+    def _open(self) -> Any:
+        settings = self._backend.config(**self._knobs)
+        return self._backend.open(settings, clock=self._clock, summarization_provider=ScriptedSummarizer())
+
+    def _begin(self, goal: str) -> Any:
+        """Open the store and start a task; return the handle and the task."""
+        memory = self._open()
+        memory.jobs.run_due()
+        task = memory.start_trajectory(goal, initiator=USER)
+        self._scope = memory.current_scope(task.trajectory_id).scope_id
+        return memory, task
+
+    def kill(self, does: str, where: str, at: int) -> None:
+        """Let a process be killed on the way."""
+        knobs = {**self._backend.knobs, **self._knobs}
+        now_us = int(self._clock.at.timestamp()) * 1_000_000
+        order = json.dumps([self._backend.path, knobs, now_us, does, str(self._scope), where, at])
+        ended = subprocess.run([sys.executable, str(CHILD), order], check=False, timeout=120)
+        assert ended.returncode == -signal.SIGKILL, f"{where} {at} of {does} does not come"
+
+
+class Told(Killed):
     """The events in one store, up to the kill of a process, and from there on."""
 
     def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self._clock = SetClock()
-        memory = self._open()
-        memory.jobs.run_due()
-        task = memory.start_trajectory("is killed", initiator=USER)
-        self._scope = memory.current_scope(task.trajectory_id).scope_id
+        super().__init__(backend, EVENTS)
+        memory, task = self._begin("is killed")
         for text in ("KEEP this", "and that"):
             memory.append_turn(self._scope, role="user", content=text)
         # What is pruned is about another thing each: after a kill, rules that are all overdue come in any order.
@@ -74,17 +99,7 @@ class Told:
         for number in range(2):
             memory.records("finding").insert({"content": f"{number}"}, trajectory=task.trajectory_id)
         memory.close()
-
-    def _open(self) -> Any:
-        settings = self._backend.config(**KNOBS)
-        return self._backend.open(settings, clock=self._clock, summarization_provider=ScriptedSummarizer())
-
-    def kill(self, where: str, at: int) -> int:
-        """Let a process be killed on the way; return how it ended."""
-        now_us = int(LATER.timestamp()) * 1_000_000
-        knobs = {**self._backend.knobs, **KNOBS}
-        order = json.dumps([self._backend.path, knobs, now_us, "close", str(self._scope), where, at])
-        return subprocess.run([sys.executable, str(CHILD), order], check=False, timeout=120).returncode
+        self._clock.at = LATER
 
     def finish(self) -> tuple[Counter[str], dict[str, list[str]], dict[str, int]]:
         """Do what is left; return what the log has, what is kept, and how many records there are of each kind."""
@@ -141,11 +156,107 @@ def test_a_kill_leaves_whole_actions_and_none_is_done_twice(stores: Any, monkeyp
     for name in (chosen.choice(names),) if scale(1, 2) == 1 else names:
         for where, at in chosen.sample(points, scale(1, len(points))):
             told = stores(name)
-            assert told.kill(where, at) == -signal.SIGKILL, f"{where} event {at} of {name} does not come"
+            told.kill("close", where, at)
             assert told.finish() == expected, f"killed {where} event {at} on {name}"
             killed[name] += 1
     record(
         "kill-policies",
         "Killed at every event of policies and retention: whole, and once",
         {"events of a run": events, "kills on SQLite": killed["sqlite"], "kills on PostgreSQL": killed["postgres"]},
+    )
+
+
+# --- triggers ----------------------------------------------------------------------------------------
+
+BOUND = timedelta(minutes=5)
+STEPS = (("storing", 0), ("before", 0), ("in", 0), ("in", 1), ("after", 0), ("after", 1))
+POINTS = [(trigger, late, *step) for trigger in ("turn", "task_start") for late in (False, True) for step in STEPS]
+TRIGGERS: dict[str, Any] = {
+    "embedding_provider": None, "jobs__poll_ms": 0, "retention__apply_every_ms": 0,
+    "jobs__lease_ms": "5m", "pcp.recovery_points.frequency": "manual",
+    "policies": [
+        policy("turn", {"action": "extract_artifacts", "target": "turn_buffer"},
+               {"action": "notify", "channel": "said"}, name="speaking"),
+        policy("task_start", {"action": "checkpoint", "target": "scope"},
+               {"action": "notify", "channel": "begun"}, name="starting"),
+    ],
+}  # fmt: skip
+
+
+class Store(Killed):
+    """A store of tasks that set triggers off."""
+
+    def __init__(self, backend: Any) -> None:
+        super().__init__(backend, TRIGGERS)
+        memory, _ = self._begin("goes on")
+        memory.close()
+
+    def later(self) -> None:
+        """Let so much time pass that what is left counts as left; the lease of who was killed has lapsed, too."""
+        self._clock.at += BOUND
+
+    def finish(self) -> tuple[Counter[str], list[str], int, int]:
+        """Do what is left; return what the log says, and what was made."""
+        memory = self._open()
+        assert memory.admin.verify() == []
+        memory.jobs.run_due()
+        assert memory.jobs.run_due() == 0
+        assert memory.admin.stats()["behind"]["jobs_waiting"] == 0
+        memory.flush()
+        log: Counter[str] = Counter()
+        for event in memory.storage.events.all():
+            if event.event_type == "policy_execute":
+                log[f"{event.payload['trigger']} {event.payload['action']} {event.payload['outcome']}"] += 1
+            elif event.event_type == "error":
+                log[f"error {event.payload}"] += 1
+        found = (log, [item.text for item in memory.storage.artifacts.all()], memory.storage.checkpoints.count(),
+                 memory.storage.turns.count())  # fmt: skip
+        assert memory.admin.verify() == []
+        memory.close()
+        return found
+
+
+def expected(trigger: str, stored: bool) -> tuple[Counter[str], list[str], int, int]:
+    """Return the state that a process leaves that is not killed, or is killed before its first output."""
+    log = Counter({"task_start checkpoint scope done": 1, "task_start notify begun done": 1})
+    if not stored:
+        return log, [], 1, 0
+    if trigger == "task_start":
+        return log + log, [], 2, 0
+    log.update(["turn extract_artifacts turn_buffer done", "turn notify said done"])
+    return log, ["KEEP this"], 1, 1
+
+
+@pytest.mark.usefixtures("postgres")
+def test_a_trigger_survives_a_kill_and_is_done_once(tmp_path: Path) -> None:
+    names = ("sqlite", "postgres")
+    chosen = random.Random(seed() + len(POINTS))
+    cases = [(name, *point) for name in names for point in POINTS]
+    if not soaking():
+        cases = [(chosen.choice(names), "turn", False, "before", 0)]
+    killed: Counter[str] = Counter()
+    for number, (name, trigger, late, where, at) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        backend = BACKENDS[name](folder)
+        try:
+            store = Store(backend)
+            if late:
+                store.kill(trigger, "before", 0)
+                store.later()
+            store.kill("due" if late else trigger, where, at)
+            store.later()
+            wanted = expected(trigger, stored=late or where != "storing")
+            assert store.finish() == wanted, f"{trigger} killed {where} {at}, late: {late}, on {name}"
+            killed[name] += 1 + late
+        finally:
+            backend.close()
+    record(
+        "kill-triggers",
+        "Killed between what sets a trigger off and its actions, and at each step of them: done once",
+        {
+            "places to be killed at": len(POINTS),
+            "kills on SQLite": killed["sqlite"],
+            "kills on PostgreSQL": killed["postgres"],
+        },
     )
