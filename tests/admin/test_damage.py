@@ -5,6 +5,7 @@ Source: issue, Damage; P-083, P-084.
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 import uuid
@@ -13,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from support import evidence
 from support.admin import damage
@@ -27,9 +30,12 @@ from caliber.admin.backup import backup
 from caliber.backends import bare_store
 from caliber.config.manual.render import render_toml
 from caliber.dump.archive import Archive
+from caliber.dump.dumped_relations import dump_relations
 from caliber.model.deadline import within
-from caliber.model.errors import CaliberError, InternalError, StorageError
+from caliber.model.errors import CaliberError, InternalError, InvalidValue, StorageError
 from caliber.model.progress import unheard
+from caliber.schema.catalog import BUILT_IN
+from caliber.storage.bulk.parquet import open_parquet, parquet_batches
 
 Sound = tuple[Path, SimpleNamespace]
 Step = tuple[str, Callable[[], object]]
@@ -277,3 +283,43 @@ def test_rows_that_come_again_end_the_reading(sound: Sound, tmp_path: Path) -> N
         plan = engine.store.plans["embedding"].page
         with pytest.raises(StorageError, match="order of their ordinals"):
             mirrors.indexes.load(Endless(), plan, mirrors.spaces, mirrors.generations)  # type: ignore[arg-type]
+
+
+# --- Parquet ---------------------------------------------------------------------------------------
+
+
+CONFIG_DOCUMENT = next(relation for relation in dump_relations(BUILT_IN) if relation.name == "config_document")
+
+
+def written(table: Any) -> bytes:
+    out = io.BytesIO()
+    parquet.write_table(table, out, compression="zstd")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("part", ["pages", "footer"])
+def test_damage_is_an_error_of_ours(part: str, tmp_path: Path) -> None:
+    column = CONFIG_DOCUMENT.columns[0].name
+    raw = bytearray(written(pa.table({column: ["a text that is long enough to be packed " * 9] * 999})))
+    places = range(4, 60) if part == "pages" else range(len(raw) - 40, len(raw) - 8)
+    for place in places:
+        raw[place] ^= 0xFF
+    path = tmp_path / "damaged.parquet"
+    path.write_bytes(raw)
+    with pytest.raises(InvalidValue), open_parquet(path, batch_rows=100) as file:
+        list(file.reader)
+
+
+def test_pages_of_an_archive_that_cannot_be_unpacked_are_damaged() -> None:
+    columns = {each.name: pa.nulls(9, pa.string()) for each in CONFIG_DOCUMENT.columns}
+    raw = bytearray(written(pa.table(columns)))
+    raw[4:40] = bytes(36)
+    with pytest.raises(InvalidValue, match="damaged"):
+        list(parquet_batches(io.BytesIO(raw), CONFIG_DOCUMENT, 100))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    names = [each.name for each in CONFIG_DOCUMENT.columns]
+    table = pa.Table.from_arrays([pa.nulls(3, pa.string())] * (len(names) + 1), names=[*names, names[0]])
+    with pytest.raises(InvalidValue, match="two columns of one name"):
+        list(parquet_batches(io.BytesIO(written(table)), CONFIG_DOCUMENT, 100))

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.databases("all")
 
 Opened = Callable[..., caliber.Caliber]
 LEASE_MS = 30_000
-DAY_MS = 86_400_000
 REST = ("custom", None, "low", None, 0, None, None, (), None)
 """The parts of a plain message, as ``checked`` takes them."""
 

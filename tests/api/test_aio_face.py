@@ -41,7 +41,6 @@ AT_ONCE = {
     "subscribe",
 }
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
-NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CALL: dict[str, Any] = {
     "name": "call",
     "type": "procedural",

@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 from support.storage.plans import rendered
 
+from caliber.backends.postgres import statements
+from caliber.backends.postgres.dialect import TEMPLATE, PostgresDialect
+from caliber.backends.postgres.schema import compile_plans
 from caliber.schema.relations import RELATIONS
+from caliber.storage.compile.plan import compile_relation
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWER: dict[int, str] = {
@@ -72,3 +76,16 @@ def test_no_statement_needs_more_than_postgresql_14() -> None:
 def test_planted_statement_is_seen(statement: str) -> None:
     assert len(newer(statement)) == 1
     assert list(texts(f"X = {statement!r}")) == [(1, statement)]
+
+
+# --- plans of a schema -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schema", ["a", "tenant_x", "_" * 63, "caliber_template"])
+def test_statements_of_a_schema_are_those_compiled_for_it(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = PostgresDialect(schema, "vectors")
+    placed, irregular = compile_plans(dialect), statements.irregular(dialect)
+    assert placed == {relation.name: compile_relation(relation, dialect) for relation in RELATIONS}
+    monkeypatch.setattr(statements, "TEMPLATE", schema)
+    assert irregular == statements.irregular_plans.__wrapped__("vectors")
+    assert TEMPLATE not in repr(placed) + repr(irregular)

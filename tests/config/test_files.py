@@ -242,6 +242,3 @@ def _knobs(cls: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo
             yield from _knobs(inner[0], f"{above}{name}.")
         elif name != "policies":
             yield f"{above}{name}", field
-
-
-KNOBS = dict(_knobs(CaliberConfig))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -150,3 +151,24 @@ def test_files_are_opened_in_one_module() -> None:
 def test_a_planted_open_is_found(tmp_path: Path, call: str) -> None:
     (tmp_path / "planted.py").write_text(f"def forget(path):\n    {call}\n")
     assert opens(tmp_path)
+
+
+# --- imports of scripts ----------------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted([*ROOT.glob("bench/*.py"), *ROOT.glob("bench/retrieval/*.py"), *ROOT.glob("tools/*.py")])
+OURS = ("caliber", "retrieval", "support", "contract")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_script_imports_is_there(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("bench", "tests"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not node.module or node.module.partition(".")[0] not in OURS:
+            continue
+        module = importlib.import_module(node.module)
+        for name in node.names:
+            if not hasattr(module, name.name):
+                importlib.import_module(f"{node.module}.{name.name}")

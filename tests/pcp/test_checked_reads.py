@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.agents.conflicts import Pair
 from support.databases import Backend
+from support.drawn import needs
 from support.inspection import inspect
 from support.weeks import SetClock
 
@@ -82,3 +83,30 @@ def test_on_mutation_reads_carry_nothing(start: Any, backend: Backend, clock: Se
     pair = Pair(start, backend, clock, validation_mode="on_mutation")
     assert search(pair.memory).issues == ()
     assert pair.memory.assemble_context(pair.agent.trajectory_id, query="Where does Nadia live?").issues == ()
+
+
+# --- other processes -------------------------------------------------------------------------------
+
+
+FACTS = ("The staging Redis instance listens on port 6379.", "The staging Redis instance listens on port 6380.")
+
+
+@needs("sharing")
+def test_checks_see_what_another_process_committed(backend: Any) -> None:
+    options = {"policies": [], "jobs__poll_ms": 0, "resident__read_consistency": "local"}
+    writer, reader = backend.open(**options), backend.open(**options)
+    task = writer.start_trajectory("note ports", user="ana").trajectory_id
+    scope = writer.current_scope(task).scope_id
+    assert reader.pcp.validate(task).valid
+    made = [
+        writer.create_artifact(scope, artifact_type="fact", content=text, extraction_method="explicit")
+        for text in FACTS
+    ]
+    writer.flush()
+    for target in (task, scope):
+        found = [issue.issue_type for issue in reader.pcp.validate(target).issues]
+        assert found.count(IssueType.CONTRADICTION) == 1
+    newest = writer.create_artifact(scope, artifact_type="code_patch", content="x = 1", extraction_method="explicit")
+    assert reader.pcp.lint(newest.artifact_id).issues is not None
+    writer.artifacts.end(made[0].artifact_id)
+    assert not [issue for issue in reader.pcp.validate(task).issues if issue.issue_type is IssueType.CONTRADICTION]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.configs import ADMIN
 from support.drawn import needs
 from support.inspection import inspect, replaced
 from support.threads import begin
 
+import caliber
+from caliber import EntityRef, EntityType
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.model import FixedClock, Note, NoteType
-from caliber.model.errors import NotFound, StorageError
+from caliber.model.errors import InvalidValue, NotFound, StorageError
 from caliber.storage.write.changes import UPSERT, pack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -163,3 +169,63 @@ def test_an_owner_that_moves_while_a_search_begins_is_found_where_it_was(
         patch.setattr(np, "flatnonzero", moved_meanwhile)
         rows = vectors.owner_rows(owners)
     assert rows.tolist() == [owners.find(note.note_id.bytes)]
+
+
+# --- news ------------------------------------------------------------------------------------------
+
+
+ME = EntityRef(EntityType.AGENT, uuid.UUID(int=3))
+
+
+def test_a_lock_brings_the_news_too(tmp_path: Path) -> None:
+    # A lock changes nothing that is mirrored, hence leaves no change record; its holder must still see everything.
+    config = caliber.profiles.reference(
+        tmp_path / "a.db",
+        principal=ADMIN,
+        embedding_provider=None,
+        **{"resident.feed_poll_ms": 0, "write_behind.trace_enabled": False},
+    )
+    caliber.create(config)
+    with caliber.open(config) as first, caliber.open(config) as second:
+        task = first.start_trajectory("shared", initiator=ME)
+        second.agents.locks.acquire("import", holder="second", lease_ms=60_000)
+        assert second.get(task.trajectory_id) == first.get(task.trajectory_id)
+
+
+def test_an_id_that_is_none_is_no_filter(tmp_path: Path) -> None:
+    config = caliber.profiles.reference(tmp_path / "a.db", principal=ADMIN, embedding_provider=None)
+    caliber.create(config)
+    with caliber.open(config) as memory, pytest.raises(InvalidValue, match="trajectory_id"):
+        memory.search("", filter={"trajectory_id": "zz"})
+
+
+def test_names_in_messages_are_what_providers_take(tmp_path: Path) -> None:
+    config = caliber.profiles.reference(tmp_path / "a.db", principal=ADMIN, embedding_provider=None)
+    caliber.create(config)
+    with caliber.open(config) as memory:
+        task = memory.start_trajectory("names", initiator=ME)
+        scope = memory.current_scope(task.trajectory_id)
+        memory.append_turn(scope.scope_id, role="user", content="hello", name="Ada Lovelace <ada@example.org>")
+        messages = memory.assemble_context(task.trajectory_id).to_messages()
+        assert [message["name"] for message in messages if "name" in message] == ["Ada_Lovelace_ada_example_org_"]
+
+
+def test_the_past_brings_back_no_archived_note(tmp_path: Path) -> None:
+    # as_of is valid time, not the state of the store then: search and windows go by one rule.
+    config = caliber.profiles.reference(tmp_path / "a.db", principal=ADMIN, embedding_provider=None)
+    caliber.create(config)
+    with caliber.open(config) as memory:
+        before = datetime(2024, 3, 1, tzinfo=UTC)
+        note = memory.add_note(
+            entity="plan",
+            entity_type="topic",
+            note_type="fact",
+            content="the plan of spring",
+            confidence=1.0,
+            valid_from=datetime(2024, 1, 1, tzinfo=UTC),
+            valid_until=datetime(2024, 6, 1, tzinfo=UTC),
+        )
+        assert memory.search("", as_of=before).hits[0].id == note.note_id
+        assert memory.search("").hits == ()
+        memory.storage.notes.update(note.note_id, archived_at=datetime.now(UTC))
+        assert memory.search("", as_of=before).hits == ()

@@ -18,7 +18,9 @@ from support.waits import until
 import caliber
 from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
+from caliber.model.trajectory import OutcomeStatus
 from caliber.schema.relations import TRAJECTORY
+from caliber.trajectory import lifecycle
 
 DURABILITIES = ("commit", "group")
 
@@ -171,4 +173,41 @@ def test_turns_of_many_threads_are_numbered_without_gaps(backend: Any) -> None:
         assert own == [f"{at}.{n}" for n in range(10)], "one thread's turns stay in its order"
     scopes = together(8, lambda at: memory.open_scope(trajectory.trajectory_id))
     assert sorted(item.sequence_number for item in scopes) == list(range(1, 9))
+    assert memory.admin.verify() == []
+
+
+# --- tasks that end at once ------------------------------------------------------------------------
+
+
+def test_session_ends_with_the_last_of_trajectories_that_end_at_once(backend: Any) -> None:
+    # C-013: neither saw the other as ended, and the session stayed open for ever
+    memory = backend.open()
+    session = memory.start_session(initiator=USER)
+    tasks = []
+    for at in range(3):
+        task = memory.start_trajectory(f"task {at}", initiator=USER, session=session.session_id)
+        memory.close_scope(memory.current_scope(task.trajectory_id).scope_id)
+        tasks.append(task)
+    done, go = threading.Event(), threading.Event()
+
+    def finish(uow: Any, task: Any) -> None:
+        lifecycle.finish_trajectory(uow, task.trajectory_id, status=OutcomeStatus.SUCCESS, summary="", notes=())
+
+    def first(uow: Any) -> None:
+        finish(uow, tasks[0])
+        done.set()
+        assert go.wait(30)
+
+    threads = [threading.Thread(target=lambda: inspect(memory).write(first))]
+    threads[0].start()
+    assert done.wait(30)
+    for task in tasks[1:]:
+        threads.append(threading.Thread(target=lambda task=task: inspect(memory).write(lambda uow: finish(uow, task))))
+        threads[-1].start()
+    threads[-1].join(0.3)  # one that does not wait for the first is done by now
+    go.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert memory.get(session.session_id).ended_at is not None
     assert memory.admin.verify() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -9,15 +10,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support.databases import Backend
 from support.evidence import examples
 from support.threads import at_once, begin
+from support.waits import until
+from support.weeks import SetClock
 
 import caliber
 from caliber.model import Principal
 from caliber.model.errors import Conflict, DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.model.workspace import WorkspaceValue
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -189,3 +192,49 @@ def test_any_sequence_of_calls_is_that_of_a_dictionary_with_versions(memory: cal
             suppress_health_check=list(HealthCheck), max_examples=examples(15), stateful_step_count=12, deadline=None
         ),
     )
+
+
+# --- events ----------------------------------------------------------------------------------------
+
+
+MARCH = datetime(2027, 3, 1, tzinfo=UTC)
+KNOBS = {"embedding_provider": None, "jobs__poll_ms": 0, "policies": []}
+
+
+@pytest.mark.databases("all")
+def test_events_reach_those_who_may_see_the_todo_or_the_reminder(backend: Backend) -> None:
+    clock = SetClock(MARCH)
+    memory = backend.open(clock=clock, **KNOBS)
+    handles: dict[str, caliber.Caliber] = {
+        "admin": memory.acting_as(Principal.admin()),
+        "ana": memory.acting_as(Principal.user("ana")),
+        "eve": memory.acting_as(Principal.user("eve")),
+        "ada": memory.acting_as(Principal.agent("ada")),
+    }
+    seen: dict[str, list[Any]] = {name: [] for name in handles}
+    for name, handle in handles.items():
+        handle.events.subscribe(seen[name].append)
+
+    def heard(kind: str) -> dict[str, list[str]]:
+        until(lambda: any(each.event_type == kind for each in seen["admin"]))
+        memory.flush()
+        return {
+            name: [each.payload["id"] for each in events if each.event_type == kind] for name, events in seen.items()
+        }
+
+    ana = handles["ana"].workspace
+    todo = ana.todos.add("private")
+    key = str(todo.todo_id)
+    until(lambda: len(heard("todo")["ana"]) == 1)
+    assert heard("todo") == {"admin": [key], "ana": [key], "eve": [], "ada": []}
+    ana.todos.assign(todo.todo_id, "ada")
+    until(lambda: len(heard("todo")["ada"]) == 1)
+    ana.todos.assign(todo.todo_id, None)
+    until(lambda: len(heard("todo")["ana"]) == 3)
+    assert heard("todo") == {"admin": [key] * 3, "ana": [key] * 3, "eve": [], "ada": [key]}
+    event = ana.calendar.add("doctor", MARCH + timedelta(hours=1), reminder_minutes=5)
+    clock.at = MARCH + timedelta(minutes=56)
+    memory.jobs.run_due()
+    key = str(event.event_id)
+    until(lambda: len(heard("reminder")["ana"]) == 1)
+    assert heard("reminder") == {"admin": [key], "ana": [key], "eve": [], "ada": []}

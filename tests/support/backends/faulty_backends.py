@@ -19,8 +19,6 @@ from caliber.model.errors import CaliberError, Conflict, StorageError
 from caliber.schema.relation import AccessPath, ColumnType
 from caliber.schema.relations import BY_NAME, EMBEDDING_SPACE, EVENT, NOTE, SCOPE, TRAJECTORY, TURN
 
-Answer = Callable[[str, Any, Sequence[Any]], Any]
-
 
 class Session:
     """A session that does what the one below does."""
