@@ -91,7 +91,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES and name not in _HOME:
         raise AttributeError(f"module 'caliber' has no attribute {name!r}")
-    from caliber.model.process.collector import collector_paused
+    from caliber.model.process.interpreter import collector_paused
 
     with collector_paused():
         module = importlib.import_module(_MODULES.get(name) or _HOME[name])

@@ -21,7 +21,7 @@ import sys
 import textwrap
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import get_overloads
+from typing import get_args, get_overloads
 
 from pages import write_or_check
 
@@ -30,7 +30,7 @@ import caliber.aio
 from caliber.api import aio_proxy, opening
 from caliber.api.aio_proxy import BY_HAND, AsyncFace, face_of, own_members, plain_function, public_bases
 from caliber.api.caliber import Caliber
-from caliber.workspace.watching import Watch
+from caliber.workspace.values import Watch
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = ROOT / "caliber" / "api" / "asynchronous.pyi"
@@ -189,7 +189,11 @@ class Module:
     def add_class(self, kind: type) -> None:
         """Add the asynchronous class of a class."""
         bases = public_bases(kind)
-        every = {base: f"[{self.use('typing', 'Any')}]" for base in bases if getattr(base, "__parameters__", ())}
+        every = {
+            base.__origin__: f"[{', '.join(self.use(each.__module__, each.__name__) for each in get_args(base))}]"
+            for base in vars(kind).get("__orig_bases__", ())
+            if getattr(base, "__origin__", None) in bases
+        }
         above = [f"Async{base.__name__}" + every.get(base, "") for base in bases]
         by_hand = BY_HAND.get(kind.__name__)
         if by_hand is not None:

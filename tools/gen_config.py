@@ -25,7 +25,7 @@ from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
 from caliber.config.profiles import services
 from caliber.config.profiles.agents import AGENT_PROFILES
 from caliber.config.tree import DECLARED_IN_LISTS
-from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
+from caliber.dsl import compiler, files, memories, parser, policies, scan
 from caliber.model.declared import MemoryCategory, Trigger
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import INDEXES, OWN_INDEXES, SYSTEM, FieldType, IndexType
@@ -168,17 +168,17 @@ def language() -> str:
     lines += [f"| `{kind}` | {what} |" for kind, what in WHAT_IT_IS.items()]
     lines += ["", "Definitions may come in any order; `config` may come several times, a knob only once.", ""]
     lines += ["## Adapters and providers", "", "| `type` | `connection` is |", "|---|---|"]
-    lines += [f"| `{kind}` | `storage.{knob}` |" for kind, knob in adapters.STORES.items()]
-    later = [kind for kind in adapters.STORES if kind not in adapters.BUILT]
+    lines += [f"| `{kind}` | `storage.{knob}` |" for kind, knob in compiler.STORES.items()]
+    later = [kind for kind in compiler.STORES if kind not in compiler.BUILT]
     lines += [
         "",
         f"{_words(later)} compile, and opening such a store raises `ProviderNotSupported` until they are built.",
-        f"{_words(adapters.CACHES)} holds no store: beside one it is accepted with a warning, and not used.",
+        f"{_words(compiler.CACHES)} holds no store: beside one it is accepted with a warning, and not used.",
         "",
     ]
     lines += ["Options are knobs of `storage`. Some have the name that the source documents gave them:", ""]
     lines += ["| adapter | option | knob |", "|---|---|---|"]
-    for kind, options in adapters.OPTIONS.items():
+    for kind, options in compiler.OPTIONS.items():
         lines += [f"| `{kind}` | `{name}` | `{knob}` |" for name, knob in options.items()]
     used = f"A provider is used when {_words(compiler.PROVIDERS, 'or')} in `config` is set to its name."
     lines += ["", *wrapped(used), ""]
@@ -304,15 +304,15 @@ def _rules() -> Iterator[str]:
         "|---|---|",
     )
     about = {
-        "mode": f"{_words(injection.MODES, 'or')}",
+        "mode": f"{_words(policies.INJECTION_MODES, 'or')}",
         "priority": "precedence of the rule when the budget is short; higher first",
         "max_tokens": "limit of its tokens; not more than `token_budget`",
         "filter": "condition over the memory's fields",
         "name": "name in traces and sections (an extension of ours); default: the memory's name",
     }
-    assert tuple(about) == injection.SETTINGS, "a setting of rules has no line here"
+    assert tuple(about) == policies.INJECTION_SETTINGS, "a setting of rules has no line here"
     yield from (f"| `{name}` | {what} |" for name, what in about.items())
-    yield from ("", f"`mode` and `priority` are needed; the target is always `{injection.TARGET}`.", "")
+    yield from ("", f"`mode` and `priority` are needed; the target is always `{policies.TARGET}`.", "")
 
 
 def _warnings() -> Iterator[str]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber import Caliber, EntityRef
-from caliber.cli.evaluating.evidence import Held, Wanted, token_counter, windows_of
-from caliber.cli.evaluating.windows import BUDGETS
+from caliber.cli.evaluating.windows import BUDGETS, Held, Wanted, token_counter, windows_of
 from caliber.search.service import LIMIT_MAX
 from retrieval.asking import INITIATOR, Stores
 from retrieval.conversations import Question, Remembered, Turn

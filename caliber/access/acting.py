@@ -7,9 +7,11 @@ Source: C-420, C-422.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from caliber.access.identities import as_entity, current, entity_of, not_registered, require_registered
+from caliber.config import CaliberConfig
+from caliber.engine.engine import Engine
 from caliber.jobs.states import SYSTEM, new_job
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
@@ -20,10 +22,6 @@ from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import MS_US, from_us, to_us
 from caliber.schema.relations import AGENT, IDENTITY, JOB
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-if TYPE_CHECKING:
-    from caliber.config import CaliberConfig
-    from caliber.engine.engine import Engine
 
 WATCH: Final = "agents.silent"
 """The kind of the job that looks for silent agents, of which there is one while there are active agents."""
@@ -84,11 +82,11 @@ def acting_agent(
                 "agent is required: name the agent that acts, or use memory.as_agent(...)",
                 field="agent",
             )
-        raise PermissionDenied(agent_id=principal.label, action=action, resource="an agent")
+        raise principal.denied(action, "an agent")
     named = agent_named(engine, agent)
     if principal.serves or (own is not None and own.ref == named.ref):
         return named
-    raise PermissionDenied(agent_id=principal.label, action=action, resource="another agent")
+    raise principal.denied(action, "another agent")
 
 
 def find_agent(engine: Engine, ref: EntityRef) -> Agent | None:

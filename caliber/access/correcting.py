@@ -398,11 +398,6 @@ class RecordCorrections(ABC, Generic[R]):
         edges: list[Edge] = uow.select_path(EDGE, "list_by_target", key.bytes)
         return [edge for edge in edges if self._supersedes(uow, edge, edge.source)]
 
-    def _superseded(self, uow: UnitOfWork, key: uuid.UUID) -> list[Edge]:
-        """Return the links in force to records that a record superseded."""
-        edges: list[Edge] = uow.select_path(EDGE, "list_by_source", key.bytes)
-        return [edge for edge in edges if self._supersedes(uow, edge, edge.target)]
-
     def _supersedes(self, uow: UnitOfWork, edge: Edge, end: EntityRef) -> bool:
         """Return whether an edge leads from a record to the one it superseded, and ``end`` was not taken back."""
         kinds = {edge.source.entity_type, edge.target.entity_type}
@@ -453,7 +448,9 @@ class RecordCorrections(ABC, Generic[R]):
             return  # the older one is out of use, whenever it held
         name, key = self.relation.name, self._key(record)
         pairs = [(record, uow.get(self.relation, edge.source.id.bytes)) for edge in self._superseding(uow, key)]
-        pairs += [(uow.get(self.relation, edge.target.id.bytes), record) for edge in self._superseded(uow, key)]
+        older: list[Edge] = uow.select_path(EDGE, "list_by_source", key.bytes)
+        older = [edge for edge in older if self._supersedes(uow, edge, edge.target)]
+        pairs += [(uow.get(self.relation, edge.target.id.bytes), record) for edge in older]
         for old, new in pairs:
             since, until = self._since(new), self._until(old)
             if since is not None and (until is None or until > since):

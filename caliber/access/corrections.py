@@ -136,8 +136,7 @@ class Corrections:
     def check_author(self, relation: Relation, record: Any, action: str) -> None:
         """Raise PermissionDenied unless the principal wrote a record or is an admin."""
         if not self._corrects(relation, record):
-            resource = f"{relation.name} {key_of(relation, record)}"
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+            raise self._principal.denied(action, f"{relation.name} {key_of(relation, record)}")
 
     def require_own(
         self, relation: Relation, record: Any, changes: Mapping[str, Any], limit: Callable[[], tuple[TrustLabel, str]]

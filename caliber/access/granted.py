@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from caliber.engine.write_behind import Deferred
-from caliber.model.grants import Grant, Right
+from caliber.model.access import Grant, Right
 from caliber.model.references import EntityType
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Session

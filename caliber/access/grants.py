@@ -20,10 +20,9 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
-from caliber.model.access import Principal
+from caliber.model.access import Grant, Principal, Right
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.model.events import EventType
-from caliber.model.grants import Grant, Right
 from caliber.model.ids import GrantId, Id
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us, to_us
@@ -204,7 +203,7 @@ class Access:
         return relation, record
 
     def _denied(self, action: str, relation: Relation, key: uuid.UUID) -> PermissionDenied:
-        return PermissionDenied(agent_id=self._principal.label, action=action, resource=f"{relation.name} {key}")
+        return self._principal.denied(action, f"{relation.name} {key}")
 
     def _locked(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:
         uow.lock(relation, key.bytes)
@@ -228,7 +227,7 @@ class Access:
             return grant
         if grant is None or grant.to.id.bytes not in self._readers.visibility().ids:
             raise NotFound(entity_type=GRANT.name, id=key)
-        raise PermissionDenied(agent_id=self._principal.label, action="revoke", resource=f"{GRANT.name} {key}")
+        raise self._principal.denied("revoke", f"{GRANT.name} {key}")
 
     def _revoked(self, uow: UnitOfWork, grant: Grant) -> Grant:
         now = from_us(uow.now_us)

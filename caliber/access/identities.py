@@ -18,13 +18,12 @@ from typing import Any, Final
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
-from caliber.model.access import Principal, PrincipalKind
-from caliber.model.errors import Conflict, InvalidValue, NotRegistered, PermissionDenied
+from caliber.model.access import Identity, MergedIdentities, Principal, PrincipalKind
+from caliber.model.errors import Conflict, InvalidValue, NotRegistered
 from caliber.model.events import EventType
-from caliber.model.identities import Identity, MergedIdentities
 from caliber.model.ids import IdentityId
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, IDENTITY
@@ -92,7 +91,7 @@ def user_for(engine: Engine, principal: Principal, user: str | EntityRef) -> Ent
         return entity_of(engine, user)
     own = entity_of(engine, principal.id)
     if entity_of(engine, user, register=False) != own:
-        raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")
+        raise principal.denied("act for", "another user")
     return own
 
 
@@ -202,7 +201,7 @@ class Identities:
         own = entity_of(self._engine, self._principal.id, EntityType.USER, field="name")
         found = entity_of(self._engine, name, wanted, field="name", namespace=within, register=False)
         if found != own:
-            raise PermissionDenied(agent_id=self._principal.label, action="resolve", resource="a name of others")
+            raise self._principal.denied("resolve", "a name of others")
         return own
 
     def add(

@@ -18,7 +18,6 @@ from caliber.access.owners import TaskOwners, names_of_reader
 from caliber.access.rights import ALL, NONE, OWN, RightRules, Rights, scope_of
 from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal
-from caliber.model.errors import PermissionDenied
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
@@ -181,14 +180,14 @@ class KindLimits:
             return
         for relation in relations:
             if read and scope_of(rights.read, relation) != ALL:
-                raise self._denied("read", relation)
+                raise self._principal.denied("read", relation.plural)
             if not read and scope_of(rights.write, relation) == NONE:
-                raise self._denied("write", relation)
+                raise self._principal.denied("write", relation.plural)
 
     def require_write(self, rights: Rights | None, written: Relation, relation: Relation, row: Row) -> None:
         """Raise PermissionDenied unless the agent may change a record, or write records of ``written`` below it."""
         if not self._may_write(rights, written, relation, row):
-            raise self._denied("write", written)
+            raise self._principal.denied("write", written.plural)
 
     def writes_task(self, rights: Rights | None, key: bytes) -> bool:
         """Return whether the agent may change a task."""
@@ -205,10 +204,7 @@ class KindLimits:
     def require_columns(self, rights: Rights | None, relation: Relation, names: Iterable[str]) -> None:
         """Raise PermissionDenied for columns with values that the agent may not read of every record."""
         if rights is not None and not {column.name for column, _ in self.hidden(rights, relation)}.isdisjoint(names):
-            raise self._denied("filter by what it may not read of", relation)
-
-    def _denied(self, action: str, relation: Relation) -> PermissionDenied:
-        return PermissionDenied(agent_id=self._principal.label, action=action, resource=relation.plural)
+            raise self._principal.denied("filter by what it may not read of", relation.plural)
 
 
 def _without_records(column: Column) -> Any:

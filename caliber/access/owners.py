@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from caliber.access.identities import AGENTS, MERGED, OWN_KIND, entity_of
 from caliber.config.access.rights import AccessConfig
-from caliber.model.access import ADMIN, AgentRole, Principal, PrincipalKind
+from caliber.model.access import ADMIN, AgentRole, Identity, Principal, PrincipalKind
 from caliber.model.errors import PermissionDenied
-from caliber.model.identities import Identity
 from caliber.model.knowledge import NOBODY
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Trajectory

@@ -25,9 +25,9 @@ from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
+from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.catalog import Catalog
@@ -131,7 +131,7 @@ class Readers:
         if principal.is_user:
             identities = self._memory.snapshot.relations[IDENTITY.name]
             if person(identities, user) != person(identities, principal.id):
-                raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")
+                raise principal.denied("act for", "another user")
             return self
         return self._with_user(user)
 
@@ -200,8 +200,7 @@ class Readers:
         writing = self.writing()
         if writing is not self and not writing.allows_row(relation, row):
             key = uuid.UUID(bytes=row[codec_of(relation).index(relation.key[0])])
-            resource = f"{relation.name} {key}"
-            raise PermissionDenied(agent_id=self._principal.label, action="write to", resource=resource)
+            raise self._principal.denied("write to", f"{relation.name} {key}")
 
     # --- rights of agents by kind ----------------------------------------------------------------
 

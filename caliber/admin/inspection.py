@@ -24,7 +24,7 @@ from caliber.model.access import Principal
 from caliber.model.errors import NotFound
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING_SPACE, TRAJECTORY

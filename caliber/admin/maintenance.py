@@ -33,7 +33,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     again: a resolved conflict keeps its pair from being reported anew, and a recovery of a task reads it. Artifacts
     past their TTL are retired, not deleted. Abandoned tasks are ended, a batch a call.
     """
-    from caliber.agents.locking.lock_reaping import reap  # a store is opened without it
+    from caliber.agents.locking.lock_queue import reap  # a store is opened without it
 
     engine.check_open()
     retention, jobs = engine.config.retention, engine.part(JobQueue)

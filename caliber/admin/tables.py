@@ -38,7 +38,7 @@ from caliber.schema.validity import is_valid
 from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle, trigger_jobs
+from caliber.trajectory import lifecycle, triggers
 from caliber.trajectory.triggers import SCOPE_CLOSED
 
 _LIMIT_MAX = 999
@@ -78,7 +78,7 @@ class ScopeTable(Table, of=SCOPE):
                 artifact_ids=list(made),
                 checkpoint_id=checkpoint,
             )
-            trigger_jobs.cancel(self._engine, uow, "list_by_scope", scope.bytes, SCOPE_CLOSED)
+            triggers.cancel(self._engine, uow, "list_by_scope", scope.bytes, SCOPE_CLOSED)
             Retaining(self._engine).scope_closed(uow, closed)
             return closed
 

@@ -33,10 +33,10 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments, states
 from caliber.model.access import AgentRole, Principal
 from caliber.model.agents.registry import Agent, AgentId, AgentLifecycle, AgentStatus, MemoryAccess
-from caliber.model.errors import CircularReference, InvalidValue, PermissionDenied, RequiredFieldMissing
+from caliber.model.errors import CircularReference, InvalidValue, RequiredFieldMissing
 from caliber.model.events import EventType
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import MS_US, from_us
 from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.mirror import RelationSnapshot
@@ -44,7 +44,7 @@ from caliber.schema.relations import AGENT, TRAJECTORY
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import Tasks
-from caliber.workspace.giving_back import give_back
+from caliber.workspace.records import give_back
 
 if TYPE_CHECKING:
     from caliber.agents.handing.delegating import Delegations
@@ -102,7 +102,7 @@ class Agents:
         boss = changes.get("reports_to")
         boss_ref = None if boss is None else agent_named(self._engine, boss, "reports_to")
         if changes.keys() & _RIGHTS:
-            self._require_service("set the rights of", "an agent")
+            self._principal.require_service("set the rights of", "an agent")
 
         def work(uow: UnitOfWork) -> Agent:
             if boss_ref is not None:
@@ -134,7 +134,7 @@ class Agents:
     def _check_type(self, known: Agent, later: Agent) -> None:
         """Raise PermissionDenied for an agent that changes its own type: a type gets messages, work and handoffs."""
         if later.agent_type != known.agent_type:
-            self._require_service("set the rights of", "an agent")
+            self._principal.require_service("set the rights of", "an agent")
 
     def get(self, agent: str | EntityRef) -> Agent:
         """Return a registered agent. Raises: InputError kinds; NotRegistered; PermissionDenied for a user."""
@@ -246,7 +246,7 @@ class Agents:
         """
         self._engine.check_open()
         target = arguments.as_enum(lifecycle, AgentLifecycle, "lifecycle")
-        self._require_service("set the lifecycle of", "an agent")
+        self._principal.require_service("set the lifecycle of", "an agent")
         named = agent_named(self._engine, agent)
 
         def work(uow: UnitOfWork) -> Agent:
@@ -277,7 +277,7 @@ class Agents:
         Raises: PermissionDenied unless the principal is the application or an admin.
         """
         self._engine.check_open()
-        self._require_service("fail", "silent agents")
+        self._principal.require_service("fail", "silent agents")
         return fail_silent(self._engine, self._principal.label)
 
     @property
@@ -329,8 +329,7 @@ class Agents:
         if wanted is None:
             raise RequiredFieldMissing("role is required: the principal has none", field="role")
         if own is not None and wanted is not own and not self._principal.is_admin:
-            resource = f"the view of role {wanted.value}"
-            raise PermissionDenied(agent_id=self._principal.label, action="read", resource=resource)
+            raise self._principal.denied("read", f"the view of role {wanted.value}")
         return AgentMemoryView(self._engine, Searching(self._engine, self._principal).seen_by(user), wanted)
 
     # --- rules -----------------------------------------------------------------------------------
@@ -403,14 +402,10 @@ class Agents:
                     raise InvalidValue(field=field, reason="gives each kind one of: " + ", ".join(scopes))
         return MemoryAccess(checked["read"], checked["write"])
 
-    def _require_service(self, action: str, resource: str) -> None:
-        if not self._principal.serves:
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
-
     def _require_reader(self) -> None:
         """Raise PermissionDenied for a user: the registry is closed to users; and as ``require_registered``."""
         if self._principal.is_user:
-            raise PermissionDenied(agent_id=self._principal.label, action="read", resource="the registry of agents")
+            raise self._principal.denied("read", "the registry of agents")
         require_registered(self._engine, self._principal)
 
 

@@ -17,7 +17,7 @@ from caliber.jobs.claims import Claim
 from caliber.model.agents.registry import Agent, AgentLifecycle, AgentStatus
 from caliber.model.events import EventType
 from caliber.model.references import EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import MS_US, from_us, to_us
 from caliber.schema.relations import AGENT
 from caliber.storage.compile.codec import codec_of

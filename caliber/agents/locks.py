@@ -375,7 +375,7 @@ class Acquiring:
         if longest_ms is None or self._contended:
             return
         if refused or time.monotonic() - self._began_s >= longest_ms / 1_000:
-            from caliber.agents.conflicts.detecting import record_contention  # most processes record none
+            from caliber.agents.conflicts.recording import record_contention  # most processes record none
 
             self._contended = True
             record_contention(self._engine, self._request.resource, blocked.holders, self._request.holder)

@@ -16,12 +16,11 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from caliber.agents.mail.messages import Messages
 from caliber.agents.mail.receiving import Receiving
-from caliber.api.aio_proxy import AsyncFace, described, face_of, plain_function, returned_facet
-from caliber.api.aio_threads import CallThreads
+from caliber.api.aio_proxy import AsyncFace, CallThreads, described, face_of, plain_function, returned_facet
 from caliber.api.caliber import Caliber
 from caliber.events.bus import Subscriber
 from caliber.events.facet import Events
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from caliber.agents.locks import LockService
     from caliber.model.workspace import WorkspaceValue
     from caliber.workspace.values import Values
+
+
+T = TypeVar("T")
 
 
 def in_loop(subscriber: Subscriber, events: Events) -> Subscriber:

@@ -8,6 +8,8 @@ generated. Source: O-4.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import dataclasses
 import enum
 import functools
@@ -16,12 +18,13 @@ import itertools
 import re
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar
 
-from caliber.api.aio_threads import CallThreads
 from caliber.api.caliber import Caliber
 from caliber.config.knobs import Section
+from caliber.model.errors import Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +36,29 @@ SPECIAL: Final = ("__getattr__", "__iter__")
 """The special methods that an asynchronous class has too."""
 _VALUES: Final = (enum.Enum, tuple, BaseException, Section)
 STREAMED: Final = re.compile(r"(Iterator|Generator|Iterable)\[")
+
+
+class CallThreads:
+    """Runs calls on at most ``workers`` threads; at most ``queue`` more wait for one."""
+
+    def __init__(self, workers: int, queue: int) -> None:
+        self.executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
+        self._room = asyncio.Semaphore(workers + queue)
+        self._shut = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call`` on a thread and return its result without blocking the loop. Raises: Unavailable when shut."""
+        async with self._room:
+            if self._shut:  # also where it was shut while this call waited for room
+                raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
+            # The spans of the caller are in its context.
+            run = contextvars.copy_context().run
+            return await asyncio.get_running_loop().run_in_executor(self.executor, run, call)
+
+    def shut(self) -> None:
+        """Accept no more calls; running and queued calls are finished."""
+        self._shut = True
+        self.executor.shutdown(wait=False)
 
 
 class AsyncFace:

@@ -16,6 +16,7 @@ from caliber.admin import spaces
 from caliber.admin.absence import Miss
 from caliber.admin.backup import BackupReport, RestoreReport
 from caliber.admin.spaces import Rebuilt, SpaceReport, Sweep
+from caliber.agents.handing.parties import R
 from caliber.agents.locks import LIST_MAX, LockService
 from caliber.agents.mail.messages import Messages
 from caliber.agents.mail.receiving import Receiving
@@ -36,7 +37,7 @@ from caliber.events.facet import Events
 from caliber.jobs.handlers import ScheduledRule
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.memories.reading import T
-from caliber.model.access import AgentRole, Principal
+from caliber.model.access import AgentRole, Grant, Identity, MergedIdentities, Principal, Right
 from caliber.model.agents import AgentMessage, Lock, LockToken, LockWaiter, MessagePriority, MessageState, MessageType
 from caliber.model.agents.delegation import Delegation, DelegationStatus, Handoff, HandoffSnapshot, HandoffStatus
 from caliber.model.agents.registry import (
@@ -51,10 +52,7 @@ from caliber.model.agents.registry import (
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
-from caliber.model.grants import Grant, Right
-from caliber.model.guard.lint import LintResult
-from caliber.model.guard.validation import ValidationResult
-from caliber.model.identities import Identity, MergedIdentities
+from caliber.model.guard.validation import LintResult, ValidationResult
 from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.jobs import Job, JobState
 from caliber.model.knowledge import Note, NoteType
@@ -72,8 +70,7 @@ from caliber.model.pcp import (
 )
 from caliber.model.progress import Progress, Tracer
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
-from caliber.model.storage import OperationStats
+from caliber.model.storage import OperationStats, ReadConsistency
 from caliber.model.time import Clock
 from caliber.model.trajectory import (
     TTL,
@@ -1209,7 +1206,28 @@ class AsyncGroups(AsyncFace):
     async def restart(self, name: str) -> AgentGroup:
         """Start the order of a group again: the next turn is that of its first member. See ``Groups.restart``."""
 
-class AsyncDelegations(AsyncFace):
+class AsyncParties(AsyncFace, Generic[R]):
+    """``Parties`` with ``async`` methods."""
+
+    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> builtins.list[R]:
+        """Return the records that wait for an agent, by its name or its type, the oldest first.
+
+        See ``Parties.pending``.
+        """
+
+    async def list(
+        self,
+        *,
+        status: DelegationStatus | HandoffStatus | str | None = None,
+        task: Id | None = None,
+        agent: str | EntityRef | None = None,
+        user: str | EntityRef | None = None,
+        limit: int = 100,
+        after: Id | None = None,
+    ) -> builtins.list[R]:
+        """Return the records that the principal may see, the oldest first, at most ``limit``. See ``Parties.list``."""
+
+class AsyncDelegations(AsyncParties[Delegation]):
     """``Delegations`` with ``async`` methods."""
 
     async def delegate(
@@ -1276,28 +1294,7 @@ class AsyncDelegations(AsyncFace):
     async def get(self, delegation_id: Id, *, user: str | EntityRef | None = None) -> Delegation:
         """Return a delegation. See ``Delegations.get``."""
 
-    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Delegation]:
-        """Return the delegations that wait for an agent, by its name or its type, the oldest first.
-
-        See ``Delegations.pending``.
-        """
-
-    async def list(
-        self,
-        *,
-        status: DelegationStatus | str | None = None,
-        task: Id | None = None,
-        agent: str | EntityRef | None = None,
-        user: str | EntityRef | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[Delegation]:
-        """Return delegations that the principal may see, the oldest first, at most ``limit``.
-
-        See ``Delegations.list``.
-        """
-
-class AsyncHandoffs(AsyncFace):
+class AsyncHandoffs(AsyncParties[Handoff]):
     """``Handoffs`` with ``async`` methods."""
 
     async def initiate(
@@ -1342,24 +1339,6 @@ class AsyncHandoffs(AsyncFace):
 
         See ``Handoffs.snapshot``.
         """
-
-    async def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Handoff]:
-        """Return the handoffs that wait for an agent, by its name or its type, the oldest first.
-
-        See ``Handoffs.pending``.
-        """
-
-    async def list(
-        self,
-        *,
-        status: HandoffStatus | str | None = None,
-        task: Id | None = None,
-        agent: str | EntityRef | None = None,
-        user: str | EntityRef | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[Handoff]:
-        """Return handoffs that the principal may see, the oldest first, at most ``limit``. See ``Handoffs.list``."""
 
 class AsyncReceiving(AsyncListening):
     """``Receiving`` with ``async`` methods."""

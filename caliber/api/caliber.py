@@ -22,7 +22,7 @@ from caliber.model.events import Event, EventType
 from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.knowledge import Note
 from caliber.model.references import EntityRef
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.trajectory import Artifact, Scope, Session, Trajectory, Turn
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.policies.policy_engine import tasks_of

@@ -14,7 +14,7 @@ from caliber.erasure.finishing import open_erasures
 from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
-from caliber.model.process.collector import without_collections
+from caliber.model.process.interpreter import log, without_collections
 from caliber.model.progress import Tracer
 from caliber.model.time import Clock
 from caliber.search.opening import SearchEngine
@@ -77,8 +77,6 @@ def start_engine(
         engine.abandon()
         raise
     if "logging" in sys.modules:
-        from caliber.model.process.logs import log  # most modules of a store are loaded before anybody logs
-
         log("api", "info", "a store in %s was opened, configuration %s", engine.store.adapter, settings.hash.hex()[:16])
     return engine
 

@@ -18,12 +18,12 @@ from caliber.jobs.handlers import IDLE, Handler
 from caliber.jobs.queue import JobQueue
 from caliber.learning.facet import Learning
 from caliber.learning.learner import Learner
+from caliber.learning.undoing import RolledBack
 from caliber.model.access import Principal
 from caliber.model.storage import ValidationMode
 from caliber.model.windows import ContextWindow, render_pages_with
 from caliber.pcp.readings import Readings
-from caliber.policies.schedules import Schedules
-from caliber.policies.triggers import Triggers
+from caliber.policies.schedules import Schedules, Triggers
 from caliber.retention.retaining import Retaining
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from caliber.agents.conflicts.facet import Conflicts
     from caliber.agents.facet import Agents
     from caliber.events.facet import Events
-    from caliber.explain.facet import Windows
+    from caliber.explain.service import Windows
     from caliber.jobs.facet import Jobs
     from caliber.pcp.facet import Pcp
-    from caliber.trajectory.artifact_facet import Artifacts
+    from caliber.trajectory.correcting import Artifacts
     from caliber.workspace.facet import Workspace
 
 
@@ -67,7 +67,7 @@ class Facets:
     @property
     def artifacts(self) -> Artifacts:
         """Corrections of artifacts."""
-        from caliber.trajectory.artifact_facet import Artifacts
+        from caliber.trajectory.correcting import Artifacts
 
         return Artifacts(self._engine, self._principal)
 
@@ -91,7 +91,6 @@ class Facets:
     @property
     def pcp(self) -> Pcp:
         """Checkpoints of tasks, and recovery from them."""
-        from caliber.learning.undoing import RolledBack
         from caliber.pcp.facet import Pcp
 
         facts = RolledBack(self._engine, self._principal)
@@ -144,7 +143,7 @@ class Facets:
     @property
     def windows(self) -> Windows:
         """Persisted windows: as pages, and compared."""
-        from caliber.explain.facet import Windows
+        from caliber.explain.service import Windows
 
         return Windows(self._engine, self._reader)
 
@@ -213,7 +212,7 @@ def add_parts(engine: Engine) -> None:
 
 
 def _remind(engine: Engine, claim: Claim) -> int:
-    from caliber.workspace.reminders import remind  # few stores have a calendar
+    from caliber.workspace.calendar import remind  # few stores have a calendar
 
     return remind(engine, claim)
 
@@ -242,7 +241,7 @@ def _end_delegations(engine: Engine, jobs: JobQueue, retaining: Retaining) -> No
 
 
 def _conflict_listener(engine: Engine) -> CorrectionListener:
-    from caliber.agents.conflicts.detecting import AgentConflictListener  # most processes meet no conflict
+    from caliber.agents.conflicts.recording import AgentConflictListener  # most processes meet no conflict
 
     return AgentConflictListener(engine)
 

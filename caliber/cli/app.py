@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from caliber.cli.failures import PipeClosed, guarded
 from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, acting_option, shared_options
 from caliber.model.hints import did_you_mean
 
@@ -24,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("caliber.cli.memory.plan:plan", "Show the records that each rule selects."),
     "search": ("caliber.cli.memory.query:search", "Search memory."),
     "explain": ("caliber.cli.memory.query:explain", "Explain a window's contents and omissions."),
-    "diff": ("caliber.cli.memory.diff:diff", "Compare two windows: what changed, and why."),
+    "diff": ("caliber.cli.memory.plan:diff", "Compare two windows: what changed, and why."),
     "replay": ("caliber.cli.memory.query:replay", "Assemble a recorded window again and compare."),
     "eval": ("caliber.cli.evaluating.command:evaluate", "Measure search on questions of yours, and explain misses."),
     "trace": ("caliber.cli.observing.trace:trace", "Tell the story of a task: turns, windows, jobs, durations."),
@@ -37,8 +38,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "messages": ("caliber.cli.team.messages:messages", "List messages between agents, and deliver them again."),
     "todos": ("caliber.cli.team.todos:todos", "List to-dos that agents share, assign, release and cancel them."),
     "conflicts": ("caliber.cli.memory.conflicts:conflicts", "List and resolve contradictions between records."),
-    "policies": ("caliber.cli.memory.policies:policies", "List policies and their next run times."),
-    "stats": ("caliber.cli.stats:stats", "Show the contents of the store and their sizes."),
+    "policies": ("caliber.cli.memory.jobs:policies", "List policies and their next run times."),
+    "stats": ("caliber.cli.observing.top:stats", "Show the contents of the store and their sizes."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
     "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),
     "export": ("caliber.cli.memory.bulk:export", "Write records to Parquet files."),
@@ -83,8 +84,6 @@ class Root(LazyGroup):
     """The root command: every failure ends in one message and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from caliber.cli.failures import PipeClosed
-
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -107,8 +106,6 @@ class Root(LazyGroup):
             return super(Root, self).main(
                 arguments, prog_name, complete_var, standalone_mode=False, obj=settings, **extra
             )
-
-        from caliber.cli.failures import guarded
 
         code = guarded(run, settings, json_asked="--json" in arguments)
         if standalone_mode:

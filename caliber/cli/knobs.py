@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from caliber.cli.failures import DONE, UsageError
 from caliber.cli.settings import Settings
-
-if TYPE_CHECKING:
-    from caliber.config import CaliberConfig
-    from caliber.config.bases import Origin
-    from caliber.config.manual.explaining import Explanation
+from caliber.config import CaliberConfig
+from caliber.config.bases import Origin
+from caliber.config.manual import explaining
+from caliber.config.manual.explaining import Explanation, shown
+from caliber.model.errors import InvalidConfigValue, MultipleErrors
 
 
 def explain(settings: Settings, key: str) -> int:
     """Print the explanation of a knob, or of all knobs of a section."""
-    from caliber.config.manual import explaining
-    from caliber.model.errors import InvalidConfigValue
-
     config, origin, missing = _config(settings)
     inner = explaining.below(key)
     if inner:
@@ -37,8 +34,6 @@ def explain(settings: Settings, key: str) -> int:
 
 def _config(settings: Settings) -> tuple[CaliberConfig | None, Origin | None, str | None]:
     """Return the configuration and its base, or the reason why there is none: a knob can be explained without."""
-    from caliber.model.errors import MultipleErrors
-
     named = settings.config is not None
     try:
         path = settings.config_path()
@@ -64,8 +59,6 @@ def _document(one: Explanation, origin: Origin | None, missing: str | None) -> d
 
 
 def _print_section(settings: Settings, key: str, every: list[Explanation], origin: Origin | None) -> None:
-    from caliber.config.manual.explaining import shown
-
     settings.out.print(f"{key}: {len(every)} knobs")
     for one in every:
         here = "" if origin is None else "  (this file)" if origin.states(one.key) else f"  (base {origin.base})"
@@ -74,8 +67,6 @@ def _print_section(settings: Settings, key: str, every: list[Explanation], origi
 
 
 def _print(settings: Settings, one: Explanation, origin: Origin | None, missing: str | None) -> None:
-    from caliber.config.manual.explaining import shown
-
     def line(name: str, text: str) -> None:
         settings.out.print(f"  {name:<13}{text}")
 

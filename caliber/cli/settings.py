@@ -1,9 +1,10 @@
-"""Shared options of commands (configuration file, tenant, principal, output format), and opening of the store."""
+"""Shared options of commands (configuration, tenant, principal, format, confirmation), and opening of the store."""
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from caliber.cli.failures import UsageError
-from caliber.model.errors import Unavailable
+from caliber.model.errors import InputError, Unavailable
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.dsl.checking import Checked
     from caliber.model.access import Principal
+
 
 CONFIG_VARIABLE: Final = "CALIBER_CONFIG"
 PROGRAM: Final = "caliber"
@@ -90,12 +92,7 @@ class Settings:
 
     def load(self) -> CaliberConfig:
         """Return the configuration, of the tenant that was named if one was. Raises: as ``load_all``, NotFound."""
-        config = self.load_all()
-        if self.tenant is None:
-            return config
-        from caliber.api.tenants import tenant_config
-
-        return tenant_config(config, self.tenant)
+        return self.check(None).config
 
     def principal(self, config: CaliberConfig) -> Principal:
         """Return the principal that a command acts for: that of --as, else the configured one.
@@ -237,7 +234,6 @@ def as_principal(text: str) -> Principal:
     """Return the principal that ``KIND:NAME``, ``app`` or ``admin`` names. Raises: UsageError."""
     from caliber.model import arguments
     from caliber.model.access import Principal
-    from caliber.model.errors import InputError
 
     kind, colon, name = text.partition(":")
     named: dict[str, Callable[[str], Principal]] = {"user": Principal.user, "agent": Principal.agent}
@@ -250,3 +246,21 @@ def as_principal(text: str) -> Principal:
     except InputError as error:
         raise UsageError(f"--as {text!r}: {error}", _PRINCIPALS) from None
     raise UsageError(f"--as {text!r}: unknown principal", _PRINCIPALS)
+
+
+def yes_option(command: F) -> F:
+    """Add --yes, which answers the question that ``confirm`` asks."""
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def confirm(settings: Settings, yes: bool, effect: str, question: str) -> None:
+    """Ask before a change, unless ``yes``. Raises: UsageError where no terminal can answer, click.Abort for a no."""
+    if not yes:
+        require_terminal(settings.out, effect)
+        click.confirm(question, abort=True)
+
+
+def require_terminal(out: Output, effect: str, advice: str = "confirm with --yes") -> None:
+    """Raise UsageError where no terminal can answer a question."""
+    if out.json or not sys.stdin.isatty():
+        raise UsageError(f"{effect}, and no terminal can confirm it", advice)

@@ -1,13 +1,14 @@
-"""Configuration sections of context windows: assembly, priorities, token counting, storage, limits of views."""
+"""Configuration sections of context windows: assembly, recall, priorities, token counting, storage."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, create_model
 from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, Real, Section, Text, knob
 from caliber.config.secret import readable
-from caliber.model.context import ContextPersistence
+from caliber.model.context import ContextPersistence, Reach
+from caliber.model.trust import TrustLabel
 
 PRIORITIZED: Final = ("system", "persona", "user", "artifacts", "notes", "history")
 """The sections that have a priority of their own."""
@@ -136,3 +137,43 @@ class AssemblyConfig(Section):
         shares: Any = self.section_shares
         floor, cap = shares.get(section, (0.0, 1.0))
         return float(floor), float(cap)
+
+
+_FROM: Final = knob(
+    "Tasks whose turns, summaries and artifacts are recalled: the same task, its session, every task of"
+    " its owner, or the whole tenant. The owner is the user of the task, or the agent that started it for"
+    " no user. Everybody recalls tasks that the system started for no user, such as imports.",
+    "ours",
+)
+if TYPE_CHECKING:
+
+    class _From(Section):
+        pass
+
+else:  # `from` is a keyword: as a field it cannot be written in the body of a class
+    _From = create_model("_From", __base__=Section, **{"from": (Reach, _FROM)})
+
+
+class RecallConfig(_From):
+    """Recall of earlier conversations into windows."""
+
+    limit: Int = knob(
+        "Most records that a search for the query may bring into a window; 0 recalls nothing.",
+        "ours",
+        unit="records",
+        ge=0,
+        le=10_000,
+    )
+    length_weight: Real = knob(
+        "Weight of a record's length: 0 fills by relevance alone, 1 by relevance per token.",
+        "ours",
+        ge=0,
+        le=1,
+    )
+    trust: TrustLabel = knob("Least trusted label that is recalled from other tasks.", "ours")
+
+    @property
+    def reach(self) -> Reach:
+        """The owner whose records are recalled: the knob ``from``."""
+        reach: Reach = getattr(self, "from")
+        return reach

@@ -23,6 +23,7 @@ from caliber.model.errors import (
     MissingRequired,
     ProviderNotSupported,
 )
+from caliber.model.lazy_dataclass import dataclass
 
 Location = tuple[int | str, ...]
 
@@ -217,3 +218,21 @@ def section_in(annotation: Any) -> type[BaseModel] | None:
         if found is not None:
             return found
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWarning:
+    """One doubt. Where it stands: the path of the knob, and for a ``.caliber`` file the line, as faults have it."""
+
+    reason: str
+    field: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    excerpt: str = ""
+
+    def __str__(self) -> str:
+        if not self.line:
+            return f"{self.field}: {self.reason}" if self.field else self.reason
+        text = f"{self.file}:{self.line}:{self.column}: warning: {self.reason}"
+        return f"{text}\n{self.excerpt}" if self.excerpt else text

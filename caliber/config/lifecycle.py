@@ -1,12 +1,14 @@
-"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes and principal."""
+"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes, principal and trust."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from caliber.config.cron import check_time_zone
-from caliber.config.knobs import Duration, Flag, Int, Name, Section, knob
+from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Section, knob
 from caliber.model.access import AgentRole, Principal, PrincipalKind
+from caliber.model.trajectory import TurnRole
+from caliber.model.trust import TrustLabel
 
 TimeZone = Annotated[Name, AfterValidator(check_time_zone)]
 
@@ -88,3 +90,31 @@ class PrincipalConfig(Section):
     def to_principal(self) -> Principal:
         """Return it as the principal that calls are made for."""
         return Principal(kind=self.kind, id=self.id, role=self.role, is_admin=self.admin)
+
+
+_ORDER = "system, user, tool, web: the most trusted first"
+
+
+class TrustConfig(Section):
+    """Labels of content that is written without one; a label that a call states takes precedence."""
+
+    user_turns: TrustLabel = knob(f"Label of user turns ({_ORDER}).", "design")
+    assistant_turns: TrustLabel = knob(
+        "Label of assistant turns; if the scope holds a less trusted turn, the label of that one.", "design"
+    )
+    tool_turns: TrustLabel = knob("Label of tool turns.", "design")
+    web_tools: Annotated[tuple[Name, ...], AsList, Field(max_length=1_000)] = knob(
+        "Names of tools that fetch public content: their turns are labelled web.", "design"
+    )
+    artifacts: TrustLabel = knob("Label of artifacts without a source_turn; others have their turn's.", "design")
+    notes: TrustLabel = knob("Label of notes and of records of declared memories that a caller adds.", "design")
+
+    def of_turn(self, role: TurnRole, name: str | None) -> TrustLabel:
+        """Return the label of a turn that states none, before what an assistant's scope holds is considered."""
+        if role is TurnRole.SYSTEM:
+            return TrustLabel.SYSTEM
+        if role is TurnRole.USER:
+            return self.user_turns
+        if role is TurnRole.ASSISTANT:
+            return self.assistant_turns
+        return TrustLabel.WEB if name in self.web_tools else self.tool_turns

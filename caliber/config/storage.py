@@ -11,8 +11,7 @@ from pydantic_core import PydanticCustomError
 from caliber.config.knobs import Duration, Flag, Int, Name, Real, Retention, Section, knob
 from caliber.config.secret import PREFIX, Dsn, SecretRef, is_reference
 from caliber.model.context import WindowDurability
-from caliber.model.search import ReadConsistency
-from caliber.model.storage import Durability
+from caliber.model.storage import Durability, ReadConsistency
 
 SQLITE_ADAPTERS: Final = ("sqlite", "libsql")
 POSTGRES_ADAPTERS: Final = ("postgres", "cockroachdb")

@@ -23,10 +23,6 @@ def _marked(value: str) -> str:
     return value
 
 
-def _file_pattern(value: str) -> str:
-    return _marked(path_text(value))
-
-
 def _schema_pattern(value: str) -> str:
     schema_text(_marked(value).replace(MARK, "a"))
     return value
@@ -41,7 +37,7 @@ def _file(value: str) -> str:
 class SqliteSource(StorageConfig):
     """A data source of SQLite files, one a tenant."""
 
-    path: Annotated[Name, AfterValidator(_file_pattern)] = knob(
+    path: Annotated[Name, AfterValidator(path_text), AfterValidator(_marked)] = knob(
         "File of a tenant, with {tenant} for its name; its folder is created, but none above it.",
         "O-1",
     )

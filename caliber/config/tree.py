@@ -24,6 +24,7 @@ from caliber.config.context import (
     TOKEN_BUDGET_MAX,
     AssemblyConfig,
     PersistenceConfig,
+    RecallConfig,
     SectionPriorities,
     TokensConfig,
 )
@@ -38,6 +39,7 @@ from caliber.config.lifecycle import (
     SummariesConfig,
     TimeZone,
     TrajectoryConfig,
+    TrustConfig,
 )
 from caliber.config.memories import MEMORIES_MAX, MemoryConfig
 from caliber.config.nested import override, plain
@@ -51,7 +53,6 @@ from caliber.config.providers import (
     SummarizerConfig,
     VectorConfig,
 )
-from caliber.config.recall import RecallConfig
 from caliber.config.rules import checks, declared  # noqa: F401  (declared registers checks)
 from caliber.config.search import SearchConfig
 from caliber.config.secret import REDACTED, LiteralDsn
@@ -64,7 +65,6 @@ from caliber.config.storage import (
     expand_dir,
 )
 from caliber.config.tenancy import TenancyConfig
-from caliber.config.trust import TrustConfig
 from caliber.model import arguments
 from caliber.model.errors import ConfigError, MultipleErrors
 from caliber.model.storage import ValidationMode

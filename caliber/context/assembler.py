@@ -269,7 +269,7 @@ def _measure(
 
 def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan, sections: Sequence[int]) -> dict[int, Cut]:
     """Bring the texts of rules in mode summary into their short form; return where each was cut."""
-    from caliber.text.abridge import abridge  # few windows shorten any
+    from caliber.text.key_sentences import abridge  # few windows shorten any
 
     out = {}
     for place in [place for place in texts if int(ranked[SECTION][place]) in sections]:

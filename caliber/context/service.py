@@ -44,7 +44,7 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import Event, EventType
 from caliber.model.ids import TrajectoryId, WindowId
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow
 from caliber.resident.snapshot import ResidentSnapshot

@@ -43,7 +43,7 @@ from caliber.model.errors import InternalError
 from caliber.model.forms.messages import MEMORY
 from caliber.model.lazy import LazyTuple
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.search import ResultStatus
+from caliber.model.storage import ResultStatus
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, Final
 
-from caliber.config.warnings import ConfigWarning
+from caliber.config.faults import ConfigWarning
 from caliber.dsl import ast
 from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, SourceSpan

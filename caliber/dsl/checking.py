@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from caliber.config.bases import Origin
+from caliber.config.faults import ConfigWarning
 from caliber.config.rules.declared import warnings_of
 from caliber.config.tree import CaliberConfig
-from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ConfigError, MultipleErrors
 from caliber.schema.memory_types import MemoryType
 

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from caliber.config.bases import KNOB as BASE_KNOB
 from caliber.config.bases import Completed, complete
+from caliber.config.faults import ConfigWarning
 from caliber.config.memories import memory_name
 from caliber.config.rules.declared import valid_memories, warnings_of
+from caliber.config.secret import PREFIX, LiteralDsn, is_reference
+from caliber.config.storage import POSTGRES_ADAPTERS, SQLITE_ADAPTERS
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, values_of
-from caliber.config.warnings import ConfigWarning
-from caliber.dsl import adapters, ast, injection, memories, policies
-from caliber.dsl.building import Building, Path, path_of
+from caliber.dsl import ast, memories, policies
+from caliber.dsl.building import Building, Path, key_of, path_of
 from caliber.dsl.checking import Checked
 from caliber.dsl.filters import compile_condition
 from caliber.dsl.scan import FAULTS_MAX
@@ -204,7 +206,7 @@ class _Providers:
 
 def _definitions(state: Building, parts: list[Part]) -> None:
     providers = _Providers(_named(state, parts, "provider"))
-    adapters.adapters(state, list(_named(state, parts, "adapter").values()))
+    adapters(state, list(_named(state, parts, "adapter").values()))
     for part in parts:
         version = part.program.version
         if version.value != VERSION:
@@ -213,7 +215,7 @@ def _definitions(state: Building, parts: list[Part]) -> None:
             for entry in definition.entries:
                 _knob(state, part.source, entry, (), providers)
         for definition in part.program.definitions("inject"):
-            injection.rule(state, part.source, definition)
+            policies.injection_rule(state, part.source, definition)
     for name, (source, definition) in providers.by_name.items():
         if name not in providers.used and definition.whole and not providers.misspelt:
             span = (definition.name or definition).span
@@ -267,3 +269,111 @@ def _provider(state: Building, source: Source, path: Path, value: ast.Value, pro
     where, definition = providers.by_name[value.text]
     for entry in definition.entries:
         _knob(state, where, entry, path, providers)
+
+
+SETTINGS: Final = ("type", "connection", "options")
+STORES: Final[dict[str, str]] = {
+    **dict.fromkeys(SQLITE_ADAPTERS, "path"),
+    **dict.fromkeys(POSTGRES_ADAPTERS, "dsn"),
+}
+"""Adapters that are stores, with the meaning of their connection; the configuration checks which of them exist."""
+
+BUILT: Final = ("sqlite", "postgres")
+CACHES: Final = ("redis",)
+"""Adapters that hold no store."""
+
+_POSTGRES: Final = {
+    "pool_size": "storage.pool_max",
+    "vector_dimensions": "vector.dimensions",
+    "hnsw_m": "vector.hnsw_m",
+    "hnsw_ef_construction": "vector.hnsw_ef_construction",
+}
+OPTIONS: Final[dict[str, dict[str, str]]] = {
+    **dict.fromkeys(POSTGRES_ADAPTERS, _POSTGRES),
+    **{name: {"vector_dimensions": "vector.dimensions"} for name in SQLITE_ADAPTERS},
+}
+"""Names of these knobs in the source's example (C-175); all others have the configuration's names."""
+
+
+def adapters(state: Building, found: list[tuple[Source, ast.Definition]]) -> None:
+    """Compile all adapters of a program."""
+    served: dict[str, str] = {}
+    for source, definition in found:
+        assert definition.name is not None
+        kind = _kind(state, source, definition)
+        if kind is None:
+            continue
+        purpose = "store" if kind.value.text in STORES else "cache"
+        if purpose in served:
+            why = "a store is in one database" if purpose == "store" else "a store has one cache"
+            state.wrong(source, definition.name.span, f"{why}, and there is the adapter {served[purpose]} already")
+        elif purpose == "store":
+            _store(state, source, kind)
+        served.setdefault(purpose, definition.name.text)
+    if "store" in served:
+        for source, definition in found:
+            _unused(state, source, definition)
+
+
+class _Kind:
+    """The type of an adapter: one of the known words, where it stands."""
+
+    def __init__(self, value: ast.Word, settings: dict[str, ast.Setting]) -> None:
+        self.value = value
+        self.given = settings
+
+
+def _kind(state: Building, source: Source, definition: ast.Definition) -> _Kind | None:
+    settings = state.settings(source, definition, SETTINGS)
+    kind = settings.get("type")
+    types = (*STORES, *CACHES)
+    if kind is None:
+        if definition.whole:
+            state.wrong(source, (definition.name or definition).span, "an adapter needs a type", expected=BUILT)
+        return None
+    if not isinstance(kind.value, ast.Word) or kind.value.text not in types:
+        got = kind.value.text if isinstance(kind.value, ast.Word) else ""
+        state.wrong(source, kind.value.span, "unknown type of adapter", got=got, expected=types)
+        return None
+    return _Kind(kind.value, settings)
+
+
+def _unused(state: Building, source: Source, definition: ast.Definition) -> None:
+    for setting in definition.settings("type"):
+        if isinstance(setting.value, ast.Word) and setting.value.text in CACHES and definition.name is not None:
+            reason = (
+                f"{setting.value.text} is not supported yet: the adapter {definition.name.text} and its options are "
+                "not used; reads are answered from this process's own memory"
+            )
+            state.doubt(source, setting.value.span, reason)
+            return
+
+
+def _store(state: Building, source: Source, kind: _Kind) -> None:
+    name = kind.value.text
+    state.put(("storage", "adapter"), name, source, kind.value.span)
+    connection = kind.given.get("connection")
+    if connection is not None:
+        _connection(state, source, name, connection.value)
+    options = kind.given.get("options")
+    if options is not None and isinstance(options.value, ast.NamedValues):
+        for pair in options.value.pairs:
+            knob = OPTIONS[name].get(key_of(pair), f"storage.{key_of(pair)}")
+            state.value(source, pair.value, tuple(knob.split(".")))
+    elif options is not None:
+        state.wrong(source, options.value.span, "options are a table: { name: value, … }")
+
+
+def _connection(state: Building, source: Source, adapter: str, value: ast.Value) -> None:
+    if not isinstance(value, ast.Text):
+        state.wrong(source, value.span, "a connection is a text in quotes")
+        return
+    connection: Any = value.value
+    if STORES[adapter] == "path":
+        connection = connection.removeprefix("sqlite:///")
+    elif not is_reference(connection):
+        if connection.startswith(PREFIX):
+            state.wrong(source, value.span, "env: needs the name of a variable, such as env:MY_DSN")
+            return
+        connection = LiteralDsn(connection)
+    state.put(("storage", STORES[adapter]), connection, source, value.span)

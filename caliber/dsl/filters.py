@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from caliber.config.warnings import ConfigWarning
+from caliber.config.faults import ConfigWarning
 from caliber.dsl import ast
 from caliber.dsl.parser import read_condition
 from caliber.dsl.scan import FAULTS_MAX

@@ -9,10 +9,9 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.config.bases import Origin
+from caliber.config.faults import ConfigWarning
 from caliber.config.loading import PROGRAM_SUFFIX, complete_file
 from caliber.config.tree import CaliberConfig
-from caliber.config.warnings import ConfigWarning
 from caliber.dsl.checking import Checked, check_config
 from caliber.model.errors import DTypeError
 
@@ -45,10 +44,6 @@ def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | Non
     return check(path, base=base).config
 
 
-def _decides(origin: Origin) -> bool:
-    return any(path.startswith("embedding_provider") for path in origin.stated)
-
-
 def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> Checked:
     """Return the configuration in a file and its warnings; as ``load_config`` otherwise."""
     loaded: Any = path
@@ -63,7 +58,8 @@ def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = No
 
         checked = load_program(file, base=base)
     config, origin = checked.config, checked.origin
-    if origin is not None and config.embedding_provider is None and config.vector is None and not _decides(origin):
+    embeds = config.embedding_provider is not None or config.vector is not None
+    if origin is not None and not embeds and not any(path.startswith("embedding_provider") for path in origin.stated):
         doubt = ConfigWarning(_NOBODY_EMBEDS, "embedding_provider")
         checked = checked._replace(warnings=(*checked.warnings, doubt))
     return checked

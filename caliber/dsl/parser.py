@@ -365,7 +365,9 @@ def _fault(source: Source, error: UnexpectedInput, piece: SourceSpan) -> Program
         end = True
     got = "" if end else source.shown(span)
     # "$END" and lark's other word for it mean that the file could end here, which does not help a reader.
-    names = sorted({_shown(name) for name in expected if name.isidentifier()}, key=_by_kind)
+    names = sorted(
+        {_shown(name) for name in expected if name.isidentifier()}, key=lambda name: (not name[0].isalpha(), name)
+    )
     reason = _unexpected(source, span, got)
     if got and not names and piece == SourceSpan(0, len(source.text)):
         reason += ": the program ends before it, and what it says stands within its braces"
@@ -388,10 +390,6 @@ def _shown(terminal: str) -> str:
         return _SHOWN[terminal]
     pattern = next(item.pattern for item in lark_parser("pieces").terminals if item.name == terminal)
     return str(pattern.value)
-
-
-def _by_kind(name: str) -> tuple[bool, str]:
-    return (not name[0].isalpha(), name)
 
 
 # --- valid syntax without a meaning ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Compiler of ``policy`` definitions, and of the triggers that memories and policies share.
+"""Compiler of policies and rules of injection, and of the triggers that memories and policies share.
 
 Source: C-147 to C-157, C-226, K-065, K-067.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from caliber.config.injection import InjectionKind
 from caliber.config.policies import PolicyAction, PolicyTarget
 from caliber.dsl import ast
-from caliber.dsl.building import Building, Path, word_of
-from caliber.dsl.injection import mode_of
+from caliber.dsl.building import Building, Filter, NoData, Path, plain, word_of
+from caliber.dsl.printer import value_text
 from caliber.dsl.source import Source
 from caliber.model.declared import Trigger
 
@@ -110,4 +111,65 @@ def _criterion(state: Building, source: Source, item: ast.Value, out: dict[str, 
     if name == "below_confidence" and isinstance(argument, ast.Number):
         return {**out, "below_confidence": float(argument.value)}
     state.wrong(source, item.span, "prune takes older_than(30d) or below_confidence(0.3)", got=name)
+    return None
+
+
+TARGET: Final = "context"
+INJECTION_SETTINGS: Final = ("mode", "priority", "max_tokens", "filter", "name")
+INJECTION_MODES: Final = ("full", "summary", "top_k(10)", "relevant(0.7)")
+_SETTINGS_NEEDED: Final = ("mode", "priority")
+
+
+def injection_rule(state: Building, source: Source, definition: ast.Definition) -> None:
+    """Compile one ``inject NAME into context { … }``."""
+    assert definition.name is not None
+    into = definition.into
+    if into is not None and into.text != TARGET:
+        reason = f"records are injected into {TARGET}, and nothing else"  # C-239
+        state.wrong(source, into.span, reason, got=into.text, expected=(TARGET,))
+    data: dict[str, Any] = {"memory": definition.name.text}
+    path = state.add("injection_rules", data, source, definition.name.span)
+    state.places[(*path, "memory")] = (source, definition.name.span)
+    settings = state.settings(source, definition, INJECTION_SETTINGS)
+    state.needed(source, definition, settings, _SETTINGS_NEEDED, f"a rule of {definition.name.text}")
+    for key, setting in settings.items():
+        state.places[(*path, key)] = (source, setting.value.span)
+        if key == "mode":
+            mode = mode_of(state, source, setting.value)
+            if mode is not None:
+                data["mode"] = mode
+        elif key == "filter":
+            data["filter"] = value_text(setting.value)
+            state.filters.append(Filter(int(path[1]), source, setting.value))
+        else:
+            try:
+                data[key] = plain(setting.value)
+            except NoData as error:
+                state.wrong(source, error.span, f"{key} is a {'word' if key == 'name' else 'number'}")
+
+
+def mode_of(state: Building, source: Source, value: ast.Value) -> dict[str, Any] | None:
+    """Return a mode of injection as data, or None for an invalid one."""
+    if isinstance(value, ast.Word) and value.text in (InjectionKind.FULL, InjectionKind.SUMMARY):
+        return {"kind": value.text}
+    if isinstance(value, ast.Call) and len(value.arguments) == 1 and isinstance(value.arguments[0], ast.Number):
+        number = value.arguments[0]
+        if (
+            value.name.text == InjectionKind.TOP_K
+            and number.is_whole
+            and 0 < len(number.text) < 19
+            and number.value >= 1
+        ):
+            return {"kind": InjectionKind.TOP_K.value, "count": number.value}
+        if value.name.text == InjectionKind.RELEVANT and len(number.text) < 64 and 0 <= number.value <= 1:
+            return {"kind": InjectionKind.RELEVANT.value, "min_relevance": float(number.value)}
+    word = word_of(value)
+    about = {
+        InjectionKind.TOP_K.value: "top_k takes how many, from 1 on: top_k(10)",
+        InjectionKind.RELEVANT.value: "relevant takes a relevance from 0 to 1: relevant(0.7)",
+    }
+    if word in about:
+        state.wrong(source, value.span, about[word])
+    else:
+        state.wrong(source, value.span, "unknown mode of injection", got=word, expected=INJECTION_MODES)
     return None

@@ -167,7 +167,8 @@ class _Printer:
             parts = value.pairs
         short = len(_INDENT) * depth + len(before + text + after) <= LINE_CHARS
         several = isinstance(value, ast.NamedValues) and len(parts) > 1
-        if parts and (not short or several or self._commented(value.span) or _has_tables(parts)):
+        tables = any(isinstance(part, ast.NamedValues) and len(part.pairs) > 1 for part in parts)
+        if parts and (not short or several or tables or self._commented(value.span)):
             self._broken(depth, before, value, after, parts, span)
         elif isinstance(value, ast.Joined) and not short:
             self._conditions(depth, before, value, after, span)
@@ -204,7 +205,3 @@ class _Printer:
     def _commented(self, span: SourceSpan) -> bool:
         after = bisect_right(self._comments, span.start, lo=self._next, key=lambda item: item.span.start)
         return after < len(self._comments) and self._comments[after].span.start < span.end
-
-
-def _has_tables(parts: Sequence[ast.Value | ast.Pair]) -> bool:
-    return any(isinstance(part, ast.NamedValues) and len(part.pairs) > 1 for part in parts)

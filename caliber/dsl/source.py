@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from caliber.config.faults import ConfigWarning
 from caliber.config.secret import REDACTED, is_plain_dsn, is_secret_name
-from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ProgramFault
 from caliber.model.lazy_dataclass import dataclass
 

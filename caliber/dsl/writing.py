@@ -10,14 +10,27 @@ from typing import Any, Final
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import FrozenMap, Section
-from caliber.config.manual.render import about, refuse_sealed, told, why
-from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, PRINCIPAL, STORE, SUMMARIES, TENANCY, Short
+from caliber.config.manual.render import (
+    BASE,
+    BUDGET,
+    EMBEDDING,
+    HEADER,
+    PRINCIPAL,
+    STORE,
+    SUMMARIES,
+    TENANCY,
+    Short,
+    about,
+    refuse_sealed,
+    told,
+    why,
+)
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
 from caliber.config.nested import plain
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.dsl.compiler import PROVIDERS, VERSION
-from caliber.dsl.injection import TARGET
+from caliber.dsl.policies import TARGET
 from caliber.dsl.printer import format_text, quoted
 from caliber.model.time import format_duration
 

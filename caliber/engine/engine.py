@@ -41,10 +41,10 @@ from caliber.model.errors import (
 )
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
+from caliber.model.process.interpreter import log
 from caliber.model.process.interrupts import let_through
 from caliber.model.references import EntityType
-from caliber.model.search import ReadConsistency
-from caliber.model.storage import ConfigDocument
+from caliber.model.storage import ConfigDocument, ReadConsistency
 from caliber.model.time import Clock, from_us
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.snapshot import FRAME, ResidentSnapshot
@@ -415,8 +415,6 @@ class Engine:
 
         ``erased`` is the number of erasures before the records were read that the error may quote.
         """
-        from caliber.model.process.logs import log  # loaded by the first failure
-
         log("engine", "warning", "%s failed: %s", where, error_fields(error)["error"])
         if self._state != "open":
             return

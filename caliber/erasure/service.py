@@ -35,7 +35,7 @@ from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.events import EventType
-from caliber.model.process.forks import renew_in_child
+from caliber.model.process.interpreter import renew_in_child
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY

@@ -6,7 +6,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
-from caliber.explain.labels import beginning
+from caliber.explain.explainer import beginning
 from caliber.model.context import SourceType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.window_diff import ChangeKind, PromptCache, SourceChange, TextEdit, WindowDiff

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from caliber.access.owners import user_of
 from caliber.config import CaliberConfig
-from caliber.context.columns import ORDINAL, SECTION, SOURCE, TWIN
+from caliber.context.columns import ORDINAL, SECTION, SOURCE, TWIN, entered
+from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import source_type_of
 from caliber.context.record.record import Record, unpack_record
+from caliber.context.texts import text_of_content, turn_of_content
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.explain.absence import Absent
@@ -33,6 +35,7 @@ from caliber.schema.traits import Enters
 
 if TYPE_CHECKING:
     from caliber.search.stored_content import StoredContents
+
 
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
 """The present relevance of a record to a window's query, or None if it cannot be computed."""
@@ -296,3 +299,31 @@ def _candidate(explained: Explained, record_id: uuid.UUID, place: int) -> dict[s
         # For records excluded for another reason, the room was not examined.
         out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])
     return out
+
+
+LABEL_CHARS: Final = 160
+
+
+def labels_of(record: bytes, config: CaliberConfig, source: StoredContents) -> dict[int, str]:
+    """Return the beginnings of the texts of the records that a window left out, by rank."""
+    kept = unpack_record(record)
+    plan, ranked = plan_for(kept, config), kept.ranked
+    out: dict[int, str] = {}
+    left_out = np.ones(len(ranked), bool)
+    left_out[entered(kept.codes)] = False
+    for place in np.flatnonzero(left_out).tolist():
+        number = int(ranked[SOURCE][place])
+        relation = kept.facts.relation_of(number)
+        content = None if relation is None else source.present(relation, int(ranked[ORDINAL][place]))
+        if content is None:
+            continue
+        spoken = number in (SPOKEN, PASSAGE)
+        text = turn_of_content(content).line if spoken else text_of_content(plan.records[number], content)
+        out[place] = beginning(text)
+    return out
+
+
+def beginning(text: str) -> str:
+    """Return the beginning of a text, as one line."""
+    words = " ".join(text.split())
+    return words if len(words) <= LABEL_CHARS else words[: LABEL_CHARS - 1].rstrip() + "…"

@@ -1,4 +1,4 @@
-"""Service that explains and replays the persisted windows of one principal."""
+"""Service that explains and replays the persisted windows of one principal, and facet ``memory.windows``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from caliber.config import CaliberConfig
 from caliber.context.facts import WindowFacts
 from caliber.context.service import ContextService
 from caliber.engine.engine import Engine
-from caliber.explain.explainer import Explained, explain, explain_one, explained_of
-from caliber.explain.labels import labels_of
+from caliber.explain.explainer import Explained, explain, explain_one, explained_of, labels_of
 from caliber.explain.picture import Picture, Replayed
 from caliber.explain.replayer import replay
 from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
+from caliber.model import arguments
 from caliber.model.context import AssemblyAction, StoredWindow
 from caliber.model.errors import NotFound, StorageError
+from caliber.model.ids import Id
+from caliber.model.references import EntityRef
 from caliber.model.window_diff import WindowDiff
 from caliber.model.windows import ContextWindow
 from caliber.search.opening import SearchEngine
@@ -119,3 +121,32 @@ class Explaining:
         return score_now(
             rebuild_inputs(facts, snapshot, engine.config, masks), *found, self._shared.searcher, engine.memory
         )
+
+
+class Windows:
+    """Persisted windows, as one principal sees them."""
+
+    def __init__(self, engine: Engine, reader: ContextService) -> None:
+        self._engine = engine
+        self._reader = reader
+
+    def html(self, window_id: Id, *, user: str | EntityRef | None = None) -> str:
+        """Return a window as one HTML page that needs no network, with the result of its replay; docs/explain.md.
+
+        ``user`` is whom the call is for, as in ``explain``.
+
+        Raises: as ``explain``.
+        """
+        reader = self._reader.seen_by(user)
+        return Explaining(self._engine, reader).html(arguments.as_uuid(window_id, "window_id"))
+
+    def diff(self, before: Id, after: Id, *, user: str | EntityRef | None = None) -> WindowDiff:
+        """Return why a prompt changed between two persisted windows, and where a provider's prompt cache broke.
+
+        ``apply`` of the result makes the text of ``before`` that of ``after``. ``user`` is whom the call is for, as in
+        ``explain``; docs/explain.md.
+
+        Raises: as ``replay``, for either window.
+        """
+        first, last = arguments.as_uuid(before, "before"), arguments.as_uuid(after, "after")
+        return Explaining(self._engine, self._reader.seen_by(user)).diff(first, last)

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from caliber.api.caliber import Caliber
-from caliber.config.trust import TrustConfig
+from caliber.config.lifecycle import TrustConfig
 from caliber.importing.errors import SourceError
-from caliber.importing.json_lines import json_object
 from caliber.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.model.errors import CaliberError
 from caliber.model.forms.reading import read_message
@@ -26,6 +25,22 @@ from caliber.model.references import EntityRef
 from caliber.model.trajectory import Trajectory, TrajectoryStatus, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.trajectory.turns import check_turn
+
+
+def json_object(raw: bytes, wrong: Callable[[str], Exception]) -> dict[str, Any]:
+    """Return the JSON object of a text. Raises: the error that ``wrong`` makes of the reason."""
+    try:
+        data = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise wrong(f"not UTF-8 (byte {error.start + 1})") from None
+    except json.JSONDecodeError as error:
+        raise wrong(f"not JSON: {error.msg} at column {error.colno}") from None
+    except (RecursionError, ValueError):
+        raise wrong("not JSON that can be read: nested too deeply, or a number too long") from None
+    if not isinstance(data, dict):
+        raise wrong(f"expected an object, got {type(data).__name__}")
+    return data
+
 
 MAX_LINE_BYTES: Final = 64 << 20
 _BATCH: Final = 500

@@ -59,7 +59,7 @@ def import_history(
             batch = []
 
     for commit in repository.commits(fresh):
-        later = _month(commit)
+        later = "" if commit.authored_at is None else commit.authored_at.strftime("%Y-%m")
         if in_scope and (in_scope >= SCOPE_COMMITS or (later and month and later > month)):
             store()
             memory.close_scope(scope.scope_id)
@@ -88,10 +88,6 @@ def _known(memory: Caliber, trajectories: Sequence[Trajectory], current: Scope) 
     return imported, month, in_scope
 
 
-def _month(commit: Commit) -> str:
-    return "" if commit.authored_at is None else commit.authored_at.strftime("%Y-%m")
-
-
 def turn_of(commit: Commit, trust: TrustLabel) -> dict[str, Any]:
     """Return a commit as one turn, in the words of its author, who is not the user: its message and its changes."""
     author = " ".join(_CONTROL.sub(" ", commit.author).split())[:200] or None
@@ -111,15 +107,12 @@ def changes_text(commit: Commit) -> str:
     if not commit.files:
         merged = f"a merge of {', '.join(parent[:10] for parent in commit.parents[1:])}"
         return f"commit {short}: {merged if len(commit.parents) > 1 else 'no files changed'}"
-    added = sum(item[0] or 0 for item in commit.files)
-    deleted = sum(item[1] or 0 for item in commit.files)
+    plus = sum(item[0] or 0 for item in commit.files)
+    minus = sum(item[1] or 0 for item in commit.files)
     count = len(commit.files)
-    lines = [f"commit {short}: {count} file{'s' if count != 1 else ''} changed, +{added} −{deleted}"]
-    lines.extend(_file_line(*item) for item in commit.files[:_SHOWN_FILES])
+    lines = [f"commit {short}: {count} file{'s' if count != 1 else ''} changed, +{plus} −{minus}"]
+    for added, deleted, path in commit.files[:_SHOWN_FILES]:
+        lines.append(f"  {path}  {'binary' if added is None or deleted is None else f'+{added} −{deleted}'}")
     if count > _SHOWN_FILES:
         lines.append(f"  … and {count - _SHOWN_FILES} more")
     return "\n".join(lines)
-
-
-def _file_line(added: int | None, deleted: int | None, path: str) -> str:
-    return f"  {path}  {'binary' if added is None or deleted is None else f'+{added} −{deleted}'}"

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caliber.api.caliber import Caliber
+from caliber.model.agents import LockToken
 from caliber.model.process.interrupts import managed
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
@@ -113,8 +114,6 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
     resource = f"import:{_id(identity)}"
     holder = f"{socket.gethostname()}:{os.getpid()}"
     lock = memory.agents.locks.acquire(resource, holder=holder, lease_ms=_LEASE_MS, wait_ms=_WAIT_MS)
-    from caliber.model.agents import LockToken
-
     try:
         # Records that another process imported before it released the lock must be visible here, whatever
         # read_consistency is.

@@ -23,7 +23,7 @@ from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.loops import BAD_INDEX
 from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.forks import renew_in_child
+from caliber.model.process.interpreter import renew_in_child
 from caliber.model.process.interrupts import let_through
 
 Bools = npt.NDArray[np.bool_]

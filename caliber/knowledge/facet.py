@@ -24,7 +24,7 @@ from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.search.service import Searching

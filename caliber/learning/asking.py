@@ -13,8 +13,12 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from caliber.learning.candidates import (
+from caliber.learning.deciding import (
     INSTRUCTION,
+    KNOWN,
+    NEW,
+    NOTHING_TO_END,
+    OLDER,
     Candidate,
     Held,
     Person,
@@ -23,9 +27,7 @@ from caliber.learning.candidates import (
     Step,
     is_instruction,
 )
-from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER
-from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
-from caliber.llm.protocols import LearningProvider
+from caliber.llm.protocols import USER_PERSON, ExtractedFact, FactDecision, FactQuestion, LearningProvider
 from caliber.model import arguments
 from caliber.model.errors import InvalidResponse
 from caliber.model.knowledge import NoteType

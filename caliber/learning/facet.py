@@ -19,10 +19,9 @@ from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.learning.learner import KIND, Learner
-from caliber.learning.messages import check_messages, digest, resent
+from caliber.learning.messages import Conversations, check_messages, digest, resent
 from caliber.learning.owner import owner_of
-from caliber.learning.results import batch_of, result_of
-from caliber.learning.undoing import undo
+from caliber.learning.undoing import batch_of, result_of, undo
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, RequiredFieldMissing, Unavailable
@@ -144,8 +143,6 @@ class LearningMethods(TaskMethods):
                 " memory.as_user('maria@example.com')",
                 field="user",
             )
-        from caliber.learning.conversation import Conversations  # many stores learn from no messages
-
         return Conversations(self._engine, self._tasks, self._goes_on).of(owner, self._agent())
 
     def conversations(

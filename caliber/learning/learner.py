@@ -29,9 +29,8 @@ from caliber.jobs.queue import JobQueue
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
-from caliber.learning.candidates import NOT_READ, Candidate, Held, Refused, StatedCandidate, Step, comparable
-from caliber.learning.deciding import Decider
-from caliber.learning.owner import Owner, owner_in, taught_by
+from caliber.learning.deciding import NOT_READ, Candidate, Decider, Held, Refused, StatedCandidate, Step, comparable
+from caliber.learning.owner import Owner, People, owner_in, taught_by
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
@@ -41,7 +40,7 @@ from caliber.model.events import EventType
 from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonFact
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
@@ -53,7 +52,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.text.dates import Moment
 
 if TYPE_CHECKING:
-    from caliber.learning.people import Facts, People
+    from caliber.learning.owner import Facts, People
     from caliber.learning.reading import MessageReader
 
 KIND: Final = "learning"
@@ -235,8 +234,6 @@ class Learner:
         uow: UnitOfWork, owner: Owner, found: Sequence[tuple[Turn, Candidate | Refused]]
     ) -> tuple[list[StatedCandidate], list[tuple[Refused, Turn]], People, Facts, list[Held]]:
         """Return the statements, the refusals, at most as many as one call may teach, and the known facts."""
-        from caliber.learning.people import People  # late: opening a store needs none
-
         statements: list[StatedCandidate] = []
         refusals: list[tuple[Refused, Turn]] = []
         people, now = People(owner), from_us(uow.now_us)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from caliber.learning.candidates import (
+from caliber.learning.deciding import (
     ANY_SLOT,
     DIED,
     INSTRUCTION,

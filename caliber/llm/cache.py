@@ -17,18 +17,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from caliber.llm.protocols import FloatVector
-from caliber.llm.waits import new_event
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.lazy_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from caliber.storage.waiting import Flag
+from caliber.storage.waiting import Flag
 
 
 class EmbeddingKey(NamedTuple):
@@ -59,7 +56,7 @@ class VectorStore(Protocol):
 class _Flight:
     """A vector that some thread is computing now; ``vector`` stays None if that failed."""
 
-    done: Flag = field(default_factory=new_event)
+    done: Flag = field(default_factory=Flag)
     vector: FloatVector | None = None
 
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.prompts import load_prompts, prompts_id
+from caliber.llm.protocols import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.remote.answers import Answer
 from caliber.llm.remote.chat import ChatModel, ModelQuestion
 from caliber.llm.retry import Retry

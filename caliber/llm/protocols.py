@@ -9,12 +9,14 @@ Source: C-245, C-246, C-497, K-014, K-015.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.errors import CaliberError
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.learning import LearningAction, PersonAttribute
 from caliber.model.providers import (
     ConsolidationDecision,
     ConsolidationMember,
@@ -25,8 +27,41 @@ from caliber.model.providers import (
     TrajectoryDigest,
 )
 
-if TYPE_CHECKING:
-    from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
+USER_PERSON = "user"
+"""Stands for the user who wrote a message, where a fact names its person."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedFact:
+    """A fact about a person that a message states; ``person`` is ``user`` or a name, ``value`` words of the message.
+
+    ``statement`` is the fact without its subject. Units: ``source_turn`` a turn number.
+    """
+
+    person: str
+    attribute: PersonAttribute
+    value: str
+    statement: str
+    source_turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class FactQuestion:
+    """A new statement about a person, and the statements that are known about the same person."""
+
+    person: str
+    statement: str
+    known: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FactDecision:
+    """The decision about a new statement: ``known`` is the place of the known one that it replaces or ends."""
+
+    action: LearningAction
+    known: int | None = None
+    reason: str = ""
+
 
 FloatVector: TypeAlias = NDArray[np.float32]
 FloatMatrix: TypeAlias = NDArray[np.float32]

@@ -21,6 +21,7 @@ from caliber.llm.protocols import (
 )
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, Conflict, DimensionMismatch, LlmError
+from caliber.model.process.interpreter import log
 
 if TYPE_CHECKING:
     from caliber.config.providers import RetryConfig
@@ -101,8 +102,6 @@ class Retry:
         if remaining is not None and remaining <= wait:
             error.add_note("the deadline leaves no time for another attempt")
             return False
-        from caliber.model.process.logs import log  # loaded by the first failure
-
         log("llm", "info", "attempt %d failed: %s; the next follows in %.1f s", attempt + 1, error.kind, wait)
         return not self._stopped.wait(wait)
 

@@ -1,12 +1,15 @@
-"""Class ``Principal``: the user, agent, application, system or admin on whose behalf a call is made; agents' roles."""
+"""Principals (users, agents, applications, systems, admins) on whose behalf calls are made; their names and grants."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from caliber.model.errors import PermissionDenied
+from caliber.model.ids import GrantId, IdentityId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef
 
 
 class AgentRole(StrEnum):
@@ -84,6 +87,15 @@ class Principal:
         """True for an admin and the application: they act for users, and see what is hidden from no person."""
         return self.is_admin or self.kind is PrincipalKind.APPLICATION
 
+    def denied(self, action: str, resource: str) -> PermissionDenied:
+        """Return the refusal of an action."""
+        return PermissionDenied(agent_id=self.label, action=action, resource=resource)
+
+    def require_service(self, action: str, resource: str) -> None:
+        """Raise PermissionDenied unless this is an admin or the application."""
+        if not self.serves:
+            raise self.denied(action, resource)
+
     def require_admin(self, action: str, resource: str) -> None:
         """Raise PermissionDenied unless this is an admin; for the application it names the way to become one."""
         if self.is_admin:
@@ -92,3 +104,53 @@ class Principal:
         if self.is_application:
             message += ": open the store with principal=caliber.Principal.admin(), or use memory.acting_as(...) with it"
         raise PermissionDenied(message, agent_id=self.label, action=action, resource=resource)
+
+
+class Right(StrEnum):
+    """The rights that a grant gives. ``write`` includes ``read``."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A right of the user or agent ``to`` on the task, session or note ``on``; ``granted_by`` names a principal.
+
+    It ends at ``until``, where that is given, and once it is revoked. Source: C-422.
+    """
+
+    grant_id: GrantId
+    to: EntityRef
+    on: EntityRef
+    right: Right
+    granted_by: str
+    until: datetime | None
+    revoked_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One name of a user or an agent, in a namespace of the application; several names may have one entity."""
+
+    identity_id: IdentityId
+    entity: EntityRef
+    namespace: str
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MergedIdentities:
+    """Report of merging one entity into another: changed ``records`` by relation, and how many still name it."""
+
+    old: EntityRef
+    entity: EntityRef
+    names: tuple[str, ...]
+    records: dict[str, int]
+    remaining: int

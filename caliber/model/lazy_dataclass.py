@@ -8,7 +8,6 @@ standard library, and its methods when they are looked up.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 from collections.abc import Callable
 from reprlib import recursive_repr
@@ -21,11 +20,6 @@ else:
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
         """Decorate as ``dataclasses.dataclass`` does; with ``frozen`` and ``slots`` alone, compile methods later."""
         return _frozen_with_slots if cls is None and options == _LAZY else dataclasses.dataclass(cls, **options)
-
-
-def printed(name: str) -> Any:
-    """Return a ``__repr__`` that ``caliber.model.printing.lines`` has: few processes print."""
-    return lambda self: getattr(importlib.import_module("caliber.model.printing.lines"), name)(self)
 
 
 _LAZY: Final = {"frozen": True, "slots": True}

@@ -9,8 +9,9 @@ from enum import StrEnum
 from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import JobState
 from caliber.model.knowledge import NoteType
-from caliber.model.lazy_dataclass import dataclass, printed
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
+from caliber.model.windows import printed
 
 
 class LearningAction(StrEnum):
@@ -96,7 +97,10 @@ class Learned:
     decisions: tuple[LearningDecision, ...] = ()
     undone: bool = False
 
-    __repr__ = printed("of_learned")
+    def __repr__(self) -> str:
+        found = "; ".join(f"{each.action} {each.statement!r}" for each in self.decisions)
+        begin = f"Learned({self.state}, {len(self.turns)} turns, task {self.trajectory_id}: "
+        return printed(begin, found or "nothing")
 
     @property
     def added(self) -> tuple[LearningDecision, ...]:

@@ -1,4 +1,4 @@
-"""Enums of write durability and read validation, and the row type of a stored configuration."""
+"""Enums of durability, validation and consistency, and the row type of a stored configuration."""
 
 from __future__ import annotations
 
@@ -43,3 +43,16 @@ class OperationStats:
     p95_us: int
     max_us: int
     errors: int
+
+
+class ResultStatus(StrEnum):
+    """The outcome of a window or a search; a degraded one has a reason."""
+
+    OK = "ok"
+    EMPTY = "empty"
+    DEGRADED = "degraded"
+
+
+class ReadConsistency(StrEnum):
+    LOCAL = "local"
+    LATEST = "latest"

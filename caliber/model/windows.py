@@ -9,17 +9,53 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
-from caliber.model.lazy_dataclass import dataclass, printed
-from caliber.model.search import ResultStatus
-from caliber.model.snippets import snippet
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.storage import ResultStatus
 
 if TYPE_CHECKING:
     from caliber.model.guard.validation import ValidationIssue
+
+
+SNIPPET_CHARS: Final = 160
+_LINE_CHARS: Final = 160
+_TEXT_CHARS: Final = 80
+
+
+def printed(begin: str, rest: str) -> str:
+    """Return one line for an object that people print: its beginning, and as much of the rest as fits."""
+    line = begin + " ".join(rest.split())
+    return f"{line[: _LINE_CHARS - 2]}…)" if len(line) > _LINE_CHARS - 1 else f"{line})"
+
+
+def snippet(text: str, words: Sequence[str]) -> str:
+    """Return about 160 characters around the first place where words of the query stand close together."""
+    length = SNIPPET_CHARS
+    if len(text) <= length:
+        return " ".join(text.split())
+    folded = text.casefold()
+    if len(folded) != len(text):  # folding changed lengths: places would not fit
+        folded = text.lower() if len(text.lower()) == len(text) else text
+    places = sorted(place for word in words if (place := folded.find(word)) >= 0)
+    start = 0
+    if places:
+        # The window that holds the most of the first places.
+        _, start = max((sum(p <= q < p + length for q in places), -p) for p in places)
+        start = max(0, -start - length // 8)
+    end = min(len(text), start + length)
+    start = max(0, end - length)
+    if start and not text[start - 1].isspace():
+        start = text.find(" ", start, min(end, start + length // 8)) + 1 or start
+    if end < len(text) and not text[end].isspace():
+        space = text.rfind(" ", start, end)
+        end = space if space > start + length // 2 else end
+    body = " ".join(text[start:end].split())
+    return ("… " if start else "") + body + (" …" if end < len(text) else "")
+
 
 _renderers: list[Callable[[Any], str]] = []
 
@@ -154,7 +190,10 @@ class ContextWindow:
     issues: tuple[ValidationIssue, ...] = field(default=(), compare=False)
     """The findings about its records with ``validation_mode = "always"``, as of the assembly; a replay has none."""
 
-    __repr__ = printed("of_window")
+    def __repr__(self) -> str:
+        sections = ", ".join(f"{each.section_type} {each.token_count}" for each in self.sections)
+        used = f"{self.used_tokens} of {self.max_tokens} tokens"
+        return printed(f"ContextWindow({self.window_id}, {self.status}, {used}: ", sections or "empty")
 
     def to_messages(self, form: Literal["openai", "anthropic"] = "openai") -> list[dict[str, Any]]:
         """Return the window as message dicts that a provider accepts: context as one system message, then the turns.
@@ -177,8 +216,6 @@ class ContextWindow:
 
         ``memory.windows.html(window_id)`` adds what only the store has: replay, the texts of records left out.
         """
-        from caliber.model.errors import Unavailable
-
         if not _renderers:
             raise Unavailable("nothing renders windows in this process: import caliber.api.caliber first")
         return _renderers[0](self)
@@ -215,7 +252,8 @@ class SearchHit:
     found_by: tuple[str, ...] = ()
     around: tuple[str, ...] = field(default=(), repr=False)
 
-    __repr__ = printed("of_hit")
+    def __repr__(self) -> str:
+        return printed(f"SearchHit({self.kind} {self.id}, {self.score:.4f}: ", repr(self.content[:_TEXT_CHARS]))
 
     @property
     def snippet(self) -> str:
@@ -277,4 +315,6 @@ class SearchResult:
     issues: tuple[ValidationIssue, ...] = ()
     """The findings about the hits with ``validation_mode = "always"``."""
 
-    __repr__ = printed("of_result")
+    def __repr__(self) -> str:
+        found = "; ".join(f"{hit.kind} {hit.score:.2f} {hit.content[:_TEXT_CHARS]!r}" for hit in self.hits)
+        return printed(f"SearchResult({self.status}, {len(self.hits)} hits: ", found or self.reason or "nothing")

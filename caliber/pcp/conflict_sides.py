@@ -41,7 +41,7 @@ class ConflictSides(CorrectionListener):
         found = conflicts_of(uow, key)
         if not found:
             return
-        ended, changed = not holds(relation, after, uow.now_us), _states_otherwise(relation, before, after)
+        ended, changed = not holds(relation, after, uow.now_us), states_otherwise(relation, before, after)
         for conflict in found:
             is_a = conflict.item_a.id == key
             if changed:  # nobody reads words that a side no longer has
@@ -187,7 +187,7 @@ def _audit(engine: Engine, uow: UnitOfWork, kind: EventType, conflict: Disagreem
     )
 
 
-def _states_otherwise(relation: Relation, before: Any, after: Any) -> bool:
+def states_otherwise(relation: Relation, before: Any, after: Any) -> bool:
     """Return whether a correction changed what a record states, or about what."""
     columns = () if relation.grounded is None else relation.grounded.subject
     columns += () if relation.text is None else relation.text.searched

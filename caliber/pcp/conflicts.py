@@ -181,8 +181,7 @@ class StatementConflicts:
         """Raise PermissionDenied unless the principal may correct one of the sides."""
         sides = self._sides(uow, conflict)
         if not any(self._corrections.may_correct(each.relation, each.record) for each in sides):
-            resource = f"{conflict.item_a.entity_type} {conflict.item_a.id}"
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+            raise self._principal.denied(action, f"{conflict.item_a.entity_type} {conflict.item_a.id}")
 
     @staticmethod
     def _sides(uow: UnitOfWork, conflict: Disagreement) -> list[_Side]:

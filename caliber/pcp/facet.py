@@ -8,8 +8,7 @@ from caliber.access.visibility import require
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.guard.lint import LintResult
-from caliber.model.guard.validation import ValidationResult
+from caliber.model.guard.validation import LintResult, ValidationResult
 from caliber.model.ids import Id
 from caliber.model.pcp import (
     ArtifactProvenance,

@@ -17,7 +17,7 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import NotFound
-from caliber.model.events import Event, EventType
+from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.pcp import ArtifactProvenance, TaskState, TraceSummary
 from caliber.model.references import EntityType
@@ -47,6 +47,7 @@ class Inspector:
         )
         counts = Counter(event.event_type for event in events)
         times = [event.created_at for event in events]
+        used = [event.payload.get("used_tokens") for event in events if event.event_type == EventType.CONTEXT_ASSEMBLE]
         took = (max(times) - min(times)).total_seconds() if times else 0.0
         with self._engine.store.read() as session:
             trajectory = self._entity(session, readers, TRAJECTORY, task)
@@ -63,7 +64,7 @@ class Inspector:
             artifacts_created=counts[EventType.ARTIFACT_CREATE],
             notes_created=counts[EventType.NOTE_CREATE],
             context_assemblies=counts[EventType.CONTEXT_ASSEMBLE],
-            total_tokens_input=sum(_window_tokens(event) for event in events),
+            total_tokens_input=sum(tokens for tokens in used if isinstance(tokens, int)),
             total_tokens_output=sum(spoken),
             checkpoints_created=counts[EventType.CHECKPOINT_CREATE],
             recoveries_performed=counts[EventType.CHECKPOINT_RECOVER],
@@ -180,8 +181,3 @@ class Inspector:
         plans = self._engine.store.plans[relation.name]
         rows = session.run(plans.lists[path], (key.bytes, *limit))
         return [readers.shown(relation, plans.codec.decode(row)) for row in rows if readers.allows_row(relation, row)]
-
-
-def _window_tokens(event: Event) -> int:
-    used = event.payload.get("used_tokens") if event.event_type == EventType.CONTEXT_ASSEMBLE else None
-    return used if isinstance(used, int) else 0

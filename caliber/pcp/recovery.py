@@ -31,6 +31,7 @@ from caliber.model.errors import (
 from caliber.model.events import EventType
 from caliber.model.ids import CheckpointId, TrajectoryId
 from caliber.model.pcp import Checkpoint, RecoveryResult
+from caliber.model.process.interpreter import log
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
@@ -42,7 +43,7 @@ from caliber.schema.relation import ORDINAL
 from caliber.schema.relations import ARTIFACT, CHECKPOINT, SCOPE, TRAJECTORY, TURN
 from caliber.storage.compile.listing import Listing
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle, trigger_jobs
+from caliber.trajectory import lifecycle, triggers
 from caliber.trajectory.service import Tasks
 
 Prepared = tuple[Any, tuple[str, bytes]]
@@ -111,8 +112,6 @@ class Recovery:
             return self._engine.write(lambda uow: self._recover(uow, trajectory_id, checkpoint_id, before))
 
         done: RecoveryResult = self._tasks.retry(attempt)
-        from caliber.model.process.logs import log  # loaded by a program that recovers
-
         if done.before_id is not None:
             log("pcp", "info", "task %s was recovered from checkpoint %s", trajectory_id, done.checkpoint_id)
         return done
@@ -226,7 +225,7 @@ class Recovery:
         before_id = self._tasks.policies.apply_checkpoint(uow, *before, recovered_to=result.checkpoint_id)
         writes = Rollback(uow, self._corrections, before_id)
         for scope in (scope for plan in plans for scope in plan.close):
-            trigger_jobs.cancel(self._engine, uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
+            triggers.cancel(self._engine, uow, "list_by_scope", scope.scope_id.bytes, CANCELLED)
             lifecycle.close_scope(uow, scope.scope_id, estimator=self._engine.estimator)
         for relation, record in (change for plan in plans for change in plan.mark):
             writes.mark(relation, record)

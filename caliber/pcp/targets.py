@@ -16,7 +16,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.windows import ContextWindow
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot

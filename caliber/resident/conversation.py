@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.model.process.forks import renew_in_child
+from caliber.model.process.interpreter import renew_in_child
 from caliber.model.time import from_us
 from caliber.model.trajectory import TurnRole
 from caliber.resident.chain import NOBODY, Chain

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.process.forks import renew_in_child
+from caliber.model.process.interpreter import renew_in_child
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
 from caliber.schema.predicate import All, Predicate, Variable, all_of, variables_in

@@ -19,7 +19,7 @@ from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
 from caliber.knowledge.inheriting import trust_of_all
-from caliber.knowledge.summing import NoteSums
+from caliber.knowledge.notes import NoteSums
 from caliber.model.declared import Trigger
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
@@ -37,7 +37,7 @@ from caliber.storage.compile.derived import completed
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.write.ending import archive, prune
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory.summing import ArtifactSums
+from caliber.trajectory.artifacts import ArtifactSums
 
 SUMMARY_MAX_TOKENS: Final = 200
 """Longest summary of a scope, and of records that retention compresses."""

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from caliber.kernels import PHRASE_MAX, words_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.dates import DateReader, Interval
-from caliber.text.lexicon import Lexicon
-from caliber.text.words import Analyzer
+from caliber.text.words import Analyzer, Lexicon
 
 _QUOTES: Final = {'"': '"', "“": "”", "«": "»", "„": "“”"}
 """Opening and closing quotation marks."""

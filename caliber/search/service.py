@@ -39,8 +39,7 @@ from caliber.model.errors import (
 )
 from caliber.model.ids import SpaceId
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.search import ReadConsistency, ResultStatus
-from caliber.model.storage import ValidationMode
+from caliber.model.storage import ReadConsistency, ResultStatus, ValidationMode
 from caliber.model.time import to_us
 from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot

@@ -17,7 +17,7 @@ import Stemmer
 
 from caliber.model.guard.validation import Verdict, VerdictKind
 from caliber.text.dates import COUNTS, DAYS, MONTHS, Moment, all_days_said
-from caliber.text.lexicon import ENGLISH
+from caliber.text.words import ENGLISH
 
 
 def _set(text: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Extractive compression of one record: its first sentence and those that answer a query, or an excerpt around these.
+"""Shortened texts: one to its beginning; a record to its first sentence and those that answer a query, or an excerpt.
 
 Scores count words in common, by their stems and how rare they are in the text, so the same text and query always give
 the same sentences. No model is asked. Source: C-274, docs/pcp.md.
@@ -12,7 +12,8 @@ from functools import lru_cache
 from math import log1p
 from typing import Final
 
-from caliber.kernels import words_of
+from caliber.kernels import Estimator, words_of
+from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_tokens
 from caliber.text.sentences import iter_sentences
 from caliber.text.words import Analyzer
 
@@ -108,3 +109,27 @@ def terms_of(text: str, language: str) -> frozenset[str]:
     words = {word.decode("utf-8", "replace") for word in words_of(text.encode("utf-8", "replace"))}
     kept = [word for word in words if word.casefold() not in analyzer.lexicon.stop_words]
     return frozenset(term for word in kept for term in analyzer.cached(word).terms)
+
+
+def abridge(text: str, limit: int, estimator: Estimator) -> tuple[int, bool] | None:
+    """Return the characters that abridge a text to ``limit`` tokens, or None where it is short already.
+
+    A first sentence that is too long is cut itself, and ends in dots.
+    """
+
+    def tokens(end: int) -> int:
+        length = int(estimator.lengths_of([text[:end]])[0])
+        return -(-length * estimator.denominator // estimator.numerator)
+
+    if tokens(len(text)) <= limit:
+        return None
+    end = 0
+    for sentence in iter_sentences(text):
+        if tokens(sentence.end) > limit:
+            break
+        end = sentence.end
+    if end:
+        return end, False
+    cut = truncate_to_tokens(text, limit, estimator=estimator)
+    dots = not text.startswith(cut)
+    return len(cut) - len(ELLIPSIS) * dots, dots

@@ -1,4 +1,4 @@
-"""Rule-based generation of notes from a trajectory's artifacts, summaries and goal, and merging of notes.
+"""Rule-based artifacts and notes from a trajectory's artifacts, summaries and goal; merging and comparing of notes.
 
 Decisions become conventions or strategies, constraints conventions, preferences preferences, facts facts, an error
 with the change that followed it a gotcha; goal and outcome together say how such a task went.
@@ -9,15 +9,114 @@ Source: C-233, C-234, K-111; docs/decisions/0014-rules-without-a-language-model.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from caliber.model.errors import InvalidValue
 from caliber.model.knowledge import NoteType
-from caliber.model.providers import ExtractedArtifact, GeneratedNote, MergedNote, TrajectoryDigest
+from caliber.model.providers import (
+    ConsolidationAction,
+    ConsolidationDecision,
+    ConsolidationMember,
+    ExtractedArtifact,
+    ExtractionTurn,
+    GeneratedNote,
+    MergedNote,
+    TrajectoryDigest,
+)
 from caliber.model.trajectory import ArtifactType, TurnRole
+from caliber.text.blocks import Block, find_blocks
+from caliber.text.contradictions import NEGATIONS, OPPOSITES, contradicts
 from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
-from caliber.text.sentences import UnitKind, split_sentences
+from caliber.text.sentences import UnitKind, iter_sentences, split_sentences
 from caliber.text.statements import MAX_STATEMENT_CHARS, find_statements
+
+# Of a longer turn its beginning and its end are read, half each: a log's cause is at one end or the other.
+MAX_CHARS_READ = 1_000_000
+# A longer turn is a dump; its beginning is kept.
+MAX_ARTIFACTS_PER_TURN = 200
+_TOOL_RESULT_CONFIDENCE = 1.0
+_FOLDED_CHARS = 10_000
+
+
+def extract_artifacts(turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
+    """Return the artifacts in turns, in order of turns and of places in them.
+
+    A repeated statement counts once: its first turn stays, with the highest confidence.
+    """
+    found: dict[tuple[ArtifactType, str], ExtractedArtifact] = {}
+    for turn in turns:
+        for artifact in _of_turn(turn):
+            key = (artifact.artifact_type, _folded(artifact.content))
+            existing = found.get(key)
+            if existing is None:
+                found[key] = artifact
+            elif artifact.confidence > existing.confidence:
+                found[key] = ExtractedArtifact(
+                    existing.artifact_type, existing.content, artifact.confidence, existing.source_turn
+                )
+    return list(found.values())
+
+
+def _of_turn(turn: ExtractionTurn) -> list[ExtractedArtifact]:
+    found: list[ExtractedArtifact] = []
+    if turn.role is TurnRole.TOOL and turn.content and not turn.content.isspace():
+        # Complete, however long: a tool's result cannot be requested again.
+        found.append(
+            ExtractedArtifact(
+                ArtifactType.TOOL_RESULT, turn.content.strip("\r\n"), _TOOL_RESULT_CONFIDENCE, turn.turn_number
+            )
+        )
+    for kind, content, confidence in _inside(turn):
+        if len(found) == MAX_ARTIFACTS_PER_TURN:
+            break
+        found.append(ExtractedArtifact(kind, content, confidence, turn.turn_number))
+    return found
+
+
+def _inside(turn: ExtractionTurn) -> Iterator[tuple[ArtifactType, str, float]]:
+    from_tool = turn.role is TurnRole.TOOL
+    for stretch in _stretches(turn.content):
+        # Fences in a tool's result quote a file; they are no proposal.
+        blocks = find_blocks(stretch, fences=not from_tool)
+        pieces = [
+            (block.start, block.artifact_type, block.content, block.confidence)
+            for block in blocks
+            if block.artifact_type is not None and block.content.strip()
+        ]
+        if not from_tool:
+            pieces += [
+                (start + statement.start, statement.artifact_type, statement.content, statement.confidence)
+                for start, end in _between(blocks, len(stretch))
+                for statement in find_statements(stretch[start:end], frozenset({turn.role}))
+            ]
+        for _, kind, content, confidence in sorted(pieces, key=lambda piece: piece[0]):
+            yield kind, content, confidence
+
+
+def _stretches(text: str) -> list[str]:
+    if len(text) <= MAX_CHARS_READ:
+        return [text]
+    half = MAX_CHARS_READ // 2
+    return [text[:half], text[-half:]]
+
+
+def _between(blocks: Sequence[Block], size: int) -> Iterator[tuple[int, int]]:
+    place = 0
+    for block in blocks:
+        if block.start > place:
+            yield place, block.start
+        place = block.end
+    if place < size:
+        yield place, size
+
+
+def _folded(content: str) -> str:
+    """Return the form that two repetitions of the same thing share."""
+    if len(content) > _FOLDED_CHARS:
+        return content
+    return " ".join(content.split()).casefold().rstrip(" .!;,")
+
 
 # A change this many turns after an error counts as its fix.
 _FIX_WITHIN_TURNS = 20
@@ -198,3 +297,51 @@ def _united(contents: Sequence[str]) -> str:
                 seen.add(folded)
                 out.append(sentence.text if sentence.kind is UnitKind.CODE else " ".join(sentence.text.split()))
     return "\n".join(filter(None, out)) if len(out) > 1 else contents[0]
+
+
+_MAX_CHARS = 20_000
+_NEARLY_IDENTICAL = 0.95
+
+_WORD = re.compile(r"\d{1,20}(?:[.,:]\d{1,20}){0,4}%?|[^\W\d_][\w'’-]{0,63}")
+_SIDES = {
+    word: (place, side) for place, row in enumerate(OPPOSITES) for side, words in enumerate(row) for word in words
+}
+
+
+def verify_contradiction(a: str, b: str) -> bool:
+    """Return whether two texts contradict each other, as far as careful rules can tell."""
+    return contradicts(a, b) is not None
+
+
+def decide_consolidation(clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
+    """Return one decision per cluster: near-identical memories yield to the newest one that covers all; else keep."""
+    return [_decide(cluster) for cluster in clusters]
+
+
+def _decide(cluster: Sequence[ConsolidationMember]) -> ConsolidationDecision:
+    keys = tuple(member.key for member in cluster)
+    statements = [
+        frozenset(fold_statement(sentence.text) for sentence in iter_sentences(member.content)) - {""}
+        for member in cluster
+    ]
+    words = [Counter(_WORD.findall(member.content[:_MAX_CHARS].casefold())) for member in cluster]
+    newest_first = sorted(range(len(cluster)), key=lambda index: (-cluster[index].created_us, cluster[index].key))
+    for survivor in newest_first if len(cluster) > 1 else []:
+        if all(
+            statements[other] <= statements[survivor] or _nearly_identical(words[other], words[survivor])
+            for other in range(len(cluster))
+        ):
+            return ConsolidationDecision(ConsolidationAction.SUPERSEDE, keys, survivor=cluster[survivor].key)
+    return ConsolidationDecision(ConsolidationAction.KEEP, keys)
+
+
+def _nearly_identical(a: Counter[str], b: Counter[str]) -> bool:
+    different = (a - b) + (b - a)
+    # A number or a "not" more or less is no small difference.
+    sides = {side for word in different if (side := _SIDES.get(word)) is not None}
+    reversed_ = any((place, 1 - side) in sides for place, side in sides)
+    negations = (word in NEGATIONS or word == "without" or word.endswith("n't") for word in different)
+    if reversed_ or any(word[0].isdigit() for word in different) or any(negations):
+        return False
+    union = (a | b).total()
+    return union > 0 and (a & b).total() / union >= _NEARLY_IDENTICAL

@@ -186,7 +186,8 @@ class Repetition:
         """
         rule = self._rule
         assert rule is not None
-        if since <= self._start or (rule.count is not None and not self._is_regular(rule)):
+        is_regular = not rule.days and (rule.frequency in _DAYS_LONG or self._local.day <= _SHORTEST_MONTH)
+        if since <= self._start or (rule.count is not None and not is_regular):
             return 0
         # Two days and a period earlier: clocks differ by less than that.
         before = max(self._start, _shifted(since, -timedelta(days=2)))
@@ -196,10 +197,6 @@ class Repetition:
             months = (before.year - self._start.year) * 12 + before.month - self._start.month
             periods = (months - 1) // (_MONTHS_LONG[rule.frequency] * rule.interval)
         return max(0, periods - 1)
-
-    def _is_regular(self, rule: RepetitionRule) -> bool:
-        """Return whether each period of a rule has exactly one occurrence."""
-        return not rule.days and (rule.frequency in _DAYS_LONG or self._local.day <= _SHORTEST_MONTH)
 
     def _after(self, periods: int) -> tuple[datetime, int]:
         """Return a local time from which the rule goes on as from its start, after at most some periods; how many."""

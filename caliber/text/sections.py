@@ -170,7 +170,8 @@ def _restructured(text: str) -> Iterator[Section]:
         line = lines[at]
         under = lines[at + 1] if at + 1 < len(lines) else ""
         over = _RST_LINE.match(line) and at + 2 < len(lines) and lines[at + 2].strip() == line.strip() and under.strip()
-        if over or (line.strip() and not _RST_LINE.match(line) and _is_underline(under, line)):
+        underlined = _RST_LINE.match(under) and len(under.strip()) >= len(line.strip()) and line[:1] not in (" ", "\t")
+        if over or (line.strip() and not _RST_LINE.match(line) and underlined):
             title, mark = (under, "^" + line[0]) if over else (line, under[0])
             if mark not in levels:
                 levels.append(mark)
@@ -180,10 +181,6 @@ def _restructured(text: str) -> Iterator[Section]:
         builder.line(line)
         at += 1
     yield from builder.end()
-
-
-def _is_underline(line: str, title: str) -> bool:
-    return bool(_RST_LINE.match(line)) and not title.startswith((" ", "\t")) and len(line.strip()) >= len(title.strip())
 
 
 def _asciidoc(text: str) -> Iterator[Section]:

@@ -1,4 +1,4 @@
-"""Validation and creation of artifacts: idempotent by content hash, with a trust label and a time to live.
+"""Validation and creation of artifacts, idempotent by content hash; summaries of several as one.
 
 Source: C-040 to C-045, C-230 to C-232, K-043, K-044.
 """
@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.access.owners import require_own_trust
+from caliber.embedding.embedding_target import Vectors, attach
+from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
@@ -43,7 +45,8 @@ from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from caliber.model.guard.lint import LintIssue
+    from caliber.model.guard.validation import LintIssue
+
 
 BY_KEY = ("trajectory_id", "idempotency_key")
 _BY_CONTENT = ("trajectory_id", "content_hash", "artifact_type", "trust")
@@ -277,3 +280,36 @@ def _update_provenance(
         return artifact
     updated: Artifact = uow.update(ARTIFACT, dataclasses.replace(changed, updated_at=now))
     return updated
+
+
+class ArtifactSums:
+    """Makes artifacts of summaries."""
+
+    relation = ARTIFACT
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def prepare(self, records: Sequence[Any], summary: str, trust: TrustLabel) -> tuple[NewArtifact, Vectors | None]:  # noqa: ARG002
+        """Return the summary with its tokens and vector."""
+        new = check_artifact(
+            self._engine.estimator,
+            artifact_type=ArtifactType.INTERMEDIATE_OUTPUT,
+            content=summary,
+            extraction_method=ExtractionMethod.INFERRED,
+            trust=trust,
+        )
+        return new, self._engine.part(Embeddings).vector(ARTIFACT.name, summary)
+
+    def write(self, uow: UnitOfWork, new: NewArtifact, vector: Vectors | None, scope_id: uuid.UUID | None) -> Artifact:
+        """Store it in a scope; the same words that were there for a while stay from now on."""
+        assert scope_id is not None  # turns and artifacts have a scope
+        artifact, created = create_artifact(
+            uow, scope_id, new, unlabelled=self._engine.config.trust.artifacts, closing=True
+        )
+        if created:
+            attach(uow, ARTIFACT.name, artifact.artifact_id, artifact.text, vector)
+        if artifact.ttl.kind is not TTLKind.PERSISTENT:
+            lasting = dataclasses.replace(artifact, ttl=TTL(TTLKind.PERSISTENT), expires_at=None)
+            artifact = uow.update(ARTIFACT, lasting)
+        return artifact

@@ -34,7 +34,7 @@ from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import trigger_jobs
+from caliber.trajectory import triggers
 from caliber.trajectory.triggers import Retention
 
 _STATUS_OF_OUTCOME = {
@@ -315,7 +315,7 @@ def end_without_policies(
     scopes: list[Scope] = uow.select_path(SCOPE, "list_open", task.bytes)
     for scope in scopes:
         close_left(engine, retention, uow, scope, by, **payload)
-    trigger_jobs.cancel(engine, uow, "list_by_trajectory", task.bytes, cancelled)
+    triggers.cancel(engine, uow, "list_by_trajectory", task.bytes, cancelled)
     _, session = finish_trajectory(uow, task, status=status, summary=summary, notes=())
     if session is not None:
         retention.session_ended(uow, session)

@@ -42,7 +42,7 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle, trigger_jobs
+from caliber.trajectory import lifecycle, triggers
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, Policies, Retention, Subject
 
 T = TypeVar("T")
@@ -187,14 +187,14 @@ class Tasks:
         """Add the job of a trigger's policies to this transaction; nothing is written where there are none."""
         if not self.policies.actions(trigger):
             return None
-        return trigger_jobs.enqueue(self._engine, uow, trigger, trajectory_id, scope_id, self._principal)
+        return triggers.enqueue(self._engine, uow, trigger, trajectory_id, scope_id, self._principal)
 
     def after_commit(self, claim: Claim) -> None:
         """Run a trigger's policies right after the commit that caused it.
 
         When the store stops them for longer, the job is left to the process that finds it when its lease is over.
         """
-        self._work(f"policies on {trigger_jobs.trigger_of(claim.job).value}", claim, self.run_trigger)
+        self._work(f"policies on {triggers.trigger_of(claim.job).value}", claim, self.run_trigger)
 
     def _work(self, what: str, claim: Claim, run: Callable[[Claim], object]) -> None:
         with claim.working(), contextlib.suppress(Superseded):
@@ -212,7 +212,7 @@ class Tasks:
 
         There may be no open scope any more; then derived records go to the last one, as when the task ends.
         """
-        trigger, trajectory_id = trigger_jobs.trigger_of(claim.job), claim.job.trajectory_id
+        trigger, trajectory_id = triggers.trigger_of(claim.job), claim.job.trajectory_id
         assert trajectory_id is not None  # a trigger is of a task
         erased, snapshot = self._erased(trigger), self._snapshot()
         scopes = self.scopes_of(snapshot, trajectory_id)
@@ -339,7 +339,7 @@ class Tasks:
         except InvalidStateTransition as error:  # since the check above; nothing of this stays
             raise StaleInputs(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
         if self.policies.actions(Trigger.TURN):
-            trigger_jobs.cancel(self._engine, uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
+            triggers.cancel(self._engine, uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
         _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None:
@@ -402,7 +402,7 @@ class Tasks:
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
                 if any(self.policies.actions(trigger) for trigger in WAITING):
-                    trigger_jobs.cancel(self._engine, uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
+                    triggers.cancel(self._engine, uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
                 notes = self.policies.apply(uow, subject, prepared).notes
                 done, session = lifecycle.finish_trajectory(
                     uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]

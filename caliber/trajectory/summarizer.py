@@ -39,8 +39,7 @@ from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
-from caliber.trajectory.outlines import Outlines, StoredOutlines
-from caliber.trajectory.turn_blocks import Block, missing, outdated
+from caliber.trajectory.outlines import Block, Outlines, StoredOutlines, missing, outdated
 from caliber.trajectory.turns import transcript
 
 _OVERLAPPING = "turn_summary.overlapping"
@@ -381,7 +380,10 @@ class TurnSummarizer:
         Raises: LlmError kinds of an outage; SummarizationFailed for what a provider raised that is no error of ours.
         """
         with self._draining, self._producing:  # what is to be looked through is looked through here
-            waiting = self._waiting_jobs() if self._enqueued else []
+            waiting: list[Job] = []
+            if self._enqueued:
+                self._enqueued, asked = False, ("job.list_open", KIND, JobState.WAITING.value, _JOBS_PAGE)
+                waiting = self._engine.read(lambda uow: uow.select_entities(JOB, *asked))
             self._look_through()
             while not self._stopped and (found := self._take()) is not None:
                 try:
@@ -391,11 +393,6 @@ class TurnSummarizer:
                     raise
             if waiting and not self._stopped:
                 self._jobs.write(lambda uow: self._end(uow, waiting))
-
-    def _waiting_jobs(self) -> list[Job]:
-        self._enqueued = False
-        asked = "job.list_open", KIND, JobState.WAITING.value, _JOBS_PAGE
-        return self._engine.read(lambda uow: uow.select_entities(JOB, *asked))
 
     def _end(self, uow: UnitOfWork, jobs: Sequence[Job]) -> None:
         """End jobs that had been added before all blocks were looked through, unless they are being done."""

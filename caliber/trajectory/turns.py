@@ -9,10 +9,11 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from caliber.access.owners import require_own_trust
-from caliber.config.trust import TrustConfig
+from caliber.config import CaliberConfig
+from caliber.config.lifecycle import TrustConfig
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
@@ -30,9 +31,6 @@ from caliber.storage.compile.codec import codec_of, decoder_of
 from caliber.storage.compile.damage import Row, damaged, damaged_row
 from caliber.storage.write.pipelined import Pipelined
 from caliber.storage.write.unit_of_work import Query, UnitOfWork
-
-if TYPE_CHECKING:
-    from caliber.config import CaliberConfig
 
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 """Gives the label of a turn that states none, by its role and name."""

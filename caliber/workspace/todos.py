@@ -29,18 +29,18 @@ from caliber.model.workspace import Todo, TodoDependency, TodoKind, TodoPriority
 from caliber.schema.relations import AGENT, TODO, TODO_DEPENDENCY
 from caliber.search.service import Searching
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.workspace.dependencies import (
+from caliber.workspace.records import (
+    SharedRecords,
     awaited_by,
     begun,
     check_acyclic,
     check_ready,
+    emit_todo,
     given,
     parent_of,
     taken,
     waits_for,
 )
-from caliber.workspace.giving_back import emit_todo
-from caliber.workspace.records import SharedRecords
 
 _LINKS: Final = "caliber:workspace:todo-links"
 """Serializes changes of what to-dos wait for and belong to."""

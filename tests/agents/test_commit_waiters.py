@@ -22,7 +22,7 @@ from support.waits import until
 
 import caliber
 from caliber.agents.locking import lock_queue
-from caliber.agents.mail.wakeups import wakeups_of
+from caliber.agents.mail.receiving import wakeups_of
 from caliber.backends.sqlite.connecting.file_writes import writes_to
 from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of, wake_waiters
 from caliber.model import LockToken, Principal
@@ -307,7 +307,7 @@ def test_each_receiver_looks_at_its_own_interval_where_no_feed_names_its_message
 @needs("sharing")
 @pytest.mark.databases("all")
 def test_a_receiver_that_waits_runs_no_statements(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.agents.mail.wakeups.POLL_MS", LONG_MS)
+    monkeypatch.setattr("caliber.agents.mail.receiving.POLL_MS", LONG_MS)
     memory = backend.open(agents__messages__lease_ms=LONG_MS, **KNOBS)
     memory.agents.register("bob")
     looks: list[int] = []

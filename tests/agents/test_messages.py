@@ -17,7 +17,7 @@ from support.waits import until
 import caliber
 from caliber.agents.mail import delivery
 from caliber.agents.mail.checked_messages import checked
-from caliber.agents.mail.wakeups import wakeups_of
+from caliber.agents.mail.receiving import wakeups_of
 from caliber.model import EntityRef, FixedClock, Principal
 from caliber.model.agents import AgentMessage, MessagePriority, MessageState, MessageType
 from caliber.model.agents.registry import AgentLifecycle

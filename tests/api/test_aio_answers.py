@@ -17,7 +17,7 @@ from support.evidence import scale
 
 import caliber
 from caliber.aio import AsyncCaliber
-from caliber.api.aio_threads import CallThreads
+from caliber.api.aio_proxy import CallThreads
 from caliber.model.errors import CaliberError
 from caliber.model.time import FixedClock
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caliber.cli.evaluating.evidence import Wanted
+from caliber.cli.evaluating.windows import Wanted
 
 TEXT = (
     "# Notes\n- dog (fact): Pixel is a collie.\n\n# Recall\n[Ines, 8 May 2023] I adopted   a greyhound\n"

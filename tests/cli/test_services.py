@@ -17,7 +17,7 @@ from caliber.cli.app import cli
 from caliber.cli.setup import EMBEDDINGS, SUMMARIES
 from caliber.dsl.loading import load_config
 from caliber.engine.refusals import provider_refusals
-from caliber.llm.options import EMBEDDING, SUMMARIZATION
+from caliber.llm.registry import EMBEDDING, SUMMARIZATION
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from caliber.context.assembler import extra_texts
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.errors import InvalidValue, InvalidVector, NotFound
 from caliber.model.references import EntityType
-from caliber.model.search import ResultStatus
+from caliber.model.storage import ResultStatus
 from caliber.model.trajectory import TurnRole
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
 

@@ -18,7 +18,7 @@ from caliber.context.filling.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
-from caliber.model.search import ResultStatus
+from caliber.model.storage import ResultStatus
 from caliber.model.trajectory import ToolCall, TurnRole
 
 PLAIN: dict[str, Any] = {

@@ -22,7 +22,7 @@ from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.model.context import SourceType
 from caliber.model.errors import InvalidVector
-from caliber.model.search import ResultStatus
+from caliber.model.storage import ResultStatus
 
 NEAR, FAR = [1, 0, 0, 0], [0, 1, 0, 0]
 

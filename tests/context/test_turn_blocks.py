@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caliber.trajectory.turn_blocks import Block, Missing, Outline, callers, missing, outdated
+from caliber.trajectory.outlines import Block, Missing, Outline, callers, missing, outdated
 
 
 class Said(NamedTuple):

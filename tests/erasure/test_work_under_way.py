@@ -25,7 +25,7 @@ import caliber
 from caliber.context.service import ContextService
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.llm.cache import content_hash
-from caliber.llm.facts import ExtractedFact, FactDecision
+from caliber.llm.protocols import ExtractedFact, FactDecision
 from caliber.model import FixedClock, Principal
 from caliber.model.errors import CaliberError, SummarizationFailed
 from caliber.model.learning import LearningAction, PersonAttribute

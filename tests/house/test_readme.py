@@ -16,7 +16,7 @@ from caliber.config import profiles
 from caliber.config.profiles import services
 from caliber.dsl import load_config
 from caliber.engine.refusals import provider_refusals
-from caliber.llm.options import EMBEDDING, SUMMARIZATION
+from caliber.llm.registry import EMBEDDING, SUMMARIZATION
 from caliber.model import errors
 from caliber.model.events import EventType
 

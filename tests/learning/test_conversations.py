@@ -12,7 +12,7 @@ import pytest
 
 import caliber
 import caliber.aio
-from caliber.learning import conversation
+from caliber.learning import messages
 from caliber.model import EntityRef
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
 
@@ -32,13 +32,13 @@ def stored(memory: caliber.Caliber) -> list[str]:
 def together(monkeypatch: pytest.MonkeyPatch, calls: list[Callable[[], T]]) -> list[T]:
     """Run calls in threads; each starts a conversation only once all of them have found none."""
     barrier = threading.Barrier(len(calls))
-    start = conversation.Conversations.start
+    start = messages.Conversations.start
 
     def late(self: Any, *arguments: Any) -> Any:
         barrier.wait(60)
         return start(self, *arguments)
 
-    monkeypatch.setattr(conversation.Conversations, "start", late)
+    monkeypatch.setattr(messages.Conversations, "start", late)
     with ThreadPoolExecutor(len(calls)) as pool:
         return [each.result() for each in [pool.submit(call) for call in calls]]
 
@@ -58,13 +58,13 @@ def test_first_messages_that_are_gathered_are_one_conversation(backend: Any, mon
     settings = backend.config(aio__workers=CALLERS)
     backend.create(settings)
     barrier = threading.Barrier(3)
-    start = conversation.Conversations.start
+    start = messages.Conversations.start
 
     def late(self: Any, *arguments: Any) -> Any:
         barrier.wait(60)
         return start(self, *arguments)
 
-    monkeypatch.setattr(conversation.Conversations, "start", late)
+    monkeypatch.setattr(messages.Conversations, "start", late)
     texts = ["I am vegan.", "I live in Porto.", "My dog is called Pixel."]
 
     async def gathered() -> set[Any]:

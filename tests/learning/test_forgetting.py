@@ -10,7 +10,7 @@ from support.databases import Backend
 from support.providers import ScriptedLearner
 
 import caliber
-from caliber.llm.facts import ExtractedFact
+from caliber.llm.protocols import ExtractedFact
 from caliber.model import Principal
 from caliber.model.learning import PersonAttribute
 

@@ -13,7 +13,7 @@ from support.providers import ScriptedLearner
 
 import caliber
 from caliber.learning import learner
-from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
+from caliber.llm.protocols import ExtractedFact, FactDecision, FactQuestion
 from caliber.model.errors import NotFound
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned, LearningAction, PersonAttribute

@@ -19,7 +19,7 @@ from caliber.llm import (
     build_embedding_provider,
     build_summarization_provider,
 )
-from caliber.llm.options import EMBEDDING
+from caliber.llm.registry import EMBEDDING
 from caliber.model.errors import (
     CaliberError,
     ConfigError,

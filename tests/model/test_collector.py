@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from caliber.model.process.collector import collector_paused
+from caliber.model.process.interpreter import collector_paused
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from caliber.model import EntityRef, Principal
 from caliber.model.errors import ConstraintViolation, NotFound
-from caliber.model.guard.lint import LintIssueType, LintResult
-from caliber.model.guard.validation import Severity
+from caliber.model.guard.validation import LintIssueType, LintResult, Severity
 from caliber.pcp import lint as linting
-from caliber.pcp.formats import fault_of, tags_of
+from caliber.pcp.lint import fault_of, tags_of
 
 RULES = {
     "linter_enabled": True,

@@ -336,7 +336,7 @@ def test_what_has_ended_takes_what_waits_for_it_along(
     for each in (agent, other):
         each.say("KEEP this")
     if not known:  # it ends where no policy is about turns
-        monkeypatch.setattr("caliber.trajectory.trigger_jobs.cancel", lambda *_: None)
+        monkeypatch.setattr("caliber.trajectory.triggers.cancel", lambda *_: None)
     if ending == "scope":
         memory.close_scope(agent.scope_id)
     else:

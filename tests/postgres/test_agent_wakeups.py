@@ -12,7 +12,7 @@ from support.inspection import inspect
 from support.waits import until
 
 import caliber
-from caliber.agents.mail.wakeups import wakeups_of
+from caliber.agents.mail.receiving import wakeups_of
 from caliber.model import LockToken, Principal
 
 FEED = "CALIBER_TEST_FEED_DSN"

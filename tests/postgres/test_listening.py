@@ -18,8 +18,8 @@ from support.waits import until
 
 import caliber
 from caliber.backends.postgres.writing.notify import channel_of, prefix_of, read
+from caliber.cli.observing.top import print_stats
 from caliber.cli.output import Output
-from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
 
 FEED = "CALIBER_TEST_FEED_DSN"

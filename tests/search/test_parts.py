@@ -18,11 +18,10 @@ from support.search.twin_text import understand, words_of
 from support.search.worlds import QUERIES, TEXTS
 
 from caliber.kernels import words_of as scanned
-from caliber.model.snippets import LENGTH, snippet
+from caliber.model.windows import SNIPPET_CHARS, snippet
 from caliber.resident.chain import NOBODY, Chain
 from caliber.search.query import Now, QueryReader, names_in
-from caliber.text.lexicon import lexicon_of
-from caliber.text.words import NAMES_A_TIME, Analyzer, languages
+from caliber.text.words import NAMES_A_TIME, Analyzer, languages, lexicon_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 _SIGNS = st.text(st.sampled_from("aB1_'’.-/+#:@&,*\"“”„« \u0301éßﬁ東京й9Zz"), max_size=24)
@@ -174,8 +173,8 @@ def test_a_snippet_is_a_piece_of_its_text(text: str, words: list[str]) -> None:
     piece = snippet(text, words)
     bare = piece.removeprefix("… ").removesuffix(" …")
     assert bare in " ".join(text.split())
-    assert len(piece) <= LENGTH + 4
-    if len(text) <= LENGTH:
+    assert len(piece) <= SNIPPET_CHARS + 4
+    if len(text) <= SNIPPET_CHARS:
         assert piece == " ".join(text.split())
 
 

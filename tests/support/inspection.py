@@ -19,7 +19,7 @@ from caliber.resident.memory import ResidentMemory
 if TYPE_CHECKING:
     from caliber.api.asynchronous import AsyncCaliber
     from caliber.events.bus import EventFilter
-    from caliber.model.search import ReadConsistency
+    from caliber.model.storage import ReadConsistency
     from caliber.resident.mirror import Generation
     from caliber.resident.mirrors import Mirrors
     from caliber.resident.snapshot import ResidentSnapshot

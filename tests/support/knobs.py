@@ -28,8 +28,8 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
-from caliber.llm.facts import ExtractedFact
 from caliber.llm.local.hashed import HashEmbeddingProvider
+from caliber.llm.protocols import ExtractedFact
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import CaliberError, NotFound, Unavailable
 from caliber.model.events import Event, EventFamily

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.local.hashed import HashEmbeddingProvider
-from caliber.llm.protocols import FloatMatrix, FloatVector
+from caliber.llm.protocols import ExtractedFact, FactDecision, FactQuestion, FloatMatrix, FloatVector
 from caliber.model import ArtifactType, NoteType
 from caliber.model.errors import CaliberError, RequestFailed
 from caliber.model.learning import LearningAction

@@ -24,10 +24,15 @@ from caliber.model.providers import (
     TrajectoryDigest,
 )
 from caliber.model.trajectory import ArtifactType, TurnRole
-from caliber.text.comparison import decide_consolidation, verify_contradiction
 from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
-from caliber.text.note_rules import fold_statement, generate_notes, merge_notes
-from caliber.text.rules import extract_artifacts
+from caliber.text.note_rules import (
+    decide_consolidation,
+    extract_artifacts,
+    fold_statement,
+    generate_notes,
+    merge_notes,
+    verify_contradiction,
+)
 from caliber.text.sentences import lines, prefix_end, split_sentences
 from caliber.text.textrank import summarize
 

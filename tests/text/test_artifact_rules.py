@@ -8,9 +8,9 @@ import pytest
 
 from caliber.model.providers import ExtractedArtifact, ExtractionTurn
 from caliber.model.trajectory import ArtifactType, TurnRole
-from caliber.text import rules
+from caliber.text import note_rules
 from caliber.text.blocks import find_blocks
-from caliber.text.rules import extract_artifacts
+from caliber.text.note_rules import extract_artifacts
 
 PATCH, ERROR = ArtifactType.CODE_PATCH, ArtifactType.ERROR_LOG
 DECISION, PREFERENCE = ArtifactType.DESIGN_DECISION, ArtifactType.USER_PREFERENCE
@@ -240,7 +240,7 @@ def test_fences_nested_without_end_are_read_once() -> None:
 def test_a_turn_gives_a_bounded_number_of_artifacts() -> None:
     text = "\n".join(f"- Fact: the value of key {number} is set" for number in range(5_000))
     artifacts = found(text)
-    assert len(artifacts) == rules.MAX_ARTIFACTS_PER_TURN
+    assert len(artifacts) == note_rules.MAX_ARTIFACTS_PER_TURN
     assert artifacts[0] == (FACT, "the value of key 0 is set")
 
 

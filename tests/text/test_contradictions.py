@@ -13,8 +13,8 @@ from support.text.contradiction_score import OPEN, score
 
 from caliber.model.guard.validation import VerdictKind
 from caliber.model.providers import ConsolidationAction, ConsolidationMember
-from caliber.text.comparison import decide_consolidation
 from caliber.text.contradictions import contradicts
+from caliber.text.note_rules import decide_consolidation
 
 
 @pytest.mark.parametrize(

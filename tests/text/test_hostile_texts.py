@@ -12,10 +12,10 @@ import pytest
 from caliber.dsl import parse
 from caliber.learning.reading import MessageReader
 from caliber.model.errors import CaliberError
-from caliber.text.comparison import verify_contradiction
 from caliber.text.dates import DateReader, Moment
 from caliber.text.key_sentences import key_sentences
 from caliber.text.naming import name_entity
+from caliber.text.note_rules import verify_contradiction
 from caliber.text.sections import parts, title_of
 from caliber.text.sentences import split_sentences
 

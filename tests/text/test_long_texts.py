@@ -19,9 +19,9 @@ from caliber.learning.reading import MessageReader
 from caliber.model.errors import CaliberError
 from caliber.model.trajectory import TurnRole
 from caliber.text.blocks import find_blocks, find_errors, is_diff
-from caliber.text.comparison import verify_contradiction
 from caliber.text.dates import Moment
 from caliber.text.naming import name_entity
+from caliber.text.note_rules import verify_contradiction
 from caliber.text.sections import split, title_of
 from caliber.text.sentences import split_sentences
 from caliber.text.statements import find_statements

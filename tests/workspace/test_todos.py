@@ -33,7 +33,7 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.workspace import Todo, TodoKind, TodoStatus
-from caliber.workspace.dependencies import begun
+from caliber.workspace.records import begun
 
 HOUR = timedelta(hours=1)
 KNOBS = {"embedding_provider": None, "policies": []}

@@ -23,11 +23,11 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.registry import Agent, AgentId
-from caliber.model.errors import InputError, InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
+from caliber.model.errors import InputError, InvalidValue, NotFound, RequiredFieldMissing
 from caliber.model.ids import Id, TrajectoryId
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
 from caliber.model.references import EntityRef
-from caliber.model.search import ReadConsistency
+from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
 from caliber.pcp.conflict_sides import close, strategy_of
 from caliber.pcp.conflicts import Keep, StatementConflicts
@@ -358,8 +358,7 @@ class Conflicts:
         if self._principal.serves or self._is_one_of(*parties):
             return conflict
         if statements is None or not _between_statements(uow, conflict):
-            resource = f"{CONFLICT.name} {key}"
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+            raise self._principal.denied(action, f"{CONFLICT.name} {key}")
         statements.check_corrects(uow, conflict, action)
         return conflict
 

@@ -15,9 +15,19 @@ from datetime import datetime
 from typing import ClassVar
 
 from caliber.access.acting import registered, require_assignable
-from caliber.agents.handing.ending import DONE, Endings, due_us, watch
+from caliber.agents.handing.ending import (
+    DONE,
+    Endings,
+    due_us,
+    grant_to,
+    readable,
+    share,
+    show_task,
+    to_grant,
+    unshare,
+    watch,
+)
 from caliber.agents.handing.parties import Parties
-from caliber.agents.handing.sharing import grant_to, readable, share, show_task, to_grant, unshare
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.kernels import uuid7
@@ -36,7 +46,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import Tasks
 
 
-class Delegations(Parties):
+class Delegations(Parties[Delegation]):
     """Tasks that agents give to each other, as one principal gives, does and sees them."""
 
     _relation = DELEGATION
@@ -351,27 +361,24 @@ class Delegations(Parties):
 
         Raises: InputError kinds; NotFound; PermissionDenied; InvalidStateTransition for one that was accepted or ended.
         """
-        key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
-        acting = self._acting_on(agent, "reject as")
-
-        def work(uow: UnitOfWork) -> Delegation:
-            task = self._worked_on(uow, key, acting, "reject")
-            states.DELEGATION.check(task.status, DelegationStatus.REJECTED)
-            return self._endings.end(uow, task, why, self._principal.label)
-
-        return self._engine.write(work)
+        return self._given_up(delegation_id, reason, agent, "reject", DelegationStatus.REJECTED)
 
     def fail(self, delegation_id: Id, *, reason: str, agent: str | EntityRef | None = None) -> Delegation:
         """Give up an accepted delegation for a ``reason``: its task, and all below it, end as failed.
 
         Raises: InputError kinds; NotFound; PermissionDenied unless the agent accepted it; InvalidStateTransition.
         """
+        return self._given_up(delegation_id, reason, agent, "fail", DelegationStatus.FAILED)
+
+    def _given_up(
+        self, delegation_id: Id, reason: str, agent: str | EntityRef | None, action: str, status: DelegationStatus
+    ) -> Delegation:
         key, why = arguments.as_uuid(delegation_id, "delegation_id"), arguments.as_text(reason, "reason")
-        acting = self._acting_on(agent, "fail as")
+        acting = self._acting_on(agent, f"{action} as")
 
         def work(uow: UnitOfWork) -> Delegation:
-            task = self._worked_on(uow, key, acting, "fail")
-            states.DELEGATION.check(task.status, DelegationStatus.FAILED)
+            task = self._worked_on(uow, key, acting, action)
+            states.DELEGATION.check(task.status, status)
             return self._endings.end(uow, task, why, self._principal.label)
 
         return self._engine.write(work)
@@ -385,36 +392,7 @@ class Delegations(Parties):
 
         Raises: InputError kinds; NotFound for one that does not exist or is hidden; PermissionDenied for another user.
         """
-        key = arguments.as_uuid(delegation_id, "delegation_id")
-        task: Delegation = self._seen(key, user)
-        return task
-
-    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Delegation]:
-        """Return the delegations that wait for an agent, by its name or its type, the oldest first.
-
-        Raises: InputError kinds; PermissionDenied for another agent than the principal.
-        """
-        return self._pending(agent, limit)
-
-    def list(
-        self,
-        *,
-        status: DelegationStatus | str | None = None,
-        task: Id | None = None,
-        agent: str | EntityRef | None = None,
-        user: str | EntityRef | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[Delegation]:
-        """Return delegations that the principal may see, the oldest first, at most ``limit``.
-
-        They are those of one ``status``, below a parent ``task``, or given or accepted by an ``agent``. ``after`` is
-        the id of the last delegation of the page before. ``user`` is whom the call is for: the application sees those
-        of tasks without a user, and with ``user`` those of that user's tasks.
-
-        Raises: InputError kinds; PermissionDenied for another user.
-        """
-        return self._selected(status, task, agent, user, limit, after)
+        return self._seen(arguments.as_uuid(delegation_id, "delegation_id"), user)
 
     # --- checks ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""End of delegations: rejected, failed, cancelled or timed out with every task below, and with a task that ends.
+"""End of delegations, with every task below or with their own, and the grants that they give and end.
 
 One transaction ends a delegation, its task, and all tasks and delegations below that. A task that is ended by hand ends
 its delegation, and the delegations and handoffs below. A job of its own watches each delegation; time is that of the
@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from caliber.access.owners import user_of
+from caliber.access.granted import is_active
+from caliber.access.grants import audited, owns
+from caliber.access.owners import TaskOwners, user_of
+from caliber.access.visibility import Readers
 from caliber.agents.handing.parties import log_step
-from caliber.agents.handing.sharing import unshare
 from caliber.agents.mail.checked_messages import PAYLOAD_MAX_BYTES
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
+from caliber.kernels import uuid7
 from caliber.model import states
+from caliber.model.access import Grant, Principal, Right
 from caliber.model.agents.delegation import TIMEOUT, Delegation, DelegationResult, DelegationStatus, HandoffStatus
+from caliber.model.errors import NotFound
 from caliber.model.events import EventType
+from caliber.model.ids import GrantId
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import MS_US, from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Trajectory
-from caliber.schema.relations import DELEGATION, HANDOFF, TRAJECTORY
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, BY_NAME, DELEGATION, GRANT, HANDOFF, NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.triggers import Retention
@@ -190,3 +199,111 @@ class Endings:
                 self.end_task(uow, child.trajectory_id, reason, by)
         of_task, outcome = (self._engine, self._retention, uow, task_id), OutcomeStatus.FAILURE
         lifecycle.end_without_policies(*of_task, outcome, reason, by, cancelled="the task was ended")
+
+
+def readable(
+    uow: UnitOfWork, readers: Readers, artifacts: Iterable[uuid.UUID], notes: Iterable[uuid.UUID]
+) -> list[tuple[EntityRef, Any]]:
+    """Return records to share, each with its reference. Raises: NotFound for one that does not exist or is hidden."""
+    found = _records(uow, readers, ARTIFACT, artifacts)
+    found += _records(uow, readers, NOTE, notes)
+    return found
+
+
+def _records(
+    uow: UnitOfWork, readers: Readers, relation: Relation, keys: Iterable[uuid.UUID]
+) -> list[tuple[EntityRef, Any]]:
+    found: list[tuple[EntityRef, Any]] = []
+    for key in keys:
+        record = uow.find(relation, key.bytes)
+        if record is None or not readers.allows_entity(relation, record):
+            raise NotFound(entity_type=relation.name, id=key)
+        found.append((EntityRef(EntityType(relation.name), key), record))
+    return found
+
+
+def to_grant(
+    engine: Engine,
+    principal: Principal,
+    readers: Readers,
+    task: Delegation,
+    records: Iterable[tuple[EntityRef, Any]],
+) -> list[EntityRef]:
+    """Return the produced records of a delegation that its delegator is to be granted; the others need no grant.
+
+    The delegator sees the task below as a whole, everybody sees what no list limits, and it shared the rest itself.
+
+    Raises: PermissionDenied for a record of others, which ``memory.access.grant`` would not grant either.
+    """
+    found: list[EntityRef] = []
+    shared = {*task.shared_artifacts, *task.shared_notes}
+    for ref, record in records:
+        relation = BY_NAME[str(ref.entity_type)]
+        if relation.rights.readers is not None:
+            is_open = getattr(record, relation.rights.readers) is None
+            may = owns(engine, principal, readers, relation, record)
+        else:
+            of = record.trajectory_id
+            parties = engine.part(TaskOwners).of.get(of.bytes, ())
+            is_open = parties is None or of == task.child_trajectory_id
+            may = principal.serves or not readers.visibility().ids.isdisjoint(parties or ())
+        if is_open or ref.id in shared:
+            continue
+        if not may:
+            raise principal.denied("let the delegator read", f"{relation.name} {ref.id}")
+        found.append(ref)
+    return found
+
+
+def share(engine: Engine, uow: UnitOfWork, task: Delegation, to: uuid.UUID, by: str) -> None:
+    """Let an agent read the shared records of a delegation until it ends; those that are gone by now are left out."""
+
+    def share_each(relation: Relation, keys: Iterable[uuid.UUID]) -> None:
+        for key in keys:
+            if uow.find(relation, key.bytes) is not None:
+                about = EntityRef(EntityType(relation.name), key)
+                grant_to(engine, uow, task, to, about, by, until_end=True)
+
+    share_each(ARTIFACT, task.shared_artifacts)
+    share_each(NOTE, task.shared_notes)
+
+
+def show_task(engine: Engine, uow: UnitOfWork, task: Delegation, by: str) -> None:
+    """Let the delegator read the task below, wherever it is hidden; this does not end with the delegation."""
+    assert task.child_trajectory_id is not None
+    below = EntityRef(EntityType(TRAJECTORY.name), task.child_trajectory_id)
+    grant_to(engine, uow, task, task.delegator_agent_id, below, by)
+
+
+def grant_to(
+    engine: Engine,
+    uow: UnitOfWork,
+    task: Delegation,
+    to: uuid.UUID,
+    on: EntityRef,
+    by: str,
+    *,
+    until_end: bool = False,
+) -> None:
+    """Let an agent read a record; with ``until_end`` until the deadline of the delegation, if it has one."""
+    now = from_us(uow.now_us)
+    until = task.deadline if until_end else None
+    agent = EntityRef(EntityType.AGENT, to)
+    grant = Grant(GrantId(uuid7()), agent, on, Right.READ, giver_of(task), until, None, now, now)
+    uow.insert(GRANT, grant)
+    audited(engine, uow, EventType.GRANT, grant, by)
+
+
+def unshare(engine: Engine, uow: UnitOfWork, task: Delegation, from_: uuid.UUID | None, by: str) -> None:
+    """End the grants of a delegation's shared records to an agent."""
+    giver, now = giver_of(task), from_us(uow.now_us)
+    for key in (*task.shared_artifacts, *task.shared_notes):
+        for grant in uow.select_path(GRANT, "list_by_record", key.bytes):
+            if grant.granted_by == giver and grant.to.id == from_ and is_active(grant, uow.now_us):
+                ended: Grant = uow.update(GRANT, dataclasses.replace(grant, revoked_at=now, updated_at=now))
+                audited(engine, uow, EventType.REVOKE, ended, by)
+
+
+def giver_of(task: Delegation) -> str:
+    """Return how grants name the delegation that gave them."""
+    return f"delegation:{task.delegation_id}"

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Final
 
 from caliber.access.acting import registered, require_assignable
 from caliber.access.visibility import Readers
-from caliber.agents.handing.ending import Endings
+from caliber.agents.handing.ending import Endings, share, show_task, unshare
 from caliber.agents.handing.handoff_snapshots import packed, unpacked, without_snapshot
 from caliber.agents.handing.parties import Parties
-from caliber.agents.handing.sharing import share, show_task, unshare
 from caliber.context.service import ContextService
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -51,7 +50,7 @@ _HANDED_BACK: Final = "the task was handed back to the agent that delegated it"
 _LISTS: Final = (("next_steps", "Next steps"), ("blockers", "Blockers"), ("open_questions", "Open questions"))
 
 
-class Handoffs(Parties):
+class Handoffs(Parties[Handoff]):
     """Tasks that agents pass on, as one principal gives, takes and sees them."""
 
     _relation = HANDOFF
@@ -350,7 +349,7 @@ class Handoffs(Parties):
         Raises: as ``get``; PermissionDenied for an agent of the type, before it has accepted; StorageError if damaged.
         """
         key = arguments.as_uuid(handoff_id, "handoff_id")
-        handoff: Handoff = self._seen(key, user)
+        handoff = self._seen(key, user)
         if user is not None and self._principal.serves:
             readers = self._readers.seeing_for(user)
         else:
@@ -372,33 +371,6 @@ class Handoffs(Parties):
             return readers.acting_for(task)
         except NotFound:  # its agent no longer
             return readers
-
-    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> list[Handoff]:
-        """Return the handoffs that wait for an agent, by its name or its type, the oldest first.
-
-        Raises: InputError kinds; PermissionDenied for another agent than the principal.
-        """
-        return self._pending(agent, limit)
-
-    def list(
-        self,
-        *,
-        status: HandoffStatus | str | None = None,
-        task: Id | None = None,
-        agent: str | EntityRef | None = None,
-        user: str | EntityRef | None = None,
-        limit: int = 100,
-        after: Id | None = None,
-    ) -> list[Handoff]:
-        """Return handoffs that the principal may see, the oldest first, at most ``limit``.
-
-        They are those of one ``status``, of a ``task``, or given or accepted by an ``agent``. ``after`` is the id of
-        the last handoff of the page before. ``user`` is whom the call is for: the application sees those of tasks
-        without a user, and with ``user`` those of that user's tasks.
-
-        Raises: InputError kinds; PermissionDenied for another user.
-        """
-        return self._selected(status, task, agent, user, limit, after)
 
     def _read(self, path: str, *key: Any) -> builtins.list[Any]:
         """Return the handoffs of a list, as the database has them, without their snapshots. Raises: Unavailable."""

@@ -7,10 +7,11 @@ names; it acts for every task. Source: C-426, C-427, C-430.
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from caliber.access.acting import ActingAgent, acting_agent, agent_named, find_agent
 from caliber.access.corrections import key_of
@@ -33,6 +34,7 @@ from caliber.schema.relations import AGENT, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
+T = TypeVar("T")
 MAX_ITEMS: Final = 1_000
 """The most entries of a list that one record holds."""
 
@@ -44,7 +46,7 @@ class Addressee(NamedTuple):
     type: str | None
 
 
-class Parties:
+class Parties(Generic[R]):
     """The two sides of the records of one relation, as one principal acts among them."""
 
     _relation: ClassVar[Relation]
@@ -135,7 +137,7 @@ class Parties:
             raise self._denied("accept", key)
 
     def _denied(self, action: str, key: uuid.UUID) -> PermissionDenied:
-        return PermissionDenied(agent_id=self._principal.label, action=action, resource=f"{self._relation.name} {key}")
+        return self._principal.denied(action, f"{self._relation.name} {key}")
 
     # --- visibility ------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class Parties:
         task: uuid.UUID = getattr(record, self._relation.rights.task or "")
         return task
 
-    def _parties(self, record: Any) -> list[uuid.UUID | None]:
+    def _parties(self, record: Any) -> builtins.list[uuid.UUID | None]:
         """Return the agents of a record."""
         return [getattr(record, name) for name in self._agents]
 
@@ -208,7 +210,7 @@ class Parties:
     def _not_found(self, key: uuid.UUID) -> NotFound:
         return NotFound(entity_type=self._relation.name, id=key)
 
-    def _seen(self, key: uuid.UUID, user: str | EntityRef | None) -> Any:
+    def _seen(self, key: uuid.UUID, user: str | EntityRef | None) -> R:
         """Return a record that a call for ``user`` shows. Raises: NotFound; as ``Readers.seeing_for``."""
         self._check_open()
         record = self._found(key)
@@ -219,37 +221,46 @@ class Parties:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _read(self, path: str, *key: Any) -> list[Any]:
+    def _read(self, path: str, *key: Any) -> builtins.list[Any]:
         """Return the records of an access path, as the database has them. Raises: Unavailable."""
         return self._engine.read(lambda uow: uow.select_path(self._relation, path, *key))
 
-    def _listed(self, of: str, key: Any) -> list[Any]:
+    def _listed(self, of: str, key: Any) -> builtins.list[Any]:
         return [each for path in self._paths[of] for each in self._read(path, key)]
 
     def _key(self, record: Any) -> bytes:
         return key_of(self._relation, record).bytes
 
-    def _pending(self, agent: str | EntityRef | None, limit: int) -> list[Any]:
-        """Return the records that wait for an agent, by its name or its type, the oldest first."""
+    def pending(self, *, agent: str | EntityRef | None = None, limit: int = 100) -> builtins.list[R]:
+        """Return the records that wait for an agent, by its name or its type, the oldest first.
+
+        Raises: InputError kinds; PermissionDenied for another agent than the principal.
+        """
         most = arguments.as_whole(limit, "limit", 1)
         acting = self._acting_on(agent, "list as")
         found = [each for each in self._listed("taker", acting.bytes) if self._parties(each)[1] == acting]
         found += [] if (own := self._type_of(acting)) is None else self._listed("type", own)
         return sorted((each for each in found if each.status is self._waits), key=self._key)[:most]
 
-    def _selected(
+    def list(
         self,
-        status: Any,
-        task: Id | None,
-        agent: str | EntityRef | None,
-        user: str | EntityRef | None,
-        limit: int,
-        after: Id | None,
-    ) -> list[Any]:
-        """Return the records to show, the oldest first, at most ``limit``: those behind the record ``after``.
+        *,
+        status: DelegationStatus | HandoffStatus | str | None = None,
+        task: Id | None = None,
+        agent: str | EntityRef | None = None,
+        user: str | EntityRef | None = None,
+        limit: int = 100,
+        after: Id | None = None,
+    ) -> builtins.list[R]:
+        """Return the records that the principal may see, the oldest first, at most ``limit``.
 
-        Ids rise with time, so the page goes on behind a record that is hidden or gone by now.
+        They are those of one ``status``, of a ``task`` (of a delegation its parent), or given or accepted by an
+        ``agent``. ``after`` is the id of the last record of the page before. ``user`` is whom the call is for: the
+        application sees those of tasks without a user, and with ``user`` those of that user's tasks.
+
+        Raises: InputError kinds; PermissionDenied for another user.
         """
+        # Ids rise with time, so the page goes on behind a record that is hidden or gone by now.
         states = type(self._waits)
         wanted = None if status is None else arguments.as_enum(status, states, "status")
         of = None if task is None else arguments.as_uuid(task, "task")
@@ -271,7 +282,7 @@ class Parties:
         behind = (fitting[key] for key in sorted(fitting) if last is None or key > last.bytes)
         return list(itertools.islice(filter(self._shown(user), behind), most))
 
-    def _found(self, key: uuid.UUID) -> Any | None:
+    def _found(self, key: uuid.UUID) -> R | None:
         return self._engine.read(lambda uow: uow.find(self._relation, key.bytes))
 
     # --- writing ---------------------------------------------------------------------------------
@@ -320,7 +331,7 @@ def log_step(
     engine.audit(uow, kind, principal=by, subject=about, payload=fields)
 
 
-def _limited(values: tuple[R, ...], field: str) -> tuple[R, ...]:
+def _limited(values: tuple[T, ...], field: str) -> tuple[T, ...]:
     if len(values) > MAX_ITEMS:
         raise InvalidValue(field=field, reason=f"{len(values)} entries are more than the limit of {MAX_ITEMS}")
     return values

@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
-from caliber.access.acting import agent_named
+from caliber.access.acting import agent_named, is_live
 from caliber.access.identities import not_registered, require_registered
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
@@ -20,14 +20,12 @@ from caliber.model.agents.registry import (
     Agent,
     AgentGroup,
     AgentId,
-    AgentLifecycle,
-    AgentStatus,
     GroupId,
     GroupMember,
     GroupPattern,
     MemberId,
 )
-from caliber.model.errors import InvalidValue, NotFound, PermissionDenied, RequiredFieldMissing
+from caliber.model.errors import InvalidValue, NotFound, RequiredFieldMissing
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.schema.relations import AGENT, AGENT_GROUP, GROUP_MEMBER
@@ -55,7 +53,7 @@ class Groups:
         self._engine.check_open()
         wanted = arguments.as_enum(pattern, GroupPattern, "pattern")
         plain, text = _plain(name), arguments.as_name(description, "description")
-        self._require_service("create", "a group of agents")
+        self._principal.require_service("create", "a group of agents")
 
         def work(uow: UnitOfWork) -> AgentGroup:
             now = from_us(uow.now_us)
@@ -77,7 +75,7 @@ class Groups:
         self._engine.check_open()
         plain, part = _plain(name), arguments.as_name(role, "role")
         joining = agent_named(self._engine, agent)
-        self._require_service("change", "a group of agents")
+        self._principal.require_service("change", "a group of agents")
 
         def work(uow: UnitOfWork) -> GroupMember:
             group = self._known(uow, plain)
@@ -104,7 +102,7 @@ class Groups:
         """
         self._engine.check_open()
         plain, leaving = _plain(name), agent_named(self._engine, agent)
-        self._require_service("change", "a group of agents")
+        self._principal.require_service("change", "a group of agents")
 
         def work(uow: UnitOfWork) -> bool:
             for each in _members(uow, self._known(uow, plain)):
@@ -155,7 +153,8 @@ class Groups:
             for field, given in (("choice", {chosen} - {None}), ("votes", {*ballots, *ballots.values()})):
                 if not given <= ids:
                     raise InvalidValue(field=field, reason="names an agent that is no member of the group")
-            able = [(each, agent) for each in members if (agent := _able(uow, each)) is not None]
+            agents = ((each, uow.find(AGENT, each.agent_id.bytes)) for each in members)
+            able = [(each, agent) for each, agent in agents if agent is not None and is_live(agent)]
             speaker = _next(group, members, able, chosen, Counter(ballots.values()))
             if speaker is not None:
                 uow.update(
@@ -178,7 +177,7 @@ class Groups:
         """
         self._engine.check_open()
         plain = _plain(name)
-        self._require_service("change", "a group of agents")
+        self._principal.require_service("change", "a group of agents")
 
         def work(uow: UnitOfWork) -> AgentGroup:
             fresh = dataclasses.replace(self._known(uow, plain), spoken=0, last_speaker_id=None)
@@ -197,13 +196,9 @@ class Groups:
             raise NotFound("there is no group of agents of this name", entity_type=AGENT_GROUP.name, id=None)
         return group
 
-    def _require_service(self, action: str, resource: str) -> None:
-        if not self._principal.serves:
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
-
     def _require_no_user(self, action: str) -> None:
         if self._principal.is_user:
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource="a group of agents")
+            raise self._principal.denied(action, "a group of agents")
         require_registered(self._engine, self._principal)
 
 
@@ -214,14 +209,6 @@ def _plain(name: str) -> str:
 def _members(uow: UnitOfWork, group: AgentGroup) -> list[GroupMember]:
     found: list[GroupMember] = uow.select_path(GROUP_MEMBER, "list_by_group", group.group_id.bytes)
     return found
-
-
-def _able(uow: UnitOfWork, member: GroupMember) -> Agent | None:
-    """Return the agent of a member that can speak, or None."""
-    agent: Agent | None = uow.find(AGENT, member.agent_id.bytes)
-    if agent is None or agent.lifecycle is not AgentLifecycle.ACTIVE or agent.status is AgentStatus.FAILED:
-        return None
-    return agent
 
 
 def _next(

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
-from caliber.api.aio_threads import CallThreads
+from caliber.api.aio_proxy import CallThreads, described, plain_function
 from caliber.api.asynchronous import AsyncCaliber
 from caliber.api.tenants import WAIT_MS, PooledCaliber, Tenants
-from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import Unavailable
-from caliber.model.progress import Progress, Tracer
-from caliber.model.tenants import Tenant, tenant_name
+from caliber.model.progress import Tracer
+from caliber.model.tenants import tenant_name
 from caliber.model.time import Clock
-from caliber.tenancy.move import MoveReport
 from caliber.tenancy.pool import PoolStats
 
+P = ParamSpec("P")
 T = TypeVar("T")
 WAIT_STEP_S: Final = 0.005
 """The wait between two attempts to take a tenant of a full pool."""
@@ -40,6 +39,17 @@ class _SharedThreads(CallThreads):
 
     def shut(self) -> None:
         """Do nothing: other tenants use them."""
+
+
+def _threaded(
+    method: Callable[Concatenate[Tenants, P], T],
+) -> Callable[Concatenate[AsyncTenants, P], Coroutine[Any, Any, T]]:
+    """Return a method of tenants as a coroutine that runs on a thread."""
+
+    async def call(self: AsyncTenants, /, *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self.sync, *args, **options)
+
+    return described(call, plain_function(method), f"AsyncTenants.{method.__name__}", "Tenants")  # type: ignore[arg-type]
 
 
 class AsyncTenants:
@@ -117,41 +127,15 @@ class AsyncTenants:
         """Return the counts of the pool. See ``Tenants.stats``."""
         return self.sync.stats()
 
-    async def all(self, *, dropped: bool = False) -> list[Tenant]:
-        """Return the tenants by name. See ``Tenants.all``."""
-        return await asyncio.to_thread(self.sync.all, dropped=dropped)
-
-    async def get(self, name: str) -> Tenant:
-        """Return a tenant. See ``Tenants.get``."""
-        return await asyncio.to_thread(self.sync.get, name)
-
-    async def config(self, name: str) -> CaliberConfig:
-        """Return the configuration of one tenant. See ``Tenants.config``."""
-        return await asyncio.to_thread(self.sync.config, name)
-
-    async def create(self, name: str, *, source: str | None = None, exist_ok: bool = False) -> Tenant:
-        """Create a tenant with an empty store. See ``Tenants.create``."""
-        return await asyncio.to_thread(self.sync.create, name, source=source, exist_ok=exist_ok)
-
-    async def migrate(self, name: str) -> list[int]:
-        """Bring a tenant's store up to this version's schema. See ``Tenants.migrate``."""
-        return await asyncio.to_thread(self.sync.migrate, name)
-
-    async def move(self, name: str, source: str, *, progress: Progress | None = None) -> MoveReport:
-        """Move a tenant to another data source while it is used. See ``Tenants.move``."""
-        return await asyncio.to_thread(self.sync.move, name, source, progress=progress)
-
-    async def abort_move(self, name: str) -> Tenant:
-        """Give a move up. See ``Tenants.abort_move``."""
-        return await asyncio.to_thread(self.sync.abort_move, name)
-
-    async def drop_old(self, name: str) -> Tenant:
-        """Remove what a tenant left behind when it moved. See ``Tenants.drop_old``."""
-        return await asyncio.to_thread(self.sync.drop_old, name)
-
-    async def drop(self, name: str) -> Tenant:
-        """Remove a tenant with all that it remembers. See ``Tenants.drop``."""
-        return await asyncio.to_thread(self.sync.drop, name)
+    all = _threaded(Tenants.all)
+    get = _threaded(Tenants.get)
+    config = _threaded(Tenants.config)
+    create = _threaded(Tenants.create)
+    migrate = _threaded(Tenants.migrate)
+    move = _threaded(Tenants.move)
+    abort_move = _threaded(Tenants.abort_move)
+    drop_old = _threaded(Tenants.drop_old)
+    drop = _threaded(Tenants.drop)
 
 
 async def _taken(take: Callable[[], PooledCaliber], give_back: Callable[[], None]) -> PooledCaliber:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import random
+import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from types import FunctionType
+from typing import Any, Final, TypeVar
 
-from caliber.api.tracing.handles import traced
-from caliber.api.tracing.operation_log import OperationLog
-from caliber.api.tracing.spans import Tracing
+from caliber.api.tracing.spans import Tracing, ids_of
+from caliber.config.knobs import Section
 from caliber.config.providers import ServiceConfig
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -19,10 +24,98 @@ from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.llm.prompts import CALLS
 from caliber.model.errors import CaliberError
+from caliber.model.events import EventFamily, EventType
 from caliber.model.process.tracing import Fact, Facts, Span, SpanKind, TracedStore
 from caliber.model.progress import Tracer
 from caliber.search.opening import SearchEngine
 from caliber.search.searcher import Searcher
+
+T = TypeVar("T")
+
+_NO_OPERATIONS: Final = frozenset(("acting_as", "as_user", "as_agent", "records", "view", "table_of", "subscribe"))
+"""Public methods that only return a part of the API, or a function."""
+_VALUES: Final = (Section, Enum, tuple, BaseException)
+
+
+def traced(handle: T, tracing: Tracing) -> T:
+    """Return an object of the API with spans around its operations."""
+    kind: Any = type(handle)
+    made: T = object.__new__(_traced_class(kind))
+    vars(made).update(vars(handle))
+    vars(made).update(_untraced=handle, _tracing=tracing)
+    return made
+
+
+def is_part(value: object) -> bool:
+    """Return whether an object is a part of the API rather than a value that it returns."""
+    kind = type(value)
+    if not kind.__module__.startswith("caliber.") or isinstance(value, _VALUES) or dataclasses.is_dataclass(kind):
+        return False
+    return hasattr(value, "__dict__") and not hasattr(value, "_untraced") and not hasattr(kind, "__next__")
+
+
+@functools.cache
+def _traced_class(kind: type[Any]) -> type[Any]:
+    """Return the subclass of a class whose operations have spans."""
+    members: dict[str, Any] = {}
+    for name in dir(kind):
+        member = inspect.getattr_static(kind, name)
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            members[name] = _property(name, member.__doc__)
+        elif isinstance(member, FunctionType) and not inspect.isgeneratorfunction(inspect.unwrap(member)):
+            members[name] = _method(name, member)
+    if hasattr(kind, "__getattr__"):
+        members["__getattr__"] = _named
+    # Nobody else's subclass: caliber/api/aio_proxy.py leaves out names that begin with an underscore.
+    return type(f"_Traced{kind.__name__}", (kind,), {"__module__": kind.__module__, "__doc__": kind.__doc__, **members})
+
+
+def _part(value: Any, tracing: Tracing) -> Any:
+    return traced(value, tracing) if is_part(value) else value
+
+
+def _property(name: str, doc: str | None) -> property:
+    def read(self: Any) -> Any:
+        return _part(getattr(self._untraced, name), self._tracing)
+
+    return property(read, doc=doc)
+
+
+def _named(self: Any, name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    value = getattr(self._untraced, name)
+    if not isinstance(value, FunctionType):
+        return _part(value, self._tracing)
+    tracing = self._tracing
+
+    @functools.wraps(value)
+    def call(*args: Any, **options: Any) -> Any:
+        return tracing.run(SpanKind.OPERATION, name, {}, value, args, options)
+
+    return call
+
+
+def _method(name: str, function: FunctionType) -> Callable[..., Any]:
+    if name in _NO_OPERATIONS:
+
+        @functools.wraps(function)
+        def plain(self: Any, *args: Any, **options: Any) -> Any:
+            return _part(function(self._untraced, *args, **options), self._tracing)
+
+        return plain
+
+    ids = ids_of(inspect.unwrap(function))
+
+    @functools.wraps(function)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        facts = ids(args, options)
+        return self._tracing.run(SpanKind.OPERATION, name, facts, function, (self._untraced, *args), options)
+
+    return call
+
 
 _SEARCHES: Final = ("search", "relevance", "found")
 _EMBEDS: Final = ("embed", "embed_batch", "embed_some")
@@ -40,7 +133,8 @@ def trace_engine(engine: Engine, tracer: Tracer | None) -> Callable[[Any], Any]:
     name = getattr(storage, "schema_name", None) or Path(storage.shown).name
     store = TracedStore(engine.store.adapter, name, lambda: figures(engine))
     tracing = Tracing(tracers[0] if len(tracers) == 1 else _All(tracers), store)
-    _trace_storage(engine, tracing)
+    _replace(engine.store, "read", tracing.around_block(engine.store.read, SpanKind.STORAGE, "read", {}))
+    _replace(engine.store, "write", tracing.around(engine.store.write, SpanKind.STORAGE, "write", {}))
     _trace_search(engine.part(SearchEngine), tracing)
     _trace_providers(engine, tracing)
     _trace_jobs(engine.part(JobQueue), tracing)
@@ -100,12 +194,6 @@ def figures(engine: Engine) -> Mapping[str, int]:
 def _replace(part: object, name: str, method: Callable[..., Any]) -> None:
     """Give an object of this tenant a method of its own in the place of its class's."""
     setattr(part, name, method)
-
-
-def _trace_storage(engine: Engine, tracing: Tracing) -> None:
-    store = engine.store
-    _replace(store, "read", tracing.around_block(store.read, SpanKind.STORAGE, "read", {}))
-    _replace(store, "write", tracing.around(store.write, SpanKind.STORAGE, "write", {}))
 
 
 def _trace_search(search: SearchEngine, tracing: Tracing) -> None:
@@ -187,3 +275,72 @@ class _Closing:
     def close(self) -> None:
         """Tell the tracer."""
         self._tracing.tracer.closed(self._tracing.store)
+
+
+_TASK_FACTS = ("trajectory_id", "scope_id")
+_RECORDED = (SpanKind.OPERATION, SpanKind.JOB)
+
+
+class OperationLog:
+    """Records public calls and jobs; parts of them, such as storage, are in their durations."""
+
+    def __init__(self, engine: Engine, ratio: float) -> None:
+        self._engine = engine
+        self._ratio = ratio
+
+    def start(self, store: TracedStore, kind: SpanKind, name: str, facts: Facts) -> Span:  # noqa: ARG002
+        """Begin the span of an operation, if it is one of those to be recorded."""
+        if kind not in _RECORDED or (self._ratio < 1 and random.random() >= self._ratio):  # noqa: S311  (no secret)
+            return NOT_RECORDED
+        return _Recorded(self._engine, kind, name, facts, self._ratio)
+
+    def opened(self, store: TracedStore) -> None:
+        """Nothing: the log is of the one store."""
+
+    def closed(self, store: TracedStore) -> None:
+        """Nothing."""
+
+
+class _NotRecorded:
+    def end(self, facts: Facts, error: BaseException | None) -> None:
+        """Nothing."""
+
+
+NOT_RECORDED = _NotRecorded()
+
+
+class _Recorded:
+    __slots__ = ("_begun_ns", "_engine", "_erased", "_facts", "_kind", "_name", "_ratio")
+
+    def __init__(self, engine: Engine, kind: SpanKind, name: str, facts: Facts, ratio: float) -> None:
+        self._engine, self._kind, self._name, self._facts, self._ratio = engine, kind, name, facts, ratio
+        self._erased = engine.memory.erasures
+        self._begun_ns = time.perf_counter_ns()
+
+    def end(self, facts: Facts, error: BaseException | None) -> None:
+        engine, took_us = self._engine, (time.perf_counter_ns() - self._begun_ns) // 1_000
+        if engine.state != "open":
+            return
+        known: dict[str, Any] = {**self._facts, **facts}
+        ids = {name: uuid.UUID(key) if (key := known.pop(name, None)) else None for name in _TASK_FACTS}
+        payload = {"operation": self._name, "kind": self._kind.value, "duration_us": took_us, "share": self._ratio}
+        if error is not None:
+            payload["error"] = error.kind if isinstance(error, CaliberError) else type(error).__name__
+        try:
+            at_us = engine.clock.now_us()
+        except CaliberError:
+            engine.unrecorded_errors += 1
+            return
+
+        def build() -> Any:
+            return engine.event(
+                EventType.OPERATION,
+                family=EventFamily.ACTIVITY,
+                trajectory_id=ids["trajectory_id"],
+                scope_id=ids["scope_id"],
+                payload=payload | known,
+                duration_ms=took_us // 1_000,
+                at_us=at_us,
+            )
+
+        engine.record((self._erased, build))

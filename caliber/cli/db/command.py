@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import click
 
+from caliber.api.opening import migrate as migrate_store
+from caliber.api.opening import plan_migration
 from caliber.cli import show
 from caliber.cli.db.maintenance import COMMANDS as MAINTENANCE
 from caliber.cli.db.spaces import COMMANDS
@@ -17,6 +20,8 @@ from caliber.cli.memory.forget import purge
 from caliber.cli.output import advancing
 from caliber.cli.settings import Settings, with_store, with_whole_store
 from caliber.model.progress import Progress
+from caliber.schema.relation import ColumnType
+from caliber.schema.relations import RELATIONS
 
 _TABLES: Final = {name: table for table, name in LISTED.items()}
 
@@ -40,9 +45,6 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
 
     Memories that the configuration does not declare stay, unless --drop names them.
     """
-    from caliber.api.opening import migrate as migrate_store
-    from caliber.api.opening import plan_migration
-
     config = settings.load()
     plan = plan_migration(config, drop=drop)
     with _words_anew(settings) as progress:
@@ -135,11 +137,6 @@ def list_records(settings: Settings, what: str, limit: int) -> None:
 
 def _document(entity: Any) -> Any:
     # Packed bytes mean nothing to a reader.
-    import dataclasses
-
-    from caliber.schema.relation import ColumnType
-    from caliber.schema.relations import RELATIONS
-
     relation = next(each for each in RELATIONS if each.entity is type(entity))
     packed = {each.name for each in relation.columns if each.type is ColumnType.BYTES and not each.content}
     return {field.name: getattr(entity, field.name) for field in dataclasses.fields(entity) if field.name not in packed}

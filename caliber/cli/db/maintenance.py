@@ -6,18 +6,23 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from caliber.admin.backup import backup as back_up
+from caliber.admin.checking import check_store, not_opened
+from caliber.api.opening import open as open_store
+from caliber.api.opening import restore as restore_store
+from caliber.backends import bare_store
 from caliber.cli.failures import DONE, PROBLEM
-from caliber.cli.output import advancing, bytes_text, plural, time_text
+from caliber.cli.output import Output, advancing, bytes_text, plural, time_text
 from caliber.cli.settings import Settings, with_whole_store
+from caliber.model.access import Principal
+from caliber.model.errors import CaliberError, StorageError
 from caliber.model.progress import Progress, unheard
-
-if TYPE_CHECKING:
-    from caliber.cli.output import Output
-    from caliber.storage.maintain.maintenance import Maintenance, StoreStatus
+from caliber.storage.compile.damage import DAMAGES, UNREADABLE
+from caliber.storage.maintain.maintenance import Maintenance, StoreStatus
 
 _LARGE: Final = 0.25
 _LONG_S: Final = 300
@@ -26,8 +31,6 @@ _LONG_S: Final = 300
 @contextmanager
 def _maintenance(settings: Settings) -> Iterator[Maintenance]:
     """Open the store without reading it into memory."""
-    from caliber.backends import bare_store
-
     with bare_store(settings.load()) as store:
         yield store.maintenance
 
@@ -154,9 +157,6 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
     FILE ends in .zip, an archive that restores into every database, or in .db, a copy of a SQLite file. It appears once
     it is whole and on disk, readable by its owner only.
     """
-    from caliber.admin.backup import backup as back_up
-    from caliber.backends import bare_store
-
     with bare_store(settings.load()) as store, _stages(settings.out) as hear:
         made = back_up(store, path, replace=force, progress=hear)
 
@@ -178,8 +178,6 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
     All or nothing: a failure leaves the old store. A store that holds records is replaced with --force only; writes
     since the backup are lost then, and programs that have it open reload everything.
     """
-    from caliber.api.opening import restore as restore_store
-
     with _stages(settings.out) as hear:
         done = restore_store(settings.load(), path, replace=force, progress=hear)
 
@@ -207,13 +205,6 @@ def check(settings: Settings) -> int:
     few keys, and a remedy. Nothing is changed. Exit code 1 when something is wrong; findings that only waste space do
     not count.
     """
-    from caliber.admin.checking import check_store, not_opened
-    from caliber.api.opening import open as open_store
-    from caliber.backends import bare_store
-    from caliber.model.access import Principal
-    from caliber.model.errors import CaliberError, StorageError
-    from caliber.storage.compile.damage import DAMAGES, UNREADABLE
-
     config = settings.load()
     try:
         with bare_store(config) as store, _stages(settings.out) as hear:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from caliber.admin.full_text import drop_full_text, rebuild_full_text
+from caliber.backends import bare_store
 from caliber.cli.failures import DONE, INTERRUPTED, PROBLEM, UsageError, describe
 from caliber.cli.output import advancing, bytes_text, plural
 from caliber.cli.settings import Settings, with_store, with_whole_store
+from caliber.embedding.vector_index import build_index
 
 if TYPE_CHECKING:
     from caliber.admin.spaces import SpaceReport, Sweep
@@ -242,10 +245,6 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     there is one or search.mode = "backend" needs it, and memory is reloaded. Writers wait while full text is rewritten.
     Exit code 1 when differences remain.
     """
-    from caliber.admin.full_text import drop_full_text, rebuild_full_text
-    from caliber.backends import bare_store
-    from caliber.embedding.vector_index import build_index
-
     out = settings.out
     config = settings.load()
     if drop:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from caliber.api.tenants import Tenants
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, advancing, plural
 from caliber.cli.settings import Settings, with_whole_store
 from caliber.model.progress import Progress
-
-if TYPE_CHECKING:
-    from caliber.api.tenants import Tenants
-    from caliber.model.tenants import Tenant
+from caliber.model.tenants import Tenant
 
 _SOURCE: Final = "A data source of tenancy.sources."
 
 
 def _open(settings: Settings, *, create: bool = False) -> Tenants:
-    from caliber.api.tenants import Tenants
-
     return Tenants(settings.load_all(), create=create)
 
 

@@ -4,28 +4,101 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import textwrap
 import time
 import uuid
+from collections import Counter
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
-from caliber.cli.demo.questions import DemoQuestion, questions_about, shown_answer
+from caliber.api.caliber import Caliber
+from caliber.api.opening import create
+from caliber.api.opening import open as open_store
 from caliber.cli.failures import DONE, PROBLEM, UsageError
+from caliber.cli.memory.ingest import remember_files, remember_repository
+from caliber.cli.memory.query import in_words
 from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
 from caliber.cli.setup import write_whole
 from caliber.cli.show import print_window, shortened, window_document
+from caliber.config import profiles
+from caliber.dsl.writing import render_caliber
+from caliber.importing.errors import SourceError
+from caliber.model.access import Principal
 from caliber.model.context import AssemblyAction
+from caliber.model.errors import Conflict
 from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import TurnRole
+from caliber.model.windows import ContextWindow
 from caliber.schema.relations import RELATIONS
 
-if TYPE_CHECKING:
-    from caliber.api.caliber import Caliber
-    from caliber.model.windows import ContextWindow
+_TRIED: Final = 12
+_TITLE_CHARS: Final = 64
+
+
+class DemoQuestion(NamedTuple):
+    """A question, and the stored words that answer it; None if unknown."""
+
+    text: str
+    answer: str | None = None
+
+
+def questions_about(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[DemoQuestion]:
+    """Yield questions that an import can answer: about a commit, then sections of documents."""
+    yield from _commit(memory, trajectory_id)
+    yield from _documents(memory)
+    yield from map(DemoQuestion, ("What is there to know?", "What else is there to know?"))
+
+
+def shown_answer(window: ContextWindow, answer: str) -> str | None:
+    """Return an answer as a window holds it, or None; a turn that is recalled begins with speaker and day."""
+    if answer not in " ".join(window.text.split()):
+        return None
+    lines = (line for line in window.text.splitlines() if answer in line and line.startswith("["))
+    return next(lines, answer.replace("**", ""))
+
+
+def _commit(memory: Caliber, trajectory_id: uuid.UUID) -> Iterator[DemoQuestion]:
+    """Yield a question about the date of a commit that a search distinguishes from all others."""
+    subjects = {
+        turn.turn_id: printable(turn.text.split("\n", 1)[0]).strip()
+        for scope in memory.storage.scopes.list_by_trajectory(trajectory_id)[-6:]
+        for turn in memory.storage.turns.list_by_scope(scope.scope_id)
+        if turn.role is TurnRole.USER and turn.name
+    }
+    times = Counter(subjects.values())
+    asked = [(-len(text), text, turn) for turn, text in subjects.items() if times[text] == 1]
+    for _, subject, turn_id in sorted(item for item in asked if -item[0] <= _TITLE_CHARS)[:_TRIED]:
+        question = DemoQuestion(f"When was this done: {subject}?", subject)
+        if _finds(memory, question.text, "turn", turn_id):
+            yield question
+            return
+
+
+def _documents(memory: Caliber) -> Iterator[DemoQuestion]:
+    """Yield questions about sections of documents: those near the top first, of them the longest."""
+    found = []
+    for note in memory.storage.notes.all():
+        path, _, title = printable(note.entity).partition(" § ")
+        heading = title.split(" › ")[-1].strip(" .:!")
+        if note.entity_type == "document" and 3 < len(heading) <= _TITLE_CHARS and len(note.content) >= 200:
+            found.append((path.count("/"), -len(note.content), heading, note))
+    for _, _, heading, note in sorted(found, key=lambda item: item[:3])[:_TRIED]:
+        text = heading if heading.endswith("?") else f"What should I know about {heading}?"
+        if _finds(memory, text, "note", note.note_id):
+            yield DemoQuestion(text, re.split(r"(?<=[.!?]) ", " ".join(printable(note.content).split()))[0])
+
+
+def _finds(memory: Caliber, text: str, kind: str, record_id: uuid.UUID) -> bool:
+    """Return whether a search distinguishes a record from all others of its kind."""
+    hits = memory.search(text, kinds=(kind,), limit=1).hits
+    return bool(hits) and hits[0].id == record_id
+
 
 FOLDER: Final = ".demo"
 DSN_VARIABLE: Final = "CALIBER_DEMO_DSN"
@@ -65,9 +138,6 @@ def demo(
     is changed. The store stays in --folder with its program, demo.caliber, so that you can change rules and experiment;
     the next demo recreates both.
     """
-    from caliber.api.opening import open as open_store
-    from caliber.model.access import Principal
-
     if len(questions) > 2:
         raise UsageError("the demo asks two questions", "give --question at most twice")
     out, began = settings.out, time.monotonic()
@@ -116,11 +186,6 @@ def _prepare_folder(folder: Path | None, path: Path) -> Path:
 
 def _write_program(home: Path, dsn: str | None) -> Path:
     """Write the demo's program and create its store, in a file or at a DSN. Return the program's path."""
-    from caliber.api.opening import create
-    from caliber.config import profiles
-    from caliber.dsl.writing import render_caliber
-    from caliber.model.errors import Conflict
-
     place, knobs = DEFAULT_STORE, {}
     if dsn is not None:
         # A configuration holds the name of a variable, never a DSN.
@@ -142,9 +207,6 @@ def _print(out: Output, text: str) -> None:
 
 
 def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
-    from caliber.cli.memory.ingest import remember_files, remember_repository
-    from caliber.importing.errors import SourceError
-
     out.print("\n1  Remember")
     began = time.monotonic()
     found: dict[str, Any] = {"empty": True}
@@ -194,8 +256,6 @@ def _ask(out: Output, memory: Caliber, source: uuid.UUID, texts: tuple[str, ...]
 
 def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any] | None:
     """Explain the most relevant record that a window left out; knowledge before anything else."""
-    from caliber.cli.memory.query import in_words
-
     out.print("\n3  Why was something left out?")
     left_out = [
         (decision.source_type in _KNOWLEDGE, decision.relevance or 0.0, number, decision.target_id)

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from caliber.cli import show
+from caliber.cli.evaluating.questions import read_questions
+from caliber.cli.evaluating.windows import Recall, WindowEvidence, one_line
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.memory.query import with_kinds
 from caliber.cli.output import Output, plural
@@ -51,10 +53,6 @@ def evaluate(
 
     Vectors that still wait are made first. Exit code 1 when search was degraded, or recall is below --fail-under.
     """
-    from caliber.cli.evaluating.questions import read_questions
-    from caliber.cli.evaluating.recall import Recall
-    from caliber.cli.evaluating.windows import WindowEvidence
-
     if windows and cutoffs:
         raise UsageError("--k counts hits of search: windows have --budgets", "leave out --k or --windows")
     if budgets is not None and not windows:
@@ -82,8 +80,6 @@ def evaluate(
 
 def _print(out: Output, document: dict[str, Any], figures: Any, miss: Any) -> None:
     from rich.text import Text
-
-    from caliber.cli.evaluating.recall import one_line
 
     out.print(f"{plural(document['questions'], 'question')}, {plural(document['expected'], 'expected record')}")
     figures(out, document)

@@ -10,19 +10,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from caliber.admin.absence import Expected, Miss
+from caliber.api.caliber import Caliber
 from caliber.cli.failures import UsageError
-from caliber.importing.json_lines import json_object
+from caliber.importing.chat import json_object
 from caliber.model.errors import InputError
 from caliber.model.hints import did_you_mean
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.files import read_bytes
 from caliber.model.windows import SearchResult
-
-if TYPE_CHECKING:
-    from caliber.api.caliber import Caliber
 
 KEYS: Final = ("query", "expected", "kinds", "filter", "as_of")
 

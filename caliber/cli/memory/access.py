@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from caliber.cli.settings import Settings, with_store
-from caliber.model.grants import Right
+from caliber.model.access import Right
+from caliber.model.references import EntityRef
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from caliber.cli.output import Output
-    from caliber.model.grants import Grant
-    from caliber.model.references import EntityRef
+    from caliber.model.access import Grant
 
 _TO = "The user, by name."
 _AGENT = "The agent, by name."
@@ -36,8 +37,6 @@ def grant(
     settings: Settings, record_id: str, to: str | None, agent: str | None, right: str, until: datetime | None
 ) -> None:
     """Let a user or agent read, or write to, a task, session or note."""
-    from datetime import UTC
-
     grantee = _grantee(to, agent)
     if grantee is None:
         raise click.UsageError("give --to or --agent")
@@ -78,8 +77,6 @@ def _grantee(to: str | None, agent: str | None) -> str | EntityRef | None:
         return to
     if to is not None:
         raise click.UsageError("give --to or --agent, not both")
-    from caliber.model.references import EntityRef
-
     return EntityRef.agent(agent)
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from caliber.cli.confirming import confirm, yes_option
 from caliber.cli.memory.query import trajectory_id_of
-from caliber.cli.settings import Settings, with_store
-from caliber.model.pcp import ConflictResolution, ConflictStatus
-
-if TYPE_CHECKING:
-    from caliber.cli.output import Output
-    from caliber.model.pcp import Disagreement
+from caliber.cli.output import Output
+from caliber.cli.settings import Settings, confirm, with_store, yes_option
+from caliber.model.pcp import ConflictResolution, ConflictStatus, Disagreement
 
 
 @click.group()

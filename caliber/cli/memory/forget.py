@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from caliber.access.owners import private_to
-from caliber.cli.confirming import require_terminal
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import bytes_text, plural
 from caliber.cli.references import as_id, as_reference
-from caliber.cli.settings import Settings, with_store, with_whole_store
+from caliber.cli.settings import Settings, require_terminal, with_store, with_whole_store
 from caliber.model.references import EntityRef
 
 if TYPE_CHECKING:

@@ -8,21 +8,27 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from caliber.api.caliber import Caliber
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.references import owner_option
 from caliber.cli.settings import Settings, with_store
+from caliber.importing import chat
+from caliber.importing import documents as documenting
+from caliber.importing import files as listing_files
+from caliber.importing.documents import Documents, name_space
+from caliber.importing.errors import SourceError
+from caliber.importing.files import is_text, shown
+from caliber.importing.git import Repository
+from caliber.importing.history import import_history
+from caliber.importing.source import Imported, importing, trajectories_of, trajectory_of
+from caliber.model.references import EntityRef
+from caliber.model.trajectory import Trajectory
 from caliber.model.trust import TrustLabel
-
-if TYPE_CHECKING:
-    from caliber.api.caliber import Caliber
-    from caliber.importing.source import Imported
-    from caliber.model.references import EntityRef
-    from caliber.model.trajectory import Trajectory
 
 _BAD_SHOWN: Final = 20
 _LABELS: Final = tuple(label.value for label in TrustLabel)
@@ -88,12 +94,6 @@ def remember_repository(
     owner: EntityRef | None = None,
 ) -> dict[str, Any]:
     """Import a repository and return the counts; shared with the demo."""
-    from caliber.importing import documents as documenting
-    from caliber.importing.files import is_text, shown
-    from caliber.importing.git import Repository
-    from caliber.importing.history import import_history
-    from caliber.importing.source import Imported, importing, trajectory_of
-
     repository = Repository(path)
     if not is_text(str(repository.root)):
         raise UsageError(f"{shown(str(repository.root))}: the path is not UTF-8, and cannot be remembered", "rename it")
@@ -150,23 +150,16 @@ def remember_repository(
 
 
 def _namespace(name: str, trajectory: Trajectory) -> str:
-    from caliber.importing.documents import name_space
-
     return name_space(printable(name), trajectory)
 
 
 def _others(memory: Caliber, identities: Iterable[str]) -> list[Trajectory]:
     """Return the shared tasks of sources, whose records belong to everybody."""
-    from caliber.importing.source import trajectories_of
-
     return [task for identity in identities for task in trajectories_of(memory, identity)]
 
 
 def _repository_of(folder: Path) -> list[str]:
     """Return the identities of a folder's repository; empty without one."""
-    from caliber.importing.errors import SourceError
-    from caliber.importing.git import Repository
-
     try:
         return Repository(folder).identities()
     except SourceError:
@@ -257,10 +250,6 @@ def remember_files(
     owner: EntityRef | None = None,
 ) -> dict[str, Any]:
     """Import the text files of a folder and return the counts; shared with the demo."""
-    from caliber.importing import files as listing_files
-    from caliber.importing.documents import Documents
-    from caliber.importing.source import Imported, importing, trajectories_of, trajectory_of
-
     listing = listing_files.list_files(path)
     root = listing.root if path.is_dir() else listing.root / listing.files[0]
     identity = f"files:{root}"
@@ -350,9 +339,6 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, owner: EntityRef
     is stored: with a bad line nothing is, unless --skip-bad leaves such lines out. Each conversation is stored in
     transactions of 500 messages; after a failure, importing again goes on where it stopped.
     """
-    from caliber.importing import chat
-    from caliber.importing.source import Imported, importing
-
     size = file.stat().st_size if file.is_file() else 0
     with settings.out.progress("checking", size, "bytes") as advance:
         parsed = chat.parse(file, advance)

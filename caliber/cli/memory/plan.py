@@ -1,21 +1,20 @@
-"""Command ``plan``: prints the records that each injection rule would select now, and their token cost."""
+"""Commands ``plan``, the records that each injection rule would select now, and ``diff`` of two windows."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from caliber.cli.memory.query import LATEST
-from caliber.cli.output import plural, printable
+from caliber.admin.rule_outcomes import plan_rules
+from caliber.cli.memory.query import LATEST, window_id_of
+from caliber.cli.output import Output, plural, printable
 from caliber.cli.references import as_id
 from caliber.cli.settings import Settings, with_store
-
-if TYPE_CHECKING:
-    from caliber.cli.output import Output
-    from caliber.explain.planning import WindowPlan
+from caliber.explain.diff import lines_of
+from caliber.explain.planning import WindowPlan
 
 
 @click.command()
@@ -36,8 +35,6 @@ def plan(settings: Settings, file: Path | None, trajectory: str, query: str | No
     FILE is a configuration, such as a changed copy of the active one: its rules are tried on the store that it names.
     Nothing is written: the window is not stored, and nothing counts as used.
     """
-    from caliber.admin.rule_outcomes import plan_rules
-
     if file is not None:
         settings.config = file
     config = settings.load()
@@ -83,3 +80,22 @@ def _print(out: Output, found: WindowPlan) -> None:
         for reason, count in item.excluded.items():
             out.print(f"    {plural(count, 'record')} left out: {reason}")
     out.print(f"{window.used_tokens} of {window.max_tokens} tokens used, {found.left_tokens} left")
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@with_store
+def diff(settings: Settings, before: str, after: str) -> None:
+    """Compare window BEFORE with window AFTER (ids; `latest` is the newest): changes, reasons, the prompt cache."""
+    for text in (before, after):
+        if text != LATEST:
+            as_id(text, "window")
+    with settings.memory() as memory:
+        found = memory.windows.diff(window_id_of(memory, before), window_id_of(memory, after))
+
+        def human() -> None:
+            for line in lines_of(found):
+                settings.out.print(line)
+
+        settings.out.result(found, human)

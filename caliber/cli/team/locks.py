@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.confirming import confirm, yes_option
 from caliber.cli.output import plural, time_text
-from caliber.cli.settings import Settings, with_store
+from caliber.cli.settings import Settings, confirm, with_store, yes_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from caliber.cli.confirming import confirm, yes_option
-from caliber.cli.output import plural
-from caliber.cli.settings import Settings, with_store
+from caliber.cli.output import Output, plural
+from caliber.cli.settings import Settings, confirm, with_store, yes_option
 from caliber.cli.team.shared import agent_names, named, when
-from caliber.model.agents import MessageState
+from caliber.model.agents import AgentMessage, MessageState
 from caliber.model.time import SystemClock, from_us
-
-if TYPE_CHECKING:
-    import uuid
-    from collections.abc import Mapping
-
-    from caliber.cli.output import Output
-    from caliber.model.agents import AgentMessage
 
 
 @click.group()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.confirming import confirm, yes_option
-from caliber.cli.settings import Settings, with_store
+from caliber.cli.settings import Settings, confirm, with_store, yes_option
 from caliber.cli.team.shared import agent_names, named, when
 from caliber.model.workspace import TodoStatus
 

@@ -26,6 +26,7 @@ from caliber.model.embedding import EmbedMode
 from caliber.model.errors import ConfigError, MissingRequired
 from caliber.schema.memories import BUILT_IN, window_of
 from caliber.schema.memory_types import FieldType, RetentionKind
+from caliber.schema.relations import RELATIONS
 
 S = TypeVar("S", bound=Section)
 
@@ -178,10 +179,9 @@ def _embedded_kinds(embedding: Any, memories: Any) -> Iterator[ConfigError]:
         return
     if EMBED_DEFAULT not in modes:
         yield MissingRequired(field=f"embedding.embed.{EMBED_DEFAULT}")
-    from caliber.schema.relations import RELATIONS  # every relation is declared behind it
-
     own = {name for name in _memories_named(memories) if name is not None and name not in BUILT_IN}
-    without = {item.name for item in valid_memories(memories) if item is not None and not _has_embedding(item)} & own
+    sound = [item for item in valid_memories(memories) if item is not None and item.name in own]
+    without = {item.name for item in sound if all(field.type is not FieldType.EMBEDDING for field in item.fields)}
     known = [EMBED_DEFAULT, *(relation.name for relation in RELATIONS if relation.embedded is not None)]
     known += sorted(own - without)
     for name, mode in modes.items():
@@ -289,10 +289,6 @@ def _targets(memories: Any, policies: Any) -> Iterator[ConfigError]:
                 elif target in own:
                     for name, reason in _cannot(action.action, action.below_confidence is not None, own[target]):
                         yield wrong(f"{path}.{name}", target, reason)
-
-
-def _has_embedding(memory: MemoryConfig) -> bool:
-    return any(field.type is FieldType.EMBEDDING for field in memory.fields)
 
 
 def _has_text(memory: MemoryConfig) -> bool:

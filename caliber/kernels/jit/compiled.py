@@ -19,7 +19,7 @@ from caliber.kernels.jit import loops
 from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.store import CodeStore
 from caliber.model.errors import InvalidConfigValue
-from caliber.model.process.forks import renew_in_child
+from caliber.model.process.interpreter import renew_in_child
 
 
 def _read(item: Any) -> Any:

@@ -53,9 +53,9 @@ class ExtractiveProvider:
 
     def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
         """Return the artifacts that the rules find, in order of turns."""
-        from caliber.text import rules
+        from caliber.text import note_rules
 
-        return rules.extract_artifacts(turns)
+        return note_rules.extract_artifacts(turns)
 
     def generate_notes(
         self,
@@ -76,12 +76,12 @@ class ExtractiveProvider:
 
     def verify_contradiction(self, a: str, b: str) -> bool:
         """Return whether the two contradict each other, as far as careful rules can tell."""
-        from caliber.text import comparison
+        from caliber.text import note_rules
 
-        return comparison.verify_contradiction(a, b)
+        return note_rules.verify_contradiction(a, b)
 
     def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
         """Return one decision per cluster: supersede the nearly identical, keep the rest."""
-        from caliber.text import comparison
+        from caliber.text import note_rules
 
-        return comparison.decide_consolidation(clusters)
+        return note_rules.decide_consolidation(clusters)

@@ -24,7 +24,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from caliber.llm.remote.answers import Answer
 from caliber.llm.remote.limiter import RateLimiter
-from caliber.llm.waits import new_event
 from caliber.model.deadline import deadline_passed, remaining_s, within
 from caliber.model.errors import (
     AuthenticationFailed,
@@ -39,6 +38,7 @@ from caliber.model.errors import (
 )
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import let_through
+from caliber.storage.waiting import Flag
 
 if TYPE_CHECKING:
     from caliber.config.providers import HttpConfig
@@ -103,7 +103,7 @@ class HttpClient:
             raise InvalidConfigValue(field="http.trusted", value=repr(settings.trusted), reason="there is no such file")
         self._service = service
         self._settings = settings
-        self._closed = new_event()
+        self._closed = Flag()
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._limiter = self._new_limiter()
@@ -166,7 +166,7 @@ class HttpClient:
         """Take note that this process is a child: connections are the parent's, and its threads may hold the locks."""
         _inherited.append((self._wire, self._limiter, self._lock, self._closed))
         closed = self._closed.is_set()
-        self._lock, self._wire, self._closed = threading.Lock(), None, new_event()
+        self._lock, self._wire, self._closed = threading.Lock(), None, Flag()
         if closed:
             self._closed.set()
         self._limiter = self._new_limiter()

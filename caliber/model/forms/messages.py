@@ -118,7 +118,9 @@ def anthropic_messages(messages: Sequence[WindowMessage]) -> list[dict[str, Any]
             said = f"{step.name}: {said}"
         blocks = [dict(block) for block in step.thinking]
         blocks += [_text(said)] if step.content.strip() else []
-        blocks += [_tool_use(call) for call in step.calls]
+        for call in step.calls:
+            name = _fit(call.name)[:_ANTHROPIC_CHARS]
+            blocks.append({"type": "tool_use", "id": call.id, "name": name, "input": call.input[0]})
         _add(out, step.role, blocks)
         _add(out, "user", [_tool_result(call) for call in step.calls])
     if out and out[0]["role"] == "assistant":
@@ -173,10 +175,6 @@ def _tool_call(call: _Call) -> dict[str, Any]:
         "arguments": call.arguments if written else json.dumps(value, ensure_ascii=False),
     }
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _tool_use(call: _Call) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call.id, "name": _fit(call.name)[:_ANTHROPIC_CHARS], "input": call.input[0]}
 
 
 def _tool_result(call: _Call) -> dict[str, Any]:

@@ -89,3 +89,29 @@ class ValidationResult:
             if issue.issue_type is IssueType.CONTRADICTION:
                 raise Contradiction(artifact_a=first.id, artifact_b=others[0].id)
             raise ConstraintViolation(constraint=issue.issue_type.value, reason=issue.message)
+
+
+class LintIssueType(StrEnum):
+    OVERSIZED = "oversized"
+    DUPLICATE = "duplicate"
+    MALFORMED_CONTENT = "malformed_content"
+    VOCABULARY_VIOLATION = "vocabulary_violation"
+
+
+@dataclass(frozen=True, slots=True)
+class LintIssue:
+    """One finding about an artifact, with what to do; ``entities`` are the artifact, and those it resembles."""
+
+    severity: Severity
+    issue_type: LintIssueType
+    message: str
+    entities: tuple[EntityRef, ...]
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class LintResult:
+    """The issues of an artifact. ``valid``: none of them is an error."""
+
+    valid: bool
+    issues: tuple[LintIssue, ...]

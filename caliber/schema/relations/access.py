@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.model.grants import Grant, Right
-from caliber.model.identities import Identity
+from caliber.model.access import Grant, Identity, Right
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (

@@ -17,7 +17,7 @@ from support.databases import DSN, Backend
 
 IMPORTED = [
     "caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner",
-    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.people",
+    "caliber.cli.app", "caliber.erasure.service", "caliber.kernels", "caliber.learning.owner",
     "caliber.learning.rules.reading", "caliber.pcp.recovery", "click.testing", "psycopg",
 ]  # fmt: skip
 """Imported once for all processes; modules of tests are not found that early."""

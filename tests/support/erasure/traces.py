@@ -16,8 +16,8 @@ from support.providers import ScriptedLearner
 from support.waits import until
 
 import caliber
-from caliber.llm.facts import ExtractedFact
 from caliber.llm.local.hashed import HashEmbeddingProvider
+from caliber.llm.protocols import ExtractedFact
 from caliber.model import EntityRef, ToolCall
 from caliber.model.learning import PersonAttribute
 from caliber.model.providers import ExtractionTurn

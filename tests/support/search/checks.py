@@ -21,7 +21,7 @@ from caliber.model import FixedClock, Principal
 from caliber.model.knowledge import NOBODY
 from caliber.model.time import to_us
 from caliber.search.service import DEFAULT_LIMIT
-from caliber.text.lexicon import lexicon_of
+from caliber.text.words import lexicon_of
 
 DIMENSIONS = 12
 """Of vectors in random stores."""

@@ -1,1 +1,0 @@
-"""Lines that objects print as; they are loaded when something prints."""
