@@ -182,8 +182,9 @@ lint-c: setup
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tools/lint_c.py build/lint
 
 bench: $(STAMPS)/bench
-	$(SAY) 'measuring against peers, one thread each (BENCH=... takes the options of caliber bench)'
-	@$(VENV)/bin/caliber bench --plot build/bench/topk.png $(BENCH)
+	$(SAY) 'measuring against peers, one thread each (BENCH=... takes options: --quick, --full, -k WORD)'
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(PYTEST) bench -q -n0 --timeout=0 \
+		-p no:cacheprovider --benchmark-quiet --plot=build/bench/topk.png $(BENCH)
 
 wheel: $(STAMPS)/wheel
 	$(SAY) 'building, repairing and smoke-testing a wheel'

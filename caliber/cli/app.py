@@ -41,7 +41,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policies": ("caliber.cli.memory.jobs:policies", "List policies and their next run times."),
     "stats": ("caliber.cli.observing.top:stats", "Show the contents of the store and their sizes."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),
-    "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),
     "export": ("caliber.cli.memory.bulk:export", "Write records to Parquet files."),
     "import": ("caliber.cli.memory.bulk:import_", "Load records from Parquet files."),
     "db": ("caliber.cli.db.command:db", "Look after the store: check, back up, restore, migrate."),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from harness.contest import ASIDE, OURS, PEER, TWIN
 from harness.report import Figure, Measurement, cells, document, table
-from support.cli_runs import caliber, command
-
-from caliber.cli import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,33 +74,23 @@ def test_document_is_json_and_its_fields_are_documented() -> None:
     assert fields <= said
 
 
-# --- the command --------------------------------------------------------------------------------
-
-
-def test_command_outside_of_a_checkout_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "PACKAGE", tmp_path / "site-packages" / "caliber")
-    result = caliber("bench", code=2)
-    assert "from a checkout" in result.stderr
-    assert "make bench" in result.stderr
-
-
-@pytest.mark.parametrize("word", ["nonsense", "uuid7 or rank", ""])
-def test_unknown_group_lists_what_there_is(word: str) -> None:
-    result = caliber("bench", "--group", word, code=2)
-    assert "rank_and_fill" in result.stderr
+# --- a run -------------------------------------------------------------------------------------
 
 
 def test_a_group_runs_from_beginning_to_end(tmp_path: Path) -> None:
-    """Another process, from another folder: one document, with answers compared and a goal judged."""
-    done = subprocess.run(
-        command("bench", "--group", "rank", "--quick", "--json"),
-        cwd=tmp_path,
+    """Another process: one document, with answers compared and a goal judged."""
+    report = tmp_path / "report.json"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "bench", "-k", "rank", "--quick", "--benchmark-quiet", "-q", "-n0"),
+            *("-p", "no:cacheprovider", f"--report={report}"),
+        ],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    out = json.loads(done.stdout)
-    assert out["ok"]
+    out = json.loads(report.read_text(encoding="utf-8"))
     assert out["quick"]
     (row,) = [row for row in out["table"] if "10,000" in row["task"]]
     assert row["peer_name"] == "Python sort + loop"

@@ -102,7 +102,6 @@ CALLS = re.compile(
 _MODE = re.compile(r"[rwax][bt+]*")
 OTHERWISE = {
     "cli/failures.py os.open": "the null device",
-    "cli/bench.py": "files of the checkout",
     "cli/demo/": "files of the demo's own folder",
     "cli/memory/ingest.py listing_files.read_text": "a function of a module that is looked at",
     "dsl/tables.py": "files of the package",
