@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from caliber.access.acting import agent_named, registered, require_active
 from caliber.access.identities import require_registered, requires_registration
-from caliber.agents.locking import lock_queue, lock_reaping
+from caliber.agents.locking import lock_queue
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.engine.background import PeriodicTask
 from caliber.engine.commit_waiters import CommitWaiter, CommitWaiters, waiters_of
@@ -26,7 +26,6 @@ from caliber.model.errors import (
     CaliberError,
     DTypeError,
     LockAcquisitionFailed,
-    LockDeadlock,
     LockExpired,
     NotRegistered,
     PermissionDenied,
@@ -76,7 +75,7 @@ class LockService:
             return self._principal.label
         holder = arguments.as_text(holder, "holder", limit=arguments.MAX_NAME_CHARS)
         if not self._is_own(holder):
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=f"a lock on {resource}")
+            raise self._principal.denied(action, f"a lock on {resource}")
         return holder
 
     def _lease_ms(self, lease_ms: int | None) -> int:
@@ -124,8 +123,7 @@ class LockService:
             hibernated or archived; NotRegistered for an agent where ``agents.registration`` is required;
             LockAcquisitionFailed when it is held incompatibly, or others
             wait for it, for all of ``wait_ms``; its ``holder`` is who holds it, or None where that is not the
-            principal's to know; LockDeadlock, at once, when the holders wait for each other; Unavailable when
-            the deadline passes first.
+            principal's to know; Unavailable when the deadline passes first.
         """
         woken = waiting.Flag()
         acquiring = self._acquiring(resource, holder, lease_ms, mode, wait_ms, woken.set)
@@ -297,7 +295,7 @@ class LockService:
         store, every ``retention.apply_every_ms``, do the same.
         """
         self._engine.check_open()
-        return lock_reaping.reap(self._write)
+        return lock_queue.reap(self._write)
 
     def list(self, *, limit: int = LIST_MAX) -> list[Lock]:
         """Return the locks that have not run out, as far as the principal may see them, the next to run out first.
@@ -344,7 +342,7 @@ class Acquiring:
         self._contended = False
 
     def attempt(self) -> Lock | None:
-        """Return the lock, or None if it is to be waited for. Raises: LockAcquisitionFailed, LockDeadlock."""
+        """Return the lock, or None if it is to be waited for. Raises: LockAcquisitionFailed."""
         waiter, first = self._waiter, self._blocked is None
         if waiter is not None:
             waiter.keys = lock_queue.keys(self._request.resource)
@@ -356,13 +354,13 @@ class Acquiring:
                 self._contend(self._blocked)
             return outcome
         self._blocked = outcome
-        if waiter is None or outcome.cycle or time.monotonic() >= self._until_s:
+        if waiter is None or time.monotonic() >= self._until_s:
             self._contend(outcome, refused=True)
             raise self._refusal(outcome)
         self._contend(outcome)
         if first:
             waiters_of(self._engine).add(waiter)
-        # Only now do others see our place: who closed a circle at the same time, or ended meanwhile, shows at once.
+        # Only now do others see our place: a lock that ended meanwhile shows at once.
         lease_s, place_s = max(_SHORTEST_S, outcome.free_in_us / 1_000_000), self._request.place_ms / 3_000
         pause_s = 0.0 if first else min(lease_s, place_s)
         waiter.keys = lock_queue.keys(*outcome.awaited)
@@ -411,9 +409,6 @@ class Acquiring:
         resource = self._request.resource
         shown = (self._locks._shown(holder) for holder in blocked.holders)
         holder = next((each for each in shown if each is not None), None)
-        if blocked.cycle:
-            cycle = [self._locks._shown(each) for each in blocked.cycle]
-            return LockDeadlock(resource=resource, holder=holder, cycle=cycle)
         return LockAcquisitionFailed(resource=resource, holder=holder)
 
 

@@ -1,4 +1,4 @@
-"""Locks against a model of reader and writer locks: who may hold, who waits behind whom, and who closes a circle.
+"""Locks against a model of reader and writer locks: who may hold, and who waits behind whom.
 
 Holders ask, wait, die, renew, release and write; the clock jumps both ways. Source: C-364 to C-368, K-036, K-037.
 """
@@ -19,7 +19,7 @@ from support.evidence import examples
 from support.inspection import inspect
 
 import caliber
-from caliber.agents.locking import lock_queue, lock_reaping
+from caliber.agents.locking import lock_queue
 from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.model import FixedClock, Principal
 from caliber.model.agents import Lock, LockMode, LockToken
@@ -116,25 +116,6 @@ class LockMachine(RuleBasedStateMachine):
             return None
         return own if self.ahead(request) else None
 
-    def edges(self) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
-        for queue in self.queues.values():
-            for each in queue:
-                if self.waits(each):
-                    found.setdefault(each.request.holder, set()).update(self.awaited(each.request))
-        return found
-
-    def closes_a_circle(self, request: Request) -> bool:
-        edges, seen, todo = self.edges(), set(), self.awaited(request)
-        while todo:
-            holder = todo.pop()
-            if holder == request.holder:
-                return True
-            if holder not in seen:
-                seen.add(holder)
-                todo += edges.get(holder, ())
-        return False
-
     def place(self, request: Request) -> Waiting | None:
         queue = self.queues.get(request.resource, [])
         return next((each for each in queue if each.request.waiter_id == request.waiter_id), None)
@@ -143,7 +124,6 @@ class LockMachine(RuleBasedStateMachine):
 
     def attempt(self, request: Request) -> None:
         expected, place = self.awaited(request), self.place(request)
-        circle = self.closes_a_circle(request)
         woken: set[uuid.UUID] = set()
         outcome: Any = self.store.write(lambda uow: lock_queue.attempt(uow, request, lambda _, ended: woken.add(ended)))
         now, resource = self.clock.now_us(), request.resource
@@ -167,21 +147,9 @@ class LockMachine(RuleBasedStateMachine):
             return
         assert isinstance(outcome, Blocked)
         assert set(outcome.holders) == set(expected)
-        if outcome.cycle:
-            assert circle
-            assert outcome.cycle[0] == request.holder
-            edges = self.edges()
-            for one, two in itertools.pairwise(outcome.cycle[1:]):
-                assert two in edges[one], "each waits for the next"
-            assert outcome.cycle[1] in expected
-            assert request.holder in edges[outcome.cycle[-1]]
-            if place is not None:
-                self.leave(place)
-            return
         if request.waiter_id is None:
             return
         if place is None:
-            assert not circle, "the newest request closed a circle, and waits"
             self.queues.setdefault(resource, []).append(Waiting(request, now))
         elif not 2 / 3 < (place.renewed + PLACE_MS * MS - now) / (PLACE_MS * MS) <= 1:
             place.renewed = now
@@ -288,7 +256,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule()
     def reap(self) -> None:
-        lock_reaping.reap(self.store.write)
+        lock_queue.reap(self.store.write)
         for each in self.machines:
             each.reaped(self.clock.now_us())
         rows = {each.lock_id for each in self.memory.storage.locks.all() if each.resource}

@@ -9,7 +9,7 @@ import pytest
 from support.databases import note
 from support.inspection import inspect
 
-from caliber.agents.locking import lock_queue, lock_reaping
+from caliber.agents.locking import lock_queue
 from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken
 from caliber.model.errors import LockExpired
@@ -89,7 +89,7 @@ def test_reap_removes_expired_requests(backend: Any, monkeypatch: pytest.MonkeyP
     clock = FixedClock()
     memory = backend.open(clock=clock, embedding_provider=None, retention__apply_every_ms=0)
     locks, store = memory.agents.locks, inspect(memory).store
-    monkeypatch.setattr(lock_reaping, "PAGE", 2)
+    monkeypatch.setattr(lock_queue, "PAGE", 2)
     for at in range(5):
         locks.acquire(f"file {at}", holder="a", lease_ms=LONG_MS)
         request = lock_queue.Request(f"file {at}", "b", LockMode.EXCLUSIVE, LONG_MS, 1_000, LockWaiterId(uuid7()))

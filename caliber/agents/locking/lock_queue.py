@@ -1,4 +1,4 @@
-"""Transactions of locks: granting one in turn, keeping a place in the queue of its resource, and finding deadlocks.
+"""Transactions of locks: granting one in turn, and keeping a place in the queue of its resource.
 
 Each transaction serializes on its resource. A request is granted when no lock of another holder is in its way and no
 request ahead of it in the queue is: a stream of shared locks cannot starve an exclusive one.
@@ -8,15 +8,20 @@ neither would go on. Where it shares the resource, and asks to share it while an
 the lock that it has, with the same token and the same lease: readers under one label cannot keep a lock alive by asking
 for it in turn. The lock ends with its lease, or with the first release, and the exclusive request is next.
 
+The newest row of a resource holds its newest token. Once no lock of the resource is left, its rows are deleted, and
+their highest token is kept in one row for all such resources: a resource without a row begins above that token, also
+when the clock was put back since.
+
 Source: C-364 to C-368, K-036, K-037.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from caliber.engine.commit_waiters import Key, wake_waiters
 from caliber.engine.engine import Engine
@@ -70,8 +75,6 @@ class Blocked:
     """The locks, or the one request, whose end may let it go on."""
     free_in_us: int
     """The time until the first of them runs out."""
-    cycle: tuple[str, ...] = ()
-    """Holders that wait for each other in a circle, the asker first; it is to give way."""
 
 
 Wake = Callable[[str, uuid.UUID], None]
@@ -216,9 +219,6 @@ def _wait(
     )
     if request.waiter_id is None:
         return blocked
-    cycle = _cycle(uow, request, blocked.holders)
-    if cycle:
-        return dataclasses.replace(blocked, cycle=cycle)
     expires_at = from_us(now + request.place_ms * MS_US)
     if place is None:
         last = queue[-1].ticket if queue else 0
@@ -236,35 +236,6 @@ def _wait(
     elif not _RENEWED_AT < _left_of(place, now) <= 1:
         uow.update(LOCK_WAITER, dataclasses.replace(place, renewed_at=from_us(now), expires_at=expires_at))
     return blocked
-
-
-# --- deadlocks -----------------------------------------------------------------------------------
-
-
-def _cycle(uow: UnitOfWork, request: Request, first: Sequence[str]) -> tuple[str, ...]:
-    """Return the holders of a circle that a request closes, if it is the one of them to give way: the newest.
-
-    Newer requests are not followed: a circle through one of them is that one's to end. Each queue is read once.
-    """
-    assert request.waiter_id is not None
-    queues: dict[str, _Queue] = {}
-    known = {request.holder, *first}
-    paths: list[tuple[str, ...]] = [(holder,) for holder in first]
-    for path in paths:
-        for waiter in uow.select_path(LOCK_WAITER, "list_by_holder", path[-1]):
-            if waiter.waiter_id > request.waiter_id or not waits(waiter, uow.now_us):
-                continue
-            queue = queues.get(waiter.resource)
-            if queue is None:
-                locks, waiters = (uow.select_path(relation, path, waiter.resource) for relation, path in _LISTS)
-                queue = queues[waiter.resource] = _Queue.live(locks, waiters, uow.now_us)
-            in_the_way, ahead = queue.obstacles(waiter.holder, waiter.mode, waiter.ticket)
-            awaited = dict.fromkeys([lock.holder for lock in in_the_way] + [each.holder for each in ahead])
-            if request.holder in awaited:
-                return (request.holder, *path)
-            paths.extend((*path, holder) for holder in awaited if holder not in known)
-            known.update(awaited)
-    return ()
 
 
 # --- the end of locks and requests ---------------------------------------------------------------
@@ -347,3 +318,52 @@ def _held(uow: UnitOfWork, locks: Sequence[Lock], token: LockToken, holder: str,
                 raise PermissionDenied(agent_id=holder, action=action, resource="a lock of another holder")
             return lock
     return None
+
+
+_FLOOR_ID: Final = LockId(uuid.UUID(int=0))
+_HOLDER: Final = "system:locks"
+PAGE: Final = 500
+"""The most resources that one transaction cleans."""
+
+
+class Reaped(NamedTuple):
+    """The rows that a page removed, and the resource after which the next page begins; None after the last one."""
+
+    rows: int
+    after: str | None
+
+
+def reap(write: Callable[[Callable[[UnitOfWork], Reaped]], Reaped]) -> int:
+    """Delete ended locks and expired requests, a page a transaction; return how many. Raises: StorageError kinds."""
+    rows, after = 0, ""
+    while True:
+        page = write(lambda uow, after=after: reap_page(uow, after))  # type: ignore[misc]
+        rows += page.rows
+        if page.after is None:
+            return rows
+        after = page.after
+
+
+def reap_page(uow: UnitOfWork, after: str = "") -> Reaped:
+    """Delete ended locks and expired requests of the next resources.
+
+    A resource that another transaction works on is left to the next time. Of one with a lock that lasts, the newest row
+    stays.
+    """
+    uow.serialize(FLOOR)  # one at a time raises the floor
+    page = uow.select("lock.ended", uow.now_us, after, PAGE)
+    free = json.dumps([resource for resource, is_free in page if is_free])
+    tokens = [token for (token,) in uow.select("lock.delete_ended", uow.now_us, free)]
+    if tokens:
+        _raise_floor(uow, max(tokens))
+    requests = uow.execute("lock_waiter.delete_ended", uow.now_us, free)
+    return Reaped(len(tokens) + requests, page[-1][0] if len(page) == PAGE else None)
+
+
+def _raise_floor(uow: UnitOfWork, token: int) -> None:
+    """Let tokens of resources without a row begin above ``token``."""
+    floor: Lock | None = uow.find(LOCK, _FLOOR_ID.bytes)
+    if floor is None:
+        uow.insert(LOCK, Lock(_FLOOR_ID, FLOOR, _HOLDER, LockMode.EXCLUSIVE, token, EPOCH, EPOCH))
+    elif floor.token < token:
+        uow.update(LOCK, dataclasses.replace(floor, token=token))

@@ -30,7 +30,6 @@
     ├── AgentError              CALIBER_AGENT
     │   ├── NotRegistered, LockExpired
     │   ├── LockAcquisitionFailed
-    │   │   └── LockDeadlock
     │   ├── MessageDeliveryFailed, MailboxFull, DelegationFailed, HandoffFailed
     │   └── PermissionDenied
     └── InternalError           CALIBER_INTERNAL   a fault of ours: please report it
@@ -397,12 +396,6 @@ class NotRegistered(AgentError):
 class LockAcquisitionFailed(AgentError):
     template = "{resource} is locked by another holder"
     default_retryable = True
-
-
-class LockDeadlock(LockAcquisitionFailed):
-    """Holders of locks wait for each other: ``cycle`` lists them, None for one that is not the asker's to know."""
-
-    template = "waiting for {resource} would never end: its holders wait for the asker; release a lock, and try again"
 
 
 class LockExpired(AgentError):
