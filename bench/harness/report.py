@@ -57,9 +57,10 @@ class Figure:
         """True if it reaches the goal; None without one."""
         if self.at_least is None and self.at_most is None:
             return None
-        return (self.at_least is None or self.value >= self.at_least) and (
+        reached = (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )
+        return bool(reached)  # a figure of numpy answers with a bool that JSON has no form for
 
 
 @dataclass(frozen=True)
