@@ -26,12 +26,14 @@ ELSEWHERE = {
     "agents/test_views.py": "access.views.interests access.views.scoring.enabled",
     "api/test_events_handles.py": (
         "context_window_persistence.kind context_window_persistence.ttl_ms retention.changes_ms retention.events_ms"
-        " retention.windows_ms write_behind.flush_interval_ms write_behind.trace_enabled write_behind.usage_enabled"
+        " write_behind.flush_interval_ms write_behind.trace_enabled write_behind.usage_enabled"
         " write_behind.window_durability"
     ),
     "context/test_assembly.py": (
         "assembly.relevance min_relevance_threshold pcp.context_dag.enabled pcp.context_dag.max_depth"
-        " pcp.context_dag.prune_strategy persona section_priorities.artifacts section_priorities.custom"
+        " pcp.context_dag.prune_strategy pcp.dosage.max_artifacts_in_window pcp.dosage.max_context_tokens"
+        " pcp.dosage.max_notes_in_window pcp.dosage.max_scopes_in_window"
+        " persona section_priorities.artifacts section_priorities.custom"
         " section_priorities.history section_priorities.notes section_priorities.persona section_priorities.system"
         " section_priorities.user system_instructions"
     ),
@@ -47,16 +49,13 @@ ELSEWHERE = {
     "context/test_rules_by_example.py": (
         "assembly.notes_without_query assembly.overflow_policy injection_rules recall.trust"
     ),
-    "context/test_windows_properties.py": (
-        "assembly.order pcp.dosage.max_artifacts_in_window pcp.dosage.max_context_tokens"
-        " pcp.dosage.max_notes_in_window pcp.dosage.max_scopes_in_window"
-    ),
+    "context/test_windows_properties.py": ("assembly.order"),
     "embedding/test_embedding_behaviour.py": "embedding.long_text embedding.long_text_tokens",
     "embedding/test_fill_jobs.py": "embedding.batch_size embedding.reembed",
     "embedding/test_reembedding.py": "vector.dimensions",
     "engine/test_locks.py": "lock_timeout",
     "jobs/test_running.py": "jobs.lease_ms jobs.poll_ms",
-    "jobs/test_state_machine.py": "jobs.backoff_max_ms jobs.backoff_ms",
+    "jobs/test_state_machine.py": "jobs.backoff_ms",
     "kernels/test_evaluator_code.py": "cache_dir",
     "knowledge/test_notes_access.py": "principal.admin principal.id principal.kind principal.role",
     "llm/test_http_embedding.py": (
@@ -99,7 +98,6 @@ ELSEWHERE = {
     "postgres/test_listening.py": "storage.feed_dsn",
     "postgres/test_postgres.py": "storage.dsn storage.pool_max storage.prepared_max storage.schema_name",
     "postgres/test_vector_index.py": "vector.hnsw_ef_construction vector.hnsw_m vector.index_type",
-    "resident/test_feed.py": "resident.feed_poll_ms",
     "retention/test_retention.py": "retention.sweep_every_ms",
     "search/test_backend_mode.py": "search.mode",
     "search/test_twin.py": (
@@ -111,7 +109,6 @@ ELSEWHERE = {
         " search.vector_candidates search.weights.graph search.weights.importance search.weights.keyword"
         " search.weights.vector"
     ),
-    "search/test_warming.py": "resident.warm_after_ms",
     "storage/test_opening.py": (
         "resident.resident_bytes storage.adapter storage.busy_timeout_ms storage.path storage.readers"
         " storage.wal_autocheckpoint_pages"

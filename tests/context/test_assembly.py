@@ -59,6 +59,25 @@ def test_every_source_has_its_section(world: Any) -> None:
             assert world.window(config=config).sections[place].name == name
 
 
+def test_a_window_holds_no_more_than_its_doses(world: Any) -> None:
+    # C-254
+    for at in range(4):
+        world.note(f"note {at}")
+        world.artifact(f"artifact {at}")
+        world.scope(trajectory=None, summary=f"summary {at}")
+    for knob, place in (
+        ("max_notes_in_window", "notes"),
+        ("max_artifacts_in_window", "artifacts"),
+        ("max_scopes_in_window", "history"),
+    ):
+        for most in (1, 2):
+            window = world.window(config=kit.strict(**{f"pcp.dosage.{knob}": most}))
+            assert len(section(window, place).sources) == most
+    for most in (30, 60):
+        window = world.window(config=kit.strict(**{"pcp.dosage.max_context_tokens": most}))
+        assert most / 2 < window.used_tokens <= most
+
+
 def test_stable_first_puts_what_changes_least_first(world: Any) -> None:
     # design section 5, Prompt caches
     world.config = kit.config_of(system_instructions="Be brief.", **{"section_priorities.custom": [["facts", 5]]})

@@ -65,6 +65,8 @@ def test_the_wait_is_bounded(
 def test_the_wait_grows_by_the_multiplier() -> None:
     settings = waits(initial_backoff=10, max_backoff=50)
     assert [backoff_ms(settings, attempt, _down(), 0.5) for attempt in range(4)] == [10, 20, 40, 50]
+    settings = waits(initial_backoff=10, max_backoff=500, backoff_multiplier=3.0)
+    assert [backoff_ms(settings, attempt, _down(), 0.5) for attempt in range(4)] == [10, 30, 90, 270]
 
 
 @pytest.mark.parametrize(("retries", "stored"), [(0, False), (1, True)])

@@ -30,17 +30,18 @@ from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import ExtractedFact
-from caliber.model import AgentRole, Principal, PrincipalKind
-from caliber.model.errors import CaliberError, NotFound, Unavailable
+from caliber.model import AgentRole, EventType, Principal, PrincipalKind
+from caliber.model.errors import CaliberError, Conflict, NotFound, Unavailable
 from caliber.model.events import Event, EventFamily
 from caliber.model.ids import EventId
 from caliber.model.learning import PersonAttribute
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import FixedClock, from_us
+from caliber.policies import schedules
 from caliber.schema.relations import BY_NAME, EMBEDDING, EVENT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked
-from support.configs import DIMENSIONS, HASH_PROVIDER, config, policy
+from support.configs import DIMENSIONS, HASH_PROVIDER, config, policy, scheduled
 from support.context.limits import set_limits
 from support.context.world import ME, PLAIN, World, numbered
 from support.databases import Agent
@@ -49,6 +50,7 @@ from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedLearner, ScriptedSummarizer, outage
 from support.storage.crowds import Gate
 from support.waits import holds_within, until
+from support.weeks import MONDAY
 
 DAY_MS = 86_400_000
 NO_VECTORS: dict[str, Any] = {
@@ -378,6 +380,48 @@ def seen_at_once(config: CaliberConfig, place: Place) -> bool:
     return False
 
 
+def seen_later(config: CaliberConfig, place: Place) -> bool:
+    """Return whether a handle comes to know a note that another one wrote: waited for long where it is to."""
+    memory = place.open(config)
+    Agent(place.open(config)).note("news")
+    return holds_within(lambda: bool(memory.search("news").hits), 20 if config.resident.feed_poll_ms else 0.05)
+
+
+def words_known(config: CaliberConfig, place: Place) -> bool:
+    """Return whether the words of a store are known before the first search."""
+    agent = Agent(place.open(config))
+    agent.note("zeppelin")
+    agent.memory.close()
+    words = inspect(place.open(config)).part(SearchEngine).searcher.keywords.dictionary
+    return holds_within(lambda: len(words) > 0, 20 if config.resident.warm_after_ms else 0.05)
+
+
+def windows_of_before(config: CaliberConfig, place: Place) -> int:
+    """Return the number of two-day-old windows that upkeep removes, with windows kept for a month."""
+    clock = FixedClock()
+    month = {"retention.windows_ms": "30d", "context_window_persistence.ttl_ms": "30d"}
+    agent = Agent(place.open(config.with_overrides(**month), clock=clock))
+    agent.memory.assemble_context(agent.trajectory_id)
+    agent.memory.close()
+    clock.advance(ms=2 * DAY_MS)
+    return place.open(config, clock=clock).admin.maintain()["windows"]
+
+
+def tries_within_half_a_minute(config: CaliberConfig, place: Place) -> int:
+    """Return how often an action that others get in the way of is tried within 30 seconds of its first failure."""
+
+    def overtaken(*_: Any) -> int:
+        raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
+
+    place.stack.enter_context(pytest.MonkeyPatch.context()).setattr(schedules, "prune_everywhere", overtaken)
+    clock = FixedClock(int(MONDAY.timestamp() + 3_600) * 1_000_000)
+    memory = place.open(config, clock=clock)
+    for ms in (0, 3 * 3_600_000, 30_000):
+        clock.advance(ms=ms)
+        memory.jobs.run_due()
+    return sum(event.event_type == EventType.POLICY_EXECUTE.value for event in memory.storage.events.all())
+
+
 def closed_beside_a_writer(config: CaliberConfig, _: Place) -> str:
     """Return the outcome of closing while another writes for a while, or until the close gave up."""
     memory = caliber.open(config)
@@ -491,6 +535,25 @@ CASES: tuple[Case, ...] = (
     case("aio.queue", calls_at_once, (1, (1, 1)), (3, (1, 3)), aio__workers=1),
     # --- memory, and what is written behind
     case("resident.read_consistency", seen_at_once, ("local", False), ("latest", True), in_file=True),
+    case("resident.feed_poll_ms", seen_later, (0, False), (1, True), in_file=True),
+    case("resident.warm_after_ms", words_known, (0, False), (1, True), in_file=True),
+    case(
+        "retention.windows_ms",
+        windows_of_before,
+        ("1d", 1),
+        ("3d", 0),
+        in_file=True,
+        context_window_persistence__ttl_ms="12h",
+    ),
+    case(
+        "jobs.backoff_max_ms",
+        tries_within_half_a_minute,
+        ("10s", 2),
+        ("5m", 1),
+        policies=[scheduled("0 3 * * *", {"action": "prune", "target": "note", "below_confidence": 0.5})],
+        jobs__poll_ms=0,
+        jobs__backoff_ms="1m",
+    ),
     case("write_behind.shutdown_ms", closed_beside_a_writer, (1, "given up"), ("20s", "drained")),
     case("retention.apply_every_ms", applied_by_itself, (0, False), (1, True), retention__events_ms="1d"),
     # --- who acts
