@@ -21,11 +21,11 @@ from support.inspection import inspect
 from support.local_server import LocalServer
 
 import caliber
-from caliber.admin.full_text import rebuild_full_text
+from caliber.admin.checking import rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.backends import bare_store
 from caliber.config import CaliberConfig
-from caliber.embedding.vector_index import build_index
+from caliber.embedding.reembedding import build_index
 
 NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"

@@ -22,9 +22,9 @@ from caliber.dsl.filters import compile_filter
 from caliber.kernels.patterns import matches
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.time import to_us
-from caliber.resident.layout import Layout
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import mask
+from caliber.resident.tables import Layout
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Predicate, Variable, holds
 from caliber.schema.relations import NOTE

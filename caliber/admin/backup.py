@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from caliber.admin.full_text import rebuild_full_text
+from caliber.admin.checking import rebuild_full_text
 from caliber.backends import backend, bare_store
 from caliber.config import CaliberConfig
-from caliber.embedding.vector_index import build_index
+from caliber.embedding.reembedding import build_index
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import suppress

@@ -86,7 +86,8 @@ def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
     engine.check_open()
     arguments.as_whole(batch_rows, "batch_rows")
     source = relation_named(relation, engine.store.catalog)
-    return arrow.reader_of(source, engine.store.bulk_read(source, max(1, batch_rows)))
+    batches = engine.store.bulk_read(source, max(1, batch_rows))
+    return arrow.load_pyarrow().RecordBatchReader.from_batches(arrow.schema_of(source), batches)
 
 
 def _spaces(engine: Engine) -> dict[bytes, int]:

@@ -1,5 +1,7 @@
 """Full check of a store: database integrity, rules between rows, and equality of resident memory with the database.
 
+It also rebuilds, completes, drops and checks the full-text index of the database.
+
 Source: P-084; docs/decisions/0139.
 """
 
@@ -10,13 +12,15 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final
 
-from caliber.admin.full_text import check_full_text
+from caliber.backends import bare_store
 from caliber.config import CaliberConfig
 from caliber.engine.engine import Engine
 from caliber.model.errors import CaliberError, SchemaMismatch, StorageError, Unavailable
-from caliber.model.progress import Progress
+from caliber.model.progress import Progress, unheard
 from caliber.schema.derived import Derived, Sha256
 from caliber.schema.relations import EMBEDDING, RELATIONS
+from caliber.search.in_database.full_text import WordIndexer, indexer_of
+from caliber.search.in_database.opening import full_text_of
 from caliber.storage.compile.damage import UNREADABLE, faults, key_of, key_text
 from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import pages
@@ -32,7 +36,7 @@ from caliber.storage.maintain.integrity import (
     questions,
 )
 from caliber.storage.protocol import Store
-from caliber.storage.write.catalog_guard import check_current
+from caliber.storage.stored_memories import check_current
 
 _PAGE: Final = 100
 """Rows read at once: contents may be large."""
@@ -214,6 +218,11 @@ def _strays(store: Store, session: StatementSession) -> Iterator[Finding]:
 # --- hashes ---------------------------------------------------------------------------------------
 
 
+def check_hashes(store: Store) -> list[Finding]:
+    """Return the records whose content no longer matches its hash: SQLite cannot detect that."""
+    return _asked(store, [("", functools.partial(_hashes, store, unheard, ()))])
+
+
 _HASHED: Final = hashed(RELATIONS)
 
 
@@ -238,3 +247,41 @@ def _hashes(
         for rule, keys in damaged.items():
             what = f"{rule.of[0]} is not what its hash was made of"
             yield Finding(FindingKind.HASH, relation.name, len(keys), what, _DAMAGED, tuple(keys[:EXAMPLES]))
+
+
+def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:
+    """Rebuild the full text of a store; return the number of texts. Writers wait meanwhile.
+
+    Raises: Unavailable, SchemaMismatch; InvalidConfigValue for a database that has no full text
+    """
+    with bare_store(config) as store:
+        return full_text_of(store).rebuild(WordIndexer(config.search.keyword.language), progress or unheard)
+
+
+def complete_full_text(config: CaliberConfig, progress: Progress | None = None) -> int | None:
+    """Rebuild the full text of a store if it is incomplete, as after a migration that changed searched fields.
+
+    Return how many texts it holds; None for a store that has none, or a complete one.
+    """
+    with bare_store(config) as store:
+        state = None if store.full_text is None else store.full_text.state()
+        if store.full_text is None or state is None or state.complete:
+            return None
+        indexer = indexer_of(state.analyzer) or WordIndexer(config.search.keyword.language)
+        return store.full_text.rebuild(indexer, progress or unheard)
+
+
+def drop_full_text(config: CaliberConfig) -> bool:
+    """Remove the full text of a store, which writes pay for; return whether there was one."""
+    with bare_store(config) as store:
+        return store.full_text is not None and store.full_text.drop()
+
+
+def check_full_text(store: Store, config: CaliberConfig) -> list[str]:
+    """Return in what full text and records disagree; empty when sound, or when there is none."""
+    full_text = store.full_text
+    state = None if full_text is None else full_text.state()
+    if full_text is None or state is None:
+        return []
+    indexer = indexer_of(state.analyzer)
+    return full_text.check(WordIndexer(config.search.keyword.language) if indexer is None else indexer)

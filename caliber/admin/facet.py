@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from caliber.admin import backup as backups
 from caliber.admin import maintenance, spaces, stats
 from caliber.admin.backup import BackupReport
-from caliber.admin.checking import check_memory, check_store
-from caliber.admin.full_text import check_full_text
+from caliber.admin.checking import check_full_text, check_memory, check_store
 from caliber.admin.spaces import Rebuilt, Sweep
 from caliber.engine.engine import Engine
 from caliber.model import arguments

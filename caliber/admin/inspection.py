@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -67,7 +67,9 @@ class Inspection:
     def latest_window(self) -> uuid.UUID | None:
         """Return the window that was assembled last, of those that the principal may read."""
         tables, found = Tables(self._engine), []
-        for task in self._workable(tables.trajectories.all()):
+        for task in tables.trajectories.all():
+            if not self._readers.allows_change(TRAJECTORY, task):
+                continue
             most = 1 if self._principal.is_admin else _WINDOWS_TRIED
             windows = tables.context_windows.list_by_trajectory(task.trajectory_id, limit=most)
             found += [(each.assembled_at, each.window_id) for each in windows if self._reads(each.window_id)]
@@ -181,10 +183,6 @@ class Inspection:
 
     def _windows(self) -> ContextService:
         return ContextService(self._engine, self._principal, self._searching)
-
-    def _workable(self, tasks: Iterable[Trajectory]) -> Iterator[Trajectory]:
-        """Yield the tasks that the principal may see, or act for the user of."""
-        return (task for task in tasks if self._readers.allows_change(TRAJECTORY, task))
 
     def _reads(self, window_id: uuid.UUID) -> bool:
         try:

@@ -14,12 +14,11 @@ from typing import Any
 
 from caliber.admin.table import Table
 from caliber.embedding import reembedding
-from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.embedding_target import embedded_text
-from caliber.embedding.reembedding import FillStatus, Reembedded, in_use_of, space_event
+from caliber.embedding.missing_vectors import EmbeddedKinds
+from caliber.embedding.reembedding import FillStatus, Reembedded, build_index, in_use_of, space_event
 from caliber.embedding.service import Embeddings
-from caliber.embedding.vector_index import build_index
 from caliber.engine.engine import Engine
 from caliber.events import event_log
 from caliber.llm.cache import content_hash
@@ -106,7 +105,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         engine.check_open()
         spaces = all_spaces(engine)
         active = in_use_of(spaces)
-        kinds = kinds_embedded(engine)
+        kinds, held = kinds_embedded(engine), list(engine.memory.mirrors.indexes.items())
         out = []
         for space in spaces:
             with engine.store.read() as session:
@@ -129,7 +128,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
                     records=sum(row[2] for row in rows),
                     pending=pending,
                     stored_bytes=vectors * space.dimensions * 4,
-                    resident_bytes=engine.memory.mirrors.space_bytes(space.space_id),
+                    resident_bytes=sum(index.nbytes for key, index in held if key[1] == space.space_id),
                     created_at=space.created_at,
                     index=_index_of(engine, space),
                 )
@@ -202,7 +201,11 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         with engine.store.read() as session:
             rows = session.run(engine.store.statements["embedding.of_space"], (space.space_id.bytes,))
         total, dropped = sum(row[1] for row in rows), 0
-        while deleted := engine.write(lambda uow: _drop_some(uow, space)):
+
+        def drop_some(uow: UnitOfWork) -> int:
+            return uow.execute("embedding.drop_some", _retired(uow, space).space_id.bytes, _BATCH_ROWS)
+
+        while deleted := engine.write(drop_some):
             dropped += deleted
             report(space.name, dropped, max(total, dropped))
         cached = (space.model_id, space.dimensions, _BATCH_ROWS)
@@ -270,11 +273,6 @@ def _retired(uow: UnitOfWork, space: EmbeddingSpace) -> EmbeddingSpace:
             reason="another program opened with this model is filling the space again",
         )
     return found
-
-
-def _drop_some(uow: UnitOfWork, space: EmbeddingSpace) -> int:
-    _retired(uow, space)
-    return uow.execute("embedding.drop_some", space.space_id.bytes, _BATCH_ROWS)
 
 
 # --- strays ---------------------------------------------------------------------------------------

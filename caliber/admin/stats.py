@@ -9,7 +9,7 @@ from typing import Any, Final
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.admin import spaces
-from caliber.admin.full_text import check_full_text
+from caliber.admin.checking import check_full_text, check_hashes
 from caliber.context.record.log import WindowLog
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -19,15 +19,9 @@ from caliber.kernels.jit.code import CompiledCode
 from caliber.model.access import Principal
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.storage import OperationStats
-from caliber.schema.derived import Sha256
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EVENT
-from caliber.storage.compile.damage import key_text
-from caliber.storage.compile.derived import hashed, wrong_hash
-from caliber.storage.compile.paging import before_first, behind
 from caliber.trajectory.summarizer import TurnSummarizer
-
-_PAGE = 1_000
 
 
 def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
@@ -128,27 +122,9 @@ def verify(engine: Engine) -> list[str]:
     differences = [f"{item.relation} {item.ordinal}: {item.what}" for item in engine.memory.verify()]
     differences += engine.store.integrity()
     differences += check_full_text(engine.store, engine.config)
-    return differences or _damaged(engine)
-
-
-def _damaged(engine: Engine) -> list[str]:
-    """Return the records whose content no longer matches its hash: SQLite cannot detect that."""
-    found = []
-    for relation in hashed(engine.store.catalog.mirrored):
-        plans, after = engine.store.plans[relation.name], before_first(relation)
-        while True:
-            # A read a page: one over all of a relation would keep a log from being shortened.
-            with engine.store.read() as session:
-                rows = session.run(plans.page, (*after, _PAGE))
-            for row in rows:
-                wrong = wrong_hash(relation, dict(zip(plans.codec.names, row, strict=True)), Sha256)
-                if wrong is not None:
-                    name = key_text(plans.codec.key_of(row))
-                    found.append(f"{relation.name} {name}: the stored {wrong.of[0]} is damaged, its hash is another")
-            if len(rows) < _PAGE:
-                break
-            after = behind(plans, rows, after)
-    return found
+    return differences or [
+        f"{each.relation} {', '.join(each.examples)}: {each.what}" for each in check_hashes(engine.store)
+    ]
 
 
 _MOST: Final = 100_000

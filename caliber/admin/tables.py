@@ -19,7 +19,7 @@ from caliber.model.pcp import Checkpoint
 from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
-from caliber.resident.validity import visible_rows
+from caliber.resident.snapshot import visible_rows
 from caliber.retention.retaining import Retaining
 from caliber.schema.relations import (
     ARTIFACT,

@@ -73,7 +73,7 @@ def migrate(
     named = arguments.as_names(drop, "drop")
     applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=named)
     if settings.memories or named:
-        from caliber.admin.full_text import complete_full_text  # most stores declare no memories
+        from caliber.admin.checking import complete_full_text  # most stores declare no memories
 
         complete_full_text(settings, progress)
     return applied
@@ -127,7 +127,7 @@ def purge(
 
     Raises: Unavailable when others have it open, or it is not there; SchemaMismatch, MultipleErrors.
     """
-    from caliber.erasure.store import purge_store
+    from caliber.erasure.service import purge_store
 
     settings = config_of(config)
     arguments.as_flag(dry_run, "dry_run")

@@ -182,7 +182,7 @@ def add_parts(engine: Engine) -> None:
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)
-    engine.open_summarization()
+    engine.summarization = engine.providers.summarization()
     open_summarizer(engine)
     engine.add(Learner(engine))
     engine.add(Readings())

@@ -18,13 +18,13 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from caliber.admin.full_text import complete_full_text, rebuild_full_text
+from caliber.admin.checking import complete_full_text, rebuild_full_text
 from caliber.api.caliber import Caliber
 from caliber.api.starting import handle_of, start_engine
 from caliber.backends import backend, bare_store
 from caliber.config import AioConfig, CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
-from caliber.embedding.vector_index import build_index
+from caliber.embedding.reembedding import build_index
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal

@@ -31,7 +31,7 @@ from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
-from caliber.schema.relations.memory import StoredMemory
+from caliber.schema.relations.storage import StoredMemory
 from caliber.storage.bulk.parquet import parquet_batches, parquet_names, parquet_writer
 from caliber.storage.compile.damage import UNREADABLE
 from caliber.storage.maintain.maintenance import StoreSnapshot

@@ -22,8 +22,7 @@ from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ERASURE
-from caliber.storage.maintain.maintenance import StoreSnapshot
-from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.maintenance import FenceState, StoreSnapshot
 from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes
 
 NAMED_MOST: Final = 200_000
@@ -134,6 +133,21 @@ def no_store(shown: str) -> Conflict:
         entity_type="store",
         id=shown,
         reason="no store",
+    )
+
+
+def taken_over(tenant: str) -> Conflict:
+    """Return the error of an attempt that another process continues."""
+    return Conflict("another process has taken this move over", entity_type="tenant", id=tenant, reason="taken over")
+
+
+def something_else(shown: str) -> Conflict:
+    """Return the error of a place for a copy that is in use."""
+    return Conflict(
+        f"there is something else at {shown}: remove it, or move the tenant to another source",
+        entity_type="store",
+        id=shown,
+        reason="exists",
     )
 
 

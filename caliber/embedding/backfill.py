@@ -13,8 +13,7 @@ from typing import Final
 
 from caliber.embedding import reembedding
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector
-from caliber.embedding.reembedding import FillStatus, Reembedded, Walk, fill_kind
-from caliber.embedding.vector_index import complete_index
+from caliber.embedding.reembedding import FillStatus, Reembedded, Walk, complete_index, fill_kind
 from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.jobs import fixed

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from caliber.embedding.backfill import Backfiller
-from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.embedding_target import (
     EmbeddingTarget,
     MissingVector,
@@ -28,7 +27,7 @@ from caliber.embedding.embedding_target import (
     retired_elsewhere,
     says_something,
 )
-from caliber.embedding.missing_vectors import MissingVectorScan
+from caliber.embedding.missing_vectors import EmbeddedKinds, MissingVectorScan
 from caliber.engine import pacing
 from caliber.engine.background import BackgroundTask
 from caliber.engine.engine import Engine
@@ -70,7 +69,8 @@ class Embedder:
         self._store = engine.store
         self._memory = engine.memory
         self.configured = configured
-        self._targets: tuple[EmbeddingTarget, ...] = (configured,) if previous is None else (configured, previous)
+        self.targets: tuple[EmbeddingTarget, ...] = (configured,) if previous is None else (configured, previous)
+        """The configured provider, then, while its space is searched, the one before."""
         self._batch = config.embedding.batch_size
         self._idle_s = IDLE_MS / 1000
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
@@ -79,7 +79,7 @@ class Embedder:
             engine, configured, self.embedded,
             embed=self.embed_apart, embed_waiting=self.embed_waiting, give_way=self.serve_first,
         )  # fmt: skip
-        self._missing_scan = MissingVectorScan(engine.store, self._kinds.wanted, self._targets)
+        self._missing_scan = MissingVectorScan(engine.store, self._kinds.wanted, self.targets)
         self._batches = 0
         self._draining = threading.Lock()
         self._stopped = Flag()
@@ -88,11 +88,6 @@ class Embedder:
     def failed(self, kind: str, error: CaliberError, erased: int | None = None) -> None:
         """Record an error that no caller receives; ``erased`` as ``Engine.record_error``."""
         self._engine.record_error(f"embedding {kind}", error, erased)
-
-    @property
-    def targets(self) -> tuple[EmbeddingTarget, ...]:
-        """The providers that embed here: the configured one, then, while its space is searched, the one before."""
-        return self._targets
 
     @property
     def provider(self) -> EmbeddingProvider:
@@ -112,7 +107,7 @@ class Embedder:
 
     def answering(self, space_id: uuid.UUID | None) -> EmbeddingTarget | None:
         """Return the target that embeds the queries of a space, or None without a provider for it."""
-        for target in self._targets:
+        for target in self.targets:
             if target.space.space_id == space_id:
                 return target
         return None
@@ -121,7 +116,7 @@ class Embedder:
         """Drop spaces that another program retired, or that are no longer searched."""
         snapshot = self._memory.snapshot
         kept = []
-        for target in self._targets:
+        for target in self.targets:
             space = snapshot.spaces.get(target.space.space_id)
             if space is None or space.state is SpaceState.RETIRED:
                 if target is self.configured:
@@ -129,8 +124,8 @@ class Embedder:
                 continue
             if target is self.configured or snapshot.space_in_use == space.space_id:
                 kept.append(target)
-        if len(kept) != len(self._targets):
-            self._targets = tuple(kept)
+        if len(kept) != len(self.targets):
+            self.targets = tuple(kept)
 
     def _is_filling(self, target: EmbeddingTarget) -> bool:
         """Return whether a space is still to become the active one."""
@@ -146,7 +141,7 @@ class Embedder:
 
         Raises: LlmError kinds, apart only those of an outage; the caller then stores nothing.
         """
-        targets = self._targets
+        targets = self.targets
         if not self._kinds.commits(kind) or not texts or not targets:
             return [None] * len(texts)
         # The last one is the active space: a record that it cannot embed is not stored.
@@ -177,7 +172,7 @@ class Embedder:
 
     def discard(self, hashes: Sequence[bytes]) -> None:
         """Forget cached vectors of given contents."""
-        for target in self._targets:
+        for target in self.targets:
             target.discard(hashes)
 
     # --- behind ----------------------------------------------------------------------------------
@@ -202,7 +197,7 @@ class Embedder:
             if owner is None:
                 continue
             text: str | None = None
-            for target in self._targets:
+            for target in self.targets:
                 operation = vectors.get((target.key, owner))
                 if operation == UPSERT:
                     continue
@@ -241,7 +236,7 @@ class Embedder:
 
     def start(self) -> None:
         """Embed what has no vector yet, if there may be any. Raises: Unavailable when the system refuses a thread."""
-        (first, *others), memory = self._targets, self._memory
+        (first, *others), memory = self.targets, self._memory
         if others or self._is_filling(first) or memory.may_lack_vectors(self.embedded, first.space.space_id):
             self._worker.wake_up()
         else:
@@ -327,14 +322,14 @@ class Embedder:
 
     def forget_texts(self) -> None:
         """Drop the texts that wait for vectors, and find those that are still stored."""
-        for target in self._targets:
+        for target in self.targets:
             target.clear()
             target.queue.clear()
         self.loaded()
 
     def waiting(self, sees: Callable[[bytes], bool] | None = None) -> int:
         """Return the number of records of this process that wait for a vector; as ``EmbeddingTarget.waiting``."""
-        return max(map(operator.methodcaller("waiting", sees), self._targets), default=0)
+        return max(map(operator.methodcaller("waiting", sees), self.targets), default=0)
 
     def drain(self) -> None:
         """Embed all records that lack a vector now; later writes are not waited for. A space being filled embeds its
@@ -344,7 +339,7 @@ class Embedder:
         """
         with self._draining:
             self._review()
-            targets = self._targets
+            targets = self.targets
             for target in targets:
                 searched = not self._is_filling(target)
                 try:
@@ -378,17 +373,17 @@ class Embedder:
         if wait_s is None or wait_s > 0:
             return wait_s, True
         rests = self.waiting() < self._batch
-        return (pacing.rest_s(time.monotonic() - begun) if rests else 0.0), False
+        return (min(pacing.REST_PARTS * (time.monotonic() - begun), pacing.REST_MAX_S) if rests else 0.0), False
 
     def _step(self) -> float | None:
         """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
         with self._draining:
             self._review()
             now = time.monotonic()
-            self._missing_scan.due(now, self._targets)
+            self._missing_scan.due(now, self.targets)
             waits = [] if self._missing_scan.at_s is None else [self._missing_scan.at_s - now]
             busy = False
-            for target in self._targets:
+            for target in self.targets:
                 if target.not_before_s > now:
                     waits.append(target.not_before_s - now)
                 elif self._attempt(target, self._serve):
@@ -416,9 +411,9 @@ class Embedder:
                 return False
             if not target.failures:
                 self.failed("worker", as_failure(error), erased)
-            target.not_before_s = time.monotonic() + pacing.retry_wait_s(
-                target.failures, self._idle_s, self._longest_idle_s
-            )
+            # Each time twice as long: a service that is down for hours, or refuses its key, is not asked all day.
+            wait_s = min(self._idle_s * 2.0 ** min(target.failures, 32), self._longest_idle_s)
+            target.not_before_s = time.monotonic() + wait_s
             target.failures += 1
             return False
         target.failures = 0
@@ -429,12 +424,11 @@ class Embedder:
     def serve_first(self, cancelled: Callable[[], bool]) -> None:
         """Wait while records of ours come first: a batch of a filling goes after some of theirs."""
         until = self._batches + _FILL_EVERY
-        while not cancelled() and self._batches < until and self._has_queued():
+        while not cancelled() and self._batches < until:
+            now = time.monotonic()
+            if not any(target.queue and target.not_before_s <= now for target in self.targets):
+                return
             self._stopped.wait(pacing.REST_MAX_S)
-
-    def _has_queued(self) -> bool:
-        now = time.monotonic()
-        return any(target.queue and target.not_before_s <= now for target in self._targets)
 
     def embed_waiting(self) -> None:
         """Embed a batch of the waiting records of each space.
@@ -447,11 +441,11 @@ class Embedder:
             if self._stopped.is_set():
                 raise store_closed()
             self._review()
-            if target not in self._targets:
+            if target not in self.targets:
                 raise retired_elsewhere(target)
             # The new space first: at the switch, nothing may have a vector in the old one alone.
             self._embed_queued(target)
-            for other in self._targets:
+            for other in self.targets:
                 if other is not target and other.not_before_s <= time.monotonic():
                     self._attempt(other, lambda each: self._embed_queued(each) > 0)
 

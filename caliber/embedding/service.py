@@ -9,8 +9,7 @@ from typing import Final
 
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.embedding_target import EmbeddingTarget, Vectors, attach, is_of
-from caliber.embedding.reembedding import enter_space
-from caliber.embedding.vector_index import open_index
+from caliber.embedding.reembedding import enter_space, open_index
 from caliber.engine.engine import Engine
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.embedding import EmbeddingSpace

@@ -169,16 +169,12 @@ class CommitWaiters:
             if not self._is_failing and not self.closed:  # one report for each outage
                 self._engine.record_error("commits", error)
             self._is_failing = True
-        if not self._engine.store.sees_every_commit:
-            self._wake_due(now_s)
-        return self._has_news
-
-    def _wake_due(self, now_s: float) -> None:
-        """Wake those who look themselves, each at its own interval: no feed names what they wait for."""
-        for waiter in self.waiters:
+        # Some look themselves, each at its own interval: no feed names what they wait for.
+        for waiter in () if self._engine.store.sees_every_commit else self.waiters:
             if waiter.every_s and not waiter.is_mirrored and now_s >= waiter.due_s:
                 waiter.due_s = now_s + waiter.every_s
                 self._wake((waiter,))
+        return self._has_news
 
     def _rouse(self) -> None:
         self.woken.set()

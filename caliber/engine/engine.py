@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeVar
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.engine import fork_imports
 from caliber.engine.background import DelayedTask, PeriodicTask
 from caliber.engine.deferred_reads import EventLog, FromRead
 from caliber.engine.providers import Providers
@@ -51,7 +50,7 @@ from caliber.resident.snapshot import FRAME, ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage import waiting
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.maintain.moved import MOVED
+from caliber.storage.maintain.maintenance import MOVED
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
@@ -60,8 +59,6 @@ T = TypeVar("T")
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _inherited: list[Engine] = []
 """Engines that a child process inherited: kept for ever, so that nothing of theirs is closed in the child."""
-
-fork_imports.register()
 
 
 class Follower(Protocol):
@@ -107,7 +104,8 @@ class Engine:
         self.config = config
         self.clock = clock
         self.estimator = estimator_of(config)
-        self._state = "open"
+        self.state = "open"
+        """``open``, ``closed`` or ``forked``."""
         self._moved: Unavailable | None = None
         self.unrecorded_errors = 0
         self._closing = threading.RLock()
@@ -147,15 +145,20 @@ class Engine:
                 has_config = session.run(self.store.plans[CONFIG_DOCUMENT.name].get, (config.hash,))
             self.store.follow(self.memory)
             self.memory.on_failure = self.record_error
-            self.bus = EventBus(self._subscriber_failed)
+            self.bus = EventBus(lambda event, error: self.record_error(f"subscriber of {event.event_type}", error))
             self.behind = WriteBehind(
                 self.store,
                 flush_interval_ms=config.write_behind.flush_interval_ms,
                 failed=self.record_error,
             )
             if not has_config:
-                self._keep_config()
-            self._record_evaluator()
+                text = config.canonical_json()  # computes the hash as well
+                document = ConfigDocument(config.hash, "config", text, from_us(clock.now_us()))
+                self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
+            for problem in () if self.evaluator.code is None else self.evaluator.code.problems:
+                # Compiled code is kept out of the cache: only opening gets slower.
+                error = InvalidConfigValue(field="cache_dir", value=config.cache_dir, reason=problem)
+                self.record_error("evaluator", error)
             self.memory.on_commit = self._committed
             self.memory.on_missed = self._missed
         except BaseException:
@@ -176,7 +179,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Release what a failed opening had started, including its threads."""
-        self._state = "closed"
+        self.state = "closed"
         self._stop_background()
         self._close_followers()
         behind: WriteBehind | None = getattr(self, "behind", None)
@@ -204,25 +207,10 @@ class Engine:
         """Have a worker follow the tenant's commits; it is drained and closed with the tenant."""
         self._followers.append(worker)
 
-    def open_summarization(self) -> None:
-        """Open the summarization provider, if there is one."""
-        self.summarization = self.providers.summarization()
-
-    def _record_evaluator(self) -> None:
-        """Log an error that kept compiled code out of the cache: only opening gets slower."""
-        for problem in () if self.evaluator.code is None else self.evaluator.code.problems:
-            error = InvalidConfigValue(field="cache_dir", value=self.config.cache_dir, reason=problem)
-            self.record_error("evaluator", error)
-
     def _close_followers(self) -> None:
         self.providers.close()  # first, so that no worker waits for an answer
         for worker in reversed(self._followers):
             worker.close()
-
-    def _keep_config(self) -> None:
-        text = self.config.canonical_json()  # computes the hash as well
-        document = ConfigDocument(self.config.hash, "config", text, from_us(self.clock.now_us()))
-        self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
 
     def repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:
         """Run ``task`` every ``every_ms`` until the handle is closed; 0 never runs it."""
@@ -268,19 +256,14 @@ class Engine:
 
     def check_open(self) -> None:
         """Raise Unavailable when the handle was closed, or belongs to the parent of this process."""
-        if self._state != "open":
+        if self.state != "open":
             advice = {
                 "closed": "the handle is closed; open the store again",
                 "forked": "the handle was opened before fork(); open the store again in this process",
-            }[self._state]
-            raise Unavailable(advice, reason=self._state, retryable=False)
+            }[self.state]
+            raise Unavailable(advice, reason=self.state, retryable=False)
         if self._moved is not None:
             raise Unavailable(self._moved.message, reason=MOVED[0], retryable=False)
-
-    @property
-    def state(self) -> str:
-        """``open``, ``closed`` or ``forked``."""
-        return self._state
 
     @property
     def summarizer(self) -> SummarizationProvider:
@@ -291,7 +274,7 @@ class Engine:
 
     def snapshot(self, consistency: ReadConsistency | str | None = None) -> ResidentSnapshot:
         """Return the resident snapshot to read from; ``latest`` first looks for other processes' commits."""
-        if self._state != "open" or self._moved is not None:  # asked here: every read comes by
+        if self.state != "open" or self._moved is not None:  # asked here: every read comes by
             self.check_open()
         wanted = self.config.resident.read_consistency
         if consistency is not None:
@@ -416,7 +399,7 @@ class Engine:
         ``erased`` is the number of erasures before the records were read that the error may quote.
         """
         log("engine", "warning", "%s failed: %s", where, error_fields(error)["error"])
-        if self._state != "open":
+        if self.state != "open":
             return
         try:
             event = self.event(EventType.ERROR, payload={"where": where, **error_fields(error)})
@@ -430,9 +413,6 @@ class Engine:
         if not self.behind.offer((self.log, None, event)):
             # The log itself is full or closed, and its own callers get that error; here it can only be counted.
             self.unrecorded_errors += 1
-
-    def _subscriber_failed(self, event: Event, error: Exception) -> None:
-        self.record_error(f"subscriber of {event.event_type}", error)
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -450,10 +430,10 @@ class Engine:
         If interrupted (Ctrl-C, a time limit), it continues when it is called again.
         """
         with self._closing, unbounded():
-            if self._released or self._state == "forked":
+            if self._released or self.state == "forked":
                 return
             # This comes first: calls of other threads would keep the queues from running dry.
-            self._state = "closed"
+            self.state = "closed"
             self._stopped.set()
             self._stop_background()
             self._close_followers()
@@ -489,7 +469,7 @@ class Engine:
     def forked(self) -> None:
         """Take note that this process is a child of the one that opened the store."""
         if not self._released:  # also where its closing was interrupted, or is under way in another thread
-            self._state = "forked"
+            self.state = "forked"
             self._closing = threading.RLock()
 
 

@@ -40,19 +40,6 @@ def foreign_wait_s(looked_s: float) -> float:
     return max(FOREIGN_S, looked_s / LOOK_SHARE)
 
 
-def rest_s(took_s: float) -> float:
-    """Return how long to rest after a piece of work."""
-    return min(REST_PARTS * took_s, REST_MAX_S)
-
-
-def retry_wait_s(failures: int, idle_s: float, longest_s: float) -> float:
-    """Return how long to wait after one more failure: each time twice as long, up to ``longest_s``.
-
-    A service that is down for hours, or refuses its key, is not asked all day.
-    """
-    return min(idle_s * 2.0 ** min(failures, 32), longest_s)
-
-
 KEPT_SHARE = 4
 KEPT_MOST_MS = 100
 """The part of a deadline that embedding leaves: a quarter, or this."""

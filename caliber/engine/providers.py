@@ -22,12 +22,6 @@ from caliber.storage.waiting import Flag
 Provider = TypeVar("Provider")
 
 
-def check_provider(provider: object, field: str) -> None:
-    """Raise DTypeError for an object that is no embedding provider."""
-    if not isinstance(provider, EmbeddingProvider):
-        raise DTypeError(field=field, expected="an EmbeddingProvider", got=type(provider).__name__)
-
-
 def check_dimensions(config: CaliberConfig, provider: EmbeddingProvider) -> None:
     """Raise MultipleErrors when a provider's vectors do not fit the configured space."""
     if config.vector is not None and provider.dimensions != config.vector.dimensions:
@@ -79,7 +73,8 @@ class Providers:
         # A small model on this machine is quicker than a look into the store.
         durable = given is not None or (settings is not None and is_costly(settings))
         if given is not None:
-            check_provider(given, field)
+            if not isinstance(given, EmbeddingProvider):
+                raise DTypeError(field=field, expected="an EmbeddingProvider", got=type(given).__name__)
         elif settings is not None:
             given = self._own(build_embedding_provider(settings, self._count_text, field=field))
         return given, durable

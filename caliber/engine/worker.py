@@ -1,15 +1,24 @@
 """A thread that starts when it is first needed, whatever interrupts its callers.
 
 An exception that a signal's handler raises while ``Thread.start`` waits for the new thread leaves its lock taken.
+
+It also has ``os.fork`` wait until other threads have finished importing modules. A child that is forked while another
+thread imports a module inherits the lock of that module, whose holder does not exist in the child: an import of the
+module there would wait for ever. CPython guards its table of modules only.
 """
 
 from __future__ import annotations
 
+import _imp
 import _thread
+import os
 import threading
+import time
 from collections.abc import Callable
+from importlib import _bootstrap
+from typing import Final
 
-from caliber.model.process.interrupts import let_through
+from caliber.model.process.interrupts import let_through, suppress
 from caliber.storage.waiting import Flag, starting
 
 
@@ -73,3 +82,34 @@ class Worker:
         """Wait for its end, if it ever began."""
         if self._thread is not None:
             self._ended.wait(timeout)
+
+
+_LONGEST_S: Final = 2.0
+"""How long a fork waits: a program that never ends within an import must be able to fork."""
+
+
+def _are_under_way() -> bool:
+    thread_id = threading.get_ident()
+    locks = [reference() for reference in list(getattr(_bootstrap, "_module_locks", {}).values())]
+    return any(lock is not None and getattr(lock, "owner", thread_id) != thread_id for lock in locks)
+
+
+def _before() -> None:
+    """Wait for the imports of other threads, and let none begin until the fork is over."""
+    until = time.monotonic() + _LONGEST_S
+    while True:
+        _imp.acquire_lock()
+        if not _are_under_way() or time.monotonic() > until:
+            return
+        _imp.release_lock()
+        time.sleep(0.001)
+
+
+def _after() -> None:
+    with suppress(RuntimeError):
+        while True:  # as often as ``_before`` has taken it: it may have been interrupted
+            _imp.release_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -352,15 +352,12 @@ class WriteBehind:
                 rest.put(remaining[1:])
                 return rest, failure
             if failure is not None:
-                self._put_aside(remaining[0], failure)
+                self.set_aside += 1
+                kind, _, item = remaining[0]
+                if kind.reports(item):
+                    self._failed("write-behind: an entry was set aside", failure)
             remaining.pop(0)
         return _Batch(), None
-
-    def _put_aside(self, entry: Entry, failure: CaliberError) -> None:
-        self.set_aside += 1
-        kind, _, item = entry
-        if kind.reports(item):
-            self._failed("write-behind: an entry was set aside", failure)
 
     def _written(self, batch: _Batch) -> CaliberError | None:
         """Write a batch in one transaction; return the failure."""

@@ -13,7 +13,7 @@ from caliber.model.access import PrincipalKind
 from caliber.schema.erase import OF_PRINCIPALS, Erase, Layout, MadeFrom, Packed, Redaction
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.kept_content import unpack_content
+from caliber.storage.compile.derived import unpack_content
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.text.sentences import split_sentences
 

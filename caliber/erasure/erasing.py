@@ -129,7 +129,8 @@ class Walk:
 
         Raises: AmbiguousSubject when the names of the subject also name others.
         """
-        self._uow.discard_history()
+        self._uow.check_catalog()
+        self._uow.keeps_content = False  # what is replaced from now on is being erased
         for relation in self._relations:
             if trait_of(relation).kind is not None and not self._wanted.even_if_shared:
                 self._refuse_shared(relation, trait_of(relation))
@@ -222,7 +223,10 @@ class Walk:
             lost: dict[str, Any] = {name: None for name, made in emptied if self._is_of_gone(relation, made)}
             if changed is not None and any(getattr(entity, name) is not None for name in lost):
                 changed = self._redactor.changed(relation, changed, lost)
-            if changed is None or self._has_twin(relation, entity, changed):
+            if changed is None or (
+                changed is not entity
+                and self._uow.has_twin(relation, self._now, codec_of(relation).encode(changed, self._row[0]))
+            ):
                 self._erase(relation, entity)
             else:
                 self._redact_if_changed(relation, entity, changed)
@@ -256,10 +260,15 @@ class Walk:
         digest = None if erase.digest is None else place(erase.digest)
         version = None if erase.version_of is None else [place(name) for name in erase.version_of]
 
+        def people_of(row: tuple[Any, ...]) -> list[bool]:
+            names = [] if readers is None else json.loads(row[readers] or "[]")
+            return [self._subject.is_principal(name) for name in names if name.startswith(OF_PEOPLE)]
+
         def is_about_person(row: tuple[Any, ...], doubtful: Subject) -> bool:
             if row[kind] not in erase.people or not any(doubtful.named(row[at] or "") for at in names):
                 return False
-            return readers is None or not self._is_of_others(json.loads(row[readers] or "[]"))
+            people = people_of(row)
+            return not people or any(people)
 
         def goes() -> bool:
             row = self._now
@@ -269,7 +278,7 @@ class Walk:
                 or (bool(hung) and any(each in ids or each in lost for each in hung.get(key_of(row), ())))
                 or any(row[at] is not None and named(row[at]) for at, named in is_named.items())
                 or (is_authored and is_author(self._subject, relation, row))
-                or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
+                or (bool(people := people_of(row)) and all(people))
                 or (doubtful is not None and is_about_person(row, doubtful))
                 or (sources is not None and bool(row[sources]) and split_ids(row[sources]) <= gone)
                 or (digest is not None and row[digest] in self.outcome.hashes)
@@ -284,16 +293,6 @@ class Walk:
         """Return the function that returns whether a value of a column names the subject, and nothing else."""
         exact = column.redaction in OF_PRINCIPALS
         return self._subject.is_principal if exact else self._subject.named
-
-    def _is_private(self, readers: list[str]) -> bool:
-        """Return whether the subject is the one person that a list of readers names."""
-        people = [name for name in readers if name.startswith(OF_PEOPLE)]
-        return bool(people) and all(map(self._subject.is_principal, people))
-
-    def _is_of_others(self, readers: list[str]) -> bool:
-        """Return whether a list of readers names other persons, and not the subject."""
-        people = [name for name in readers if name.startswith(OF_PEOPLE)]
-        return bool(people) and not any(map(self._subject.is_principal, people))
 
     def _is_of_gone(self, relation: Relation, made: MadeFrom) -> bool:
         place = codec_of(relation).index
@@ -354,12 +353,6 @@ class Walk:
         if relation.content_columns:
             self._touched.add((relation.name, self._row[0]))
             self._changed.add(self._row[relation.index(relation.key[0]) + 1])
-
-    def _has_twin(self, relation: Relation, entity: Any, changed: Any) -> bool:
-        """Return whether the changed row would duplicate another record's unique value."""
-        if changed is entity:
-            return False
-        return self._uow.has_twin(relation, self._now, codec_of(relation).encode(changed, self._row[0]))
 
     def _lost_records(self) -> frozenset[str]:
         """Return the ids of deleted or redacted records: copies of their content are elsewhere."""

@@ -22,13 +22,13 @@ from caliber.erasure.packed import digests_of, said
 from caliber.erasure.redaction import principals_in
 from caliber.erasure.subject import JOINED_AFTER, JOINED_BEFORE, Subject, folded
 from caliber.model.erasure import NOT_OURS, Searched
+from caliber.resident.documents import shown
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.erase import OF_PRINCIPALS, Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.paging import pages
-from caliber.storage.maintain.erasing import Place
-from caliber.storage.protocol import Store
+from caliber.storage.protocol import Place, Store
 
 Heads = NDArray[np.bool_]
 
@@ -115,7 +115,7 @@ class Proof:
                     elif isinstance(value, str):
                         yield value
                 yield from worded
-                if doubtful is not None and any(doubtful.mentioned(_as_text(each)) for each in worded):
+                if doubtful is not None and any(doubtful.mentioned(shown(each)) for each in worded):
                     self.doubtful[relation.plural] += 1
 
     def _principals(self, column: Column, value: str) -> Iterator[str]:
@@ -197,10 +197,6 @@ class Proof:
             at + _DIGEST_BYTES > overlap and piece[at : at + _DIGEST_BYTES] in self.hashes
             for at in _starts(piece, digests)
         )
-
-
-def _as_text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def heads_of(needles: Iterable[bytes]) -> Heads | None:

@@ -37,18 +37,20 @@ class Redactor:
     def without(self, relation: Relation, entity: Any) -> Any:
         """Return an entity without the subject; the same one if it does not name it, None if the record is to go."""
         changes: dict[str, Any] = {}
+        subject = self._subject
         for column in _redacted(relation):
             value = getattr(entity, column.name, None)
             if value is None:
                 continue
             how = column.redaction
             if how is Redaction.ROW:
-                if self._subject.mentioned(value):
+                if subject.mentioned(value):
                     return None
             elif isinstance(how, Packed):
                 if how.row:
-                    if self._mentioned_in(how, value):
-                        return None
+                    for each in packed.said(how.layout, value):
+                        if subject.mentioned_in(each) if isinstance(each, bytes) else subject.mentioned(each):
+                            return None
                     continue
                 changed, closed = packed.without(how.layout, value, self.lost)
                 if changed != value:
@@ -74,11 +76,6 @@ class Redactor:
                     changes[column.name] = _new_key()
         # Hashes of erased content would confirm a guess of it.
         return completed(relation, dataclasses.replace(entity, **changes), self._estimator, changes.keys())
-
-    def _mentioned_in(self, how: Packed, value: Any) -> bool:
-        subject = self._subject
-        texts = packed.said(how.layout, value)
-        return any(subject.mentioned_in(each) if isinstance(each, bytes) else subject.mentioned(each) for each in texts)
 
     def _value(self, column: Column, value: Any) -> Any:
         kind, how, subject = column.type, column.redaction, self._subject

@@ -1,5 +1,7 @@
 """Erasure service: runs ``forget`` and ``purge_trajectory`` from transaction through file cleaning to proof.
 
+``purge_store`` removes a whole tenant, with its files or its schema.
+
 The subject's names are never stored. A row records only that an erasure is in progress: when a process dies after its
 transaction, the records are gone already, and ``resume`` does the rest without knowing the subject.
 """
@@ -14,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from caliber.access.identities import AGENTS, current, entity_of, labels_of_agent, merged_into, names_of
+from caliber.backends import bare_store
+from caliber.config import CaliberConfig
 from caliber.engine.deferred_reads import ERASING
 from caliber.engine.engine import Engine
 from caliber.erasure.erasing import Outcome, Walk, Wanted
@@ -32,7 +36,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
-from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
+from caliber.model.erasure import Erasure, ErasureKind, ForgetReport, Searched
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.model.process.interpreter import renew_in_child
@@ -79,7 +83,11 @@ class Forgetting:
         scrub_log: bool = False,
     ) -> ForgetReport:
         """Erase a subject. Raises: as ``Caliber.forget``."""
-        self._check_forgets(entity, user, beyond=even_if_shared or scrub_log)
+        is_user = user is not None or getattr(entity, "entity_type", None) is EntityType.USER
+        if self._principal.is_application and is_user and not (even_if_shared or scrub_log):
+            self._engine.check_open()  # the application may erase a user
+        else:
+            self._check_rights("forget")
         if user is not None and entity is not None:
             raise InvalidValue(field="user", reason="is given with entity; one of them says who is forgotten")
         names: set[str] = set()
@@ -109,14 +117,6 @@ class Forgetting:
         """Finish erasures that were cut short; return a report of each."""
         self._check_rights("forget")
         return finish_erasures(self._engine, _WAIT_MS if wait_ms is None else wait_ms, log_too=True)
-
-    def _check_forgets(self, entity: EntityRef | None, user: str | EntityRef | None, *, beyond: bool) -> None:
-        """Raise PermissionDenied unless the principal may erase a subject: the application may erase a user."""
-        is_user = user is not None or getattr(entity, "entity_type", None) is EntityType.USER
-        if self._principal.is_application and is_user and not beyond:
-            self._engine.check_open()
-        else:
-            self._check_rights("forget")
 
     def _check_rights(self, action: str) -> None:
         self._engine.check_open()
@@ -178,7 +178,8 @@ class Forgetting:
             proof.read(engine.store, engine.memory)
             if not proof.findings or remaining:
                 break
-        remaining += self._still_named(wanted.subject)
+        if wanted.subject.mentioned(engine.config.canonical_json()):
+            remaining.append("the configuration in use names it: change its file, reopen the store, and forget again")
         if not remaining and not proof.findings:
             _finish(engine, erasure_id)
         if scrub_log and not remaining:
@@ -259,11 +260,6 @@ class Forgetting:
             return outcome
 
         return self._engine.write(work)
-
-    def _still_named(self, subject: Subject) -> list[str]:
-        if subject.mentioned(self._engine.config.canonical_json()):
-            return ["the configuration in use names it: change its file, reopen the store, and forget again"]
-        return []
 
 
 def finish_erasures(engine: Engine, wait_ms: int, *, log_too: bool) -> list[ForgetReport]:
@@ -387,3 +383,31 @@ def _elsewhere(engine: Engine) -> list[str]:
         f"what other processes had read and not yet written (windows, events, up to {behind} ms): forget again then"
     )
     return [others, "providers that were asked for vectors or summaries, and whatever was printed, logged or exported"]
+
+
+def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None, scrub_log: bool) -> ForgetReport:
+    """Remove a store. Raises: as ``purge`` of ``caliber.api.opening``."""
+    wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
+    with bare_store(config) as store:
+        with store.read() as session:
+            counts = {
+                item.name: session.run(store.plans[item.name].count, ())[0][0] for item in store.catalog.relations
+            }
+        erased = {name: count for name, count in counts.items() if count}
+        if dry_run:
+            return ForgetReport(ErasureKind.STORE, True, erased)
+        remaining = store.eraser.destroy(wait / 1_000)
+        if scrub_log and not remaining:
+            remaining = store.eraser.scrub_log(wait / 1_000)
+        places = []
+        for place in store.eraser.leftovers():
+            parts = [len(part) for part in place.parts]
+            places.append(Searched(place.name, place.kind, sum(parts), len(parts)))
+        return ForgetReport(
+            ErasureKind.STORE,
+            False,
+            erased,
+            searched=tuple(places),
+            remaining=tuple(remaining),
+            out_of_reach=tuple(store.eraser.out_of_reach()),
+        )

@@ -18,8 +18,7 @@ from typing import Any, Final, TypeVar
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded, extend_all, working
-from caliber.jobs.handlers import Handler, Recurrence
-from caliber.jobs.producing import Outages, Producers
+from caliber.jobs.handlers import Handler, Outages, Producers, Recurrence
 from caliber.jobs.states import SYSTEM, new_job, record, released, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal

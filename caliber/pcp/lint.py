@@ -24,8 +24,7 @@ from caliber.model.references import EntityRef, kind_named
 from caliber.model.storage import ReadConsistency
 from caliber.model.trajectory import Artifact
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.snapshot import ResidentSnapshot
-from caliber.resident.validity import visible_rows
+from caliber.resident.snapshot import ResidentSnapshot, visible_rows
 from caliber.search.service import Searching
 from caliber.trajectory.artifacts import NewArtifact
 

@@ -19,8 +19,6 @@ class Chain:
     skip it.
     """
 
-    __slots__ = ("after", "before", "codes", "last", "length", "moved", "places")
-
     def __init__(self) -> None:
         self.before = Growing(np.int64, fill=NOBODY)
         self.after = Growing(np.int64, fill=NOBODY)
@@ -42,17 +40,14 @@ class Chain:
         else:
             forked = False
             for row, code, old in zip(range(start, end), codes.tolist(), replaced.tolist(), strict=True):
-                if not forked and not self._comes_last(row, code, old):
+                earlier = self.last.get(code, NOBODY)
+                is_last = earlier < 0 or self.places.array[earlier] < self.places.array[row]
+                if not forked and (self._replaces(row, code, old) or not is_last):
                     # Readers of an older boundary keep reading the earlier links.
                     self.before.array, self.after.array = self.before.array.copy(), self.after.array.copy()
                     forked = self.moved = True
                 self._add(row, code, old)
         self.length = end
-
-    def _comes_last(self, row: int, code: int, old: int) -> bool:
-        places = self.places.array
-        earlier = self.last.get(code, NOBODY)
-        return not self._replaces(row, code, old) and (earlier < 0 or places[earlier] < places[row])
 
     def _replaces(self, row: int, code: int, old: int) -> bool:
         return old >= 0 and bool(self.codes.array[old] == code and self.places.array[old] == self.places.array[row])

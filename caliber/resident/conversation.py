@@ -38,8 +38,6 @@ _MONTHS: Final = (
 class Neighbours:
     """Before and after, as one boundary sees it."""
 
-    __slots__ = ("_after", "_before", "_moved", "_snapshot")
-
     def __init__(self, snapshot: RelationSnapshot, chain: Chain) -> None:
         self._snapshot = snapshot
         self._before, self._after = chain.before.array, chain.after.array

@@ -16,8 +16,9 @@ from caliber.resident.mirror import Generation
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.damage import blaming, damaged, last_of
-from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.damage import blaming, damaged
+from caliber.storage.compile.paging import pages
+from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
@@ -39,19 +40,15 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
         self._segment_rows = segment_rows
 
     def load(
-        self, session: StatementSession, page: Plan, spaces: Spaces, generations: Mapping[str, Generation]
+        self, session: StatementSession, plans: RelationPlans, spaces: Spaces, generations: Mapping[str, Generation]
     ) -> None:
         """Read all vectors of the spaces that are held."""
         held = {space.bytes for space in spaces.by_id if spaces.holds(space)}
         parts: dict[tuple[str, bytes], list[Row]] = {}
-        last = -1
-        while rows := session.run(page, (last, _PAGE_ROWS)):
+        for rows in pages(session, plans, _PAGE_ROWS):
             for row in rows:
                 if row[_SPACE] in held:
                     parts.setdefault((row[_TYPE], row[_SPACE]), []).append(row)
-            last = last_of(rows, last)
-            if len(rows) < _PAGE_ROWS:
-                break
         for (kind, space), part in parts.items():
             if kind not in generations:
                 continue  # records of a memory that came after this process, or took the name of one that went
@@ -141,8 +138,6 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
 
 class Spaces:
     """The embedding spaces at one commit boundary. Changed by one thread at a time."""
-
-    __slots__ = ("_by_ordinal", "_codec", "by_id", "revived")
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         self._codec = codec_of(EMBEDDING_SPACE)

@@ -24,11 +24,11 @@ from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.process.interrupts import let_through
 from caliber.model.windows import Position
 from caliber.resident.indexes import IndexKey
-from caliber.resident.layout import layout_of
 from caliber.resident.mirror import EVICTED, RelationSnapshot
 from caliber.resident.mirrors import Mirrors, ResidentStats
 from caliber.resident.partial import PartialMirrors, read_back
 from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
+from caliber.resident.tables import layout_of
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
@@ -36,11 +36,10 @@ from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.migrate.migrations import epoch_of
-from caliber.storage.protocol import Store, reading
+from caliber.storage.protocol import ChangeBatch, Store, reading
+from caliber.storage.stored_memories import dropped_memories
 from caliber.storage.waiting import DeadlineLock
-from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
-from caliber.storage.write.feed import ChangeBatch
 from caliber.storage.write.unit_of_work import RowChange
 
 SEGMENT_ROWS: Final = 4_096
@@ -91,7 +90,8 @@ class ResidentMemory:
             evicted_in_order=[relation.name for relation in sorted(texts, key=attrgetter("resident.evicted"))],
             stats=self.stats,
         )
-        self._sequence = 0
+        self.sequence = 0
+        """The last commit that is applied, or waits to be."""
         self._stale = False
         self._again = False
         """Whether a change was missed since the reload began; set without the lock."""
@@ -122,14 +122,14 @@ class ResidentMemory:
 
     def _load(self, session: StatementSession) -> None:
         """Load everything in one session, hence at one commit boundary."""
-        self._sequence = self._store.feed.bound(session)
+        self.sequence = self._store.feed.bound(session)
         counts = [self._store.plans[each.name].count for each in self._store.catalog.relations if each.purges]
         self.erasures = sum(session.run(count, ())[0][0] for count in counts)
         self._let_go(session)
         self.mirrors.load(session, self._store, embeddings=self._holds_vectors)
         self._stale = False
         self._publish(set(self.mirrors.layouts))
-        self.mirrors.enforce_budget(self._sequence, exact=True)
+        self.mirrors.enforce_budget(self.sequence, exact=True)
 
     def _let_go(self, session: StatementSession) -> None:
         """Hold nothing of memories that another process removed, or took a field from: they cannot be read any more."""
@@ -158,7 +158,7 @@ class ResidentMemory:
                 vectors[key] = VectorSnapshot(mirrors.indexes[key], mirrors.spaces.by_id[key[1]].model_id)
         in_use = mirrors.spaces.in_use
         self._published = ResidentSnapshot(
-            Position(self._store.epoch, self._sequence),
+            Position(self._store.epoch, self.sequence),
             relations,
             vectors,
             mirrors.spaces.by_id,
@@ -188,11 +188,6 @@ class ResidentMemory:
         return self._published
 
     # --- following -------------------------------------------------------------------------------
-
-    @property
-    def sequence(self) -> int:
-        """The last commit that is applied, or waits to be."""
-        return self._sequence
 
     def follow(self, session: StatementSession) -> None:
         """Apply the commits of other processes, up to the boundary of ``session``.
@@ -227,7 +222,7 @@ class ResidentMemory:
     def _news(self, session: StatementSession) -> ChangeBatch | None:
         self._torn = True  # the feed reports a change once, applied or not
         try:
-            return self._store.feed.since(session, self._sequence)
+            return self._store.feed.since(session, self.sequence)
         except CaliberError:
             self._torn = False  # it reported nothing
             raise
@@ -256,7 +251,7 @@ class ResidentMemory:
             changes.extend(RowChange(relation, UPSERT, row) for row in rows)
             found = {row[0] for row in rows}
             deleted.extend((relation, ordinal) for ordinal in changed[code] if ordinal not in found)
-        self._sequence = max(self._sequence, news.sequence)
+        self.sequence = max(self.sequence, news.sequence)
         self.stats.applied_foreign += len(changes) + len(deleted)
         self._apply(changes, deleted)
         return erased
@@ -272,7 +267,7 @@ class ResidentMemory:
             if not self._store.feed.covers(sequence):
                 self._waiting = True
                 self._pending.extend([change for change in changes if change.relation.name in self._held])
-                self._sequence = max(sequence, self._sequence)
+                self.sequence = max(sequence, self.sequence)
             self.stats.applied_own += len(changes)
             if len(self._pending) > _PENDING_ROWS:
                 self._apply_pending()
@@ -339,7 +334,7 @@ class ResidentMemory:
 
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
         self._publish(*self.mirrors.apply(changes, deleted))
-        self.mirrors.enforce_budget(self._sequence)
+        self.mirrors.enforce_budget(self.sequence)
 
     def compact(self) -> None:
         """Drop dead rows of every mirror now; snapshots already out stay as they are."""
@@ -355,15 +350,12 @@ class ResidentMemory:
         with self._mine():
             # Before the boundary is read: changes missed from here on are within it, or cause another reload.
             self._again, self._stale = False, True
-            self._read_anew()
-
-    def _read_anew(self) -> None:
-        with self._store.read() as session:
-            self.stats.reloads += 1
-            self._torn = True
-            self._pending = []
-            self._load(session)
-            self._whole()
+            with self._store.read() as session:
+                self.stats.reloads += 1
+                self._torn = True
+                self._pending = []
+                self._load(session)
+                self._whole()
 
     def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Return whether a record has a vector in a space, as of now."""

@@ -24,9 +24,7 @@ from caliber.kernels import KeywordIndex, KeywordSnapshot
 from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.kernels.growing import ByteRows, Interner
 from caliber.resident.chain import Chain
-from caliber.resident.columns import Columns, SegmentedColumn
-from caliber.resident.layout import Layout
-from caliber.resident.tables import KeyTable
+from caliber.resident.tables import Columns, KeyTable, Layout, SegmentedColumn
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.compile.codec import Row
 
@@ -64,33 +62,6 @@ FEW: Final = 8
 
 class Generation:
     """The memory of one relation between two compactions. Written by one thread at a time."""
-
-    __slots__ = (
-        "__weakref__",
-        "_converters",
-        "_held",
-        "_open",
-        "_reading_parts",
-        "_readings",
-        "arrays",
-        "chain",
-        "dead",
-        "evict_at",
-        "groups",
-        "index",
-        "interners",
-        "keywords",
-        "layout",
-        "length",
-        "live",
-        "ordinals",
-        "packed",
-        "previous",
-        "segment_rows",
-        "text_bytes",
-        "texts",
-        "ties",
-    )
 
     def __init__(self, layout: Layout, segment_rows: int) -> None:
         self.layout = layout
@@ -342,20 +313,6 @@ class Generation:
 
 class RelationSnapshot:
     """One relation as it was at one commit boundary. Safe to read from any thread while others write."""
-
-    __slots__ = (
-        "_cache",
-        "_remembered",
-        "dead",
-        "evaluator",
-        "generation",
-        "keywords",
-        "layout",
-        "length",
-        "live_mask",
-        "partial",
-        "relation",
-    )
 
     def __init__(self, generation: Generation, evaluator: Evaluator = NUMPY) -> None:
         self.generation = generation

@@ -6,19 +6,18 @@ repaired: the mirrors are reloaded.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caliber.resident.indexes import IndexKey, Spaces, VectorIndexes
-from caliber.resident.layout import Layout
 from caliber.resident.mirror import FEW, Generation
+from caliber.resident.tables import Layout
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING
 from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import Row
-from caliber.storage.compile.damage import blaming, last_of
-from caliber.storage.compile.paging import filled
+from caliber.storage.compile.damage import blaming
+from caliber.storage.compile.paging import filled, pages
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import DELETE
@@ -83,13 +82,9 @@ class Mirrors:
         for name, layout in layouts.items():
             generation = Generation(layout, self._segment_rows)
             rows: list[Row] = []
-            last = -1
             # One long page: the session sees one boundary anyway, and fewer calls are quicker.
-            while name in with_rows and (page := session.run(plans[name].page, (last, _PAGE_ROWS))):
+            for page in pages(session, plans[name], _PAGE_ROWS) if name in with_rows else ():
                 rows.extend(page)
-                last = last_of(page, last)
-                if len(page) < _PAGE_ROWS:
-                    break
             if rows:
                 with blaming(layout.relation, rows):
                     generation.load(rows)
@@ -97,7 +92,7 @@ class Mirrors:
             if layout.relation.resident.form is Mirror.SPACES:
                 self.spaces = Spaces(rows)
         if embeddings and vectors.relation.name in with_rows:
-            self.indexes.load(session, vectors.page, self.spaces, self.generations)
+            self.indexes.load(session, vectors, self.spaces, self.generations)
 
     def apply(
         self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]
@@ -132,11 +127,14 @@ class Mirrors:
             if relation.resident.form is Mirror.SPACES:
                 self._apply_space(DELETE, (ordinal,))
             touched.add(relation.name)
-            self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))
-        for name, numbers in retire.items():
-            self.generations[name].retire(numbers)
-        for name in list(touched):
-            vectors |= self._compact_if_due(name)
+            generation = self.generations[relation.name]
+            numbers = (generation.ordinals.view(generation.length) == ordinal).nonzero()[0].tolist()
+            retire.setdefault(relation.name, set()).update(number for number in numbers if generation.live[number])
+        for name, going in retire.items():
+            self.generations[name].retire(going)
+        for name in touched:
+            if self._is_due(self.generations[name].length, self.generations[name].dead):
+                vectors |= self._compact(name)
         vectors &= self.indexes.keys()
         for key in vectors:
             index = self.indexes[key]
@@ -179,22 +177,12 @@ class Mirrors:
         number = generation.append(change.row, old)
         self.indexes.owner_moved(name, key, number, fresh=old < 0)
 
-    def _retire_ordinal(self, name: str, ordinal: int, retire: set[int]) -> None:
-        generation = self.generations[name]
-        ordinals = generation.ordinals.view(generation.length)
-        numbers = (ordinals == ordinal).nonzero()[0].tolist()
-        retire.update(number for number in numbers if generation.live[number])
-
     def _apply_space(self, operation: int, row: Row) -> None:
         if operation == DELETE:
             self.spaces.remove(row[0])
         else:
             self.spaces.put(row)
         self.indexes.forget([key for key in self.indexes if not self.spaces.holds(key[1])])
-
-    def _compact_if_due(self, name: str) -> set[IndexKey]:
-        generation = self.generations[name]
-        return self._compact(name) if self._is_due(generation.length, generation.dead) else set()
 
     def _is_due(self, rows: int, dead: int) -> bool:
         return rows >= _COMPACT_FROM_ROWS and dead > COMPACT_DEAD_RATIO * rows
@@ -214,10 +202,6 @@ class Mirrors:
             index.compact(self.generations[key[0]].index)
             vectors.add(key)
         return vectors
-
-    def space_bytes(self, space_id: uuid.UUID) -> int:
-        """Return the bytes that the vectors of a space take in memory."""
-        return sum(index.nbytes for key, index in list(self.indexes.items()) if key[1] == space_id)
 
     # --- memory ----------------------------------------------------------------------------------
 

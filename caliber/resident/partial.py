@@ -12,13 +12,13 @@ from typing import Any
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import NotFound
-from caliber.resident.layout import layout_of
 from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.tables import layout_of
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.catalog import Catalog
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import Row, codec_of, dump_json
-from caliber.storage.compile.kept_content import unpack_content
+from caliber.storage.compile.derived import unpack_content
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 

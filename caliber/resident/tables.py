@@ -1,4 +1,4 @@
-"""Hash tables from a record's ordinal or id to its row number: open addressing, a few bytes per row.
+"""Columns of a mirror, and hash tables from a record's ordinal or id to its row number: a few bytes per row.
 
 A dictionary takes nearly 200 bytes a row, for objects that repeat what the columns hold. Slots hold row numbers; the
 column at that row decides whether a slot is the key's. One thread writes. Other threads may look up meanwhile: a slot
@@ -9,16 +9,103 @@ Source: Knuth, The Art of Computer Programming, 6.4 (linear probing); design, se
 
 from __future__ import annotations
 
+import functools
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from caliber.resident.columns import SegmentedColumn
+from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.damage import damaged
+
+_FEW = 1_024
+
+
+class SegmentedColumn:
+    """One column of a mirror. Shapes: ``[n]``, or ``[n, width]``."""
+
+    def __init__(self, dtype: DTypeLike, segment_rows: int, width: int = 0) -> None:
+        self._dtype = np.dtype(dtype)
+        self._rows = segment_rows
+        self._width = width
+        self.segments: list[NDArray[Any]] = []
+
+    def segment(self, number: int) -> NDArray[Any]:
+        """Return one segment, created on first use."""
+        while len(self.segments) <= number:
+            shape = (self._rows, self._width) if self._width else (self._rows,)
+            # Untouched pages of a fresh segment cost address space, not memory.
+            self.segments.append(np.empty(shape, self._dtype))
+        return self.segments[number]
+
+    def put(self, row: int, value: Any) -> None:
+        """Write the value of a row that no reader can see yet."""
+        self.segment(row // self._rows)[row % self._rows] = value
+
+    def put_many(self, start: int, values: NDArray[Any]) -> None:
+        """Write the values of rows that no reader can see yet."""
+        if not self.segments and len(values) <= self._rows and not self._width:  # a small mirror that is loaded
+            self.segments.append(np.empty(self._rows, self._dtype))
+            self.segments[0][: len(values)] = values
+            return
+        done = 0
+        while done < len(values):
+            row = start + done
+            at = row % self._rows
+            count = min(self._rows - at, len(values) - done)
+            self.segment(row // self._rows)[at : at + count] = values[done : done + count]
+            done += count
+
+    def at(self, row: int) -> Any:
+        """Return the value of one row."""
+        return self.segments[row // self._rows][row % self._rows]
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the values of rows in any order. Shapes: rows ``[m]`` -> ``[m]``, or ``[m, width]``."""
+        if len(self.segments) == 1:
+            only: NDArray[Any] = self.segments[0][rows]
+            return only
+        out = np.empty((len(rows), self._width) if self._width else len(rows), self._dtype)
+        segment_of = rows // self._rows
+        # For the few rows of a commit a set is faster.
+        numbers = set(segment_of.tolist()) if len(rows) <= _FEW else np.unique(segment_of).tolist()
+        for number in numbers:
+            chosen = segment_of == number
+            out[chosen] = self.segments[number][rows[chosen] % self._rows]
+        return out
+
+    def view(self, length: int) -> NDArray[Any]:
+        """Return the first ``length`` rows; without a copy while they fit one segment."""
+        if length <= self._rows:
+            view = self.segment(0)[:length]
+        else:
+            full, rest = divmod(length, self._rows)
+            parts = self.segments[:full] + ([self.segments[full][:rest]] if rest else [])
+            view = np.concatenate(parts)
+        view.flags.writeable = False
+        return view
+
+    def nbytes(self, length: int) -> int:
+        """Return the bytes that ``length`` rows take."""
+        return length * self._dtype.itemsize * (self._width or 1)
+
+
+class Columns(dict[str, SegmentedColumn]):
+    """The columns of a mirror by name; each is made when it is first needed, since most mirrors stay empty."""
+
+    def __init__(self, dtypes: Mapping[str, np.dtype[Any]], segment_rows: int) -> None:
+        super().__init__()
+        self._dtypes = dtypes
+        self._rows = segment_rows
+
+    def __missing__(self, name: str) -> SegmentedColumn:
+        # In one step of the interpreter: a reader and the writer may need it at once.
+        return self.setdefault(name, SegmentedColumn(self._dtypes[name], self._rows))
+
 
 _PAIR: Final = struct.Struct(">QQ")
 HASH_BITS: Final = 64
@@ -35,8 +122,6 @@ _EMPTY.flags.writeable = False
 
 class OrdinalTable:
     """Rows by a column of whole numbers."""
-
-    __slots__ = ("_keys", "_shift", "_used", "table")
 
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
@@ -196,3 +281,89 @@ class KeyTable(OrdinalTable):
     def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = (one == other).all(axis=1)
         return found
+
+
+_DTYPES = {
+    ColumnType.INT: np.int64,
+    ColumnType.INSTANT: np.int64,
+    ColumnType.FLOAT: np.float64,
+    ColumnType.BOOL: np.uint8,
+    ColumnType.ENUM: np.int8,
+}
+
+
+class Layout:
+    """Places of columns in rows, and their types in memory."""
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self.codec = codec_of(relation)
+        self.key_places = tuple(self.codec.index(name) for name in relation.key)
+        self.version_place = self.codec.index("version")
+        texts = [column.name for column in relation.columns if column.residence is Residence.TEXT]
+        self.text_place = self.codec.index(texts[0]) if texts else -1
+        self.columns: list[tuple[str, int, Residence, ColumnType, Any]] = []
+        self.enum_codes: dict[str, dict[str, int]] = {}
+        for column in relation.columns:
+            if column.residence in (Residence.COLUMN, Residence.FLAG, Residence.INTERNED):
+                place = self.codec.index(column.name)
+                self.columns.append((column.name, place, column.residence, column.type, column.resident_null))
+                if column.enum is not None:
+                    self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
+        self.dtypes = {name: np.dtype(self.dtype_of(residence, kind)) for name, _, residence, kind, _ in self.columns}
+        self.row_bytes: int = sum(dtype.itemsize for dtype in self.dtypes.values())
+        """Bytes of a row in its columns."""
+        self.interned = tuple(name for name, _, residence, *_ in self.columns if residence is Residence.INTERNED)
+        self.converters = {
+            name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in self.columns
+        }
+        """From a stored value to the array's; None where they are the same, or the mirror has one of its own."""
+        self.groups = tuple((name, self.codec.index(name)) for name in relation.resident.groups)
+        # Values that columns hold unchanged are left out of the packed row; an instant takes 13 bytes there.
+        self.held = tuple(
+            (name, place)
+            for name, place, residence, kind, null in self.columns
+            if residence is Residence.COLUMN and kind is ColumnType.INSTANT and null is None
+        )
+        self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
+        self.residences = {column.name: column.residence for column in relation.columns}
+        """How a column is queried: a key of one id is looked up, wherever it is stored."""
+        if self.has_tie:
+            self.residences[relation.key[0]] = Residence.COLUMN
+        # The flags of records that are no part of the sequence any more, where records follow each other.
+        self.withdrawn = () if relation.neighbours is None else relation.active
+        places = {0, self.text_place, *(place for _, place in self.held), *(self.key_places if self.has_tie else ())}
+        self.gaps = tuple(places - {-1})
+        """Places that a packed row leaves empty."""
+
+    def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:
+        if residence is Residence.FLAG:
+            return lambda value: value is not None
+        if residence is Residence.INTERNED:
+            return None
+        if kind is ColumnType.ENUM:
+            codes: dict[Any, Any] = self.enum_codes[name] | ({} if null is None else {None: null})
+            return codes.__getitem__
+        if null is not None:
+            return lambda value: null if value is None else value
+        return None
+
+    def key_of(self, row: Row) -> bytes:
+        """Return the bytes a row is looked up by."""
+        if len(self.key_places) == 1:
+            key: bytes = row[self.key_places[0]]
+            return key
+        return b"\x00".join(
+            part if isinstance(part, bytes) else str(part).encode() for part in (row[p] for p in self.key_places)
+        )
+
+    def dtype_of(self, residence: Residence, kind: ColumnType) -> Any:
+        if residence is Residence.FLAG:
+            return np.uint8
+        if residence is Residence.INTERNED:
+            return np.int32
+        return _DTYPES[kind]
+
+
+layout_of = functools.cache(Layout)
+"""The layout of a relation, which all stores share."""

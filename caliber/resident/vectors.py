@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from caliber.kernels import VectorMatrix, checks
 from caliber.kernels.vectors.scoring import Bounds
-from caliber.resident.columns import SegmentedColumn
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.tables import KeyTable, OrdinalTable
+from caliber.resident.tables import KeyTable, OrdinalTable, SegmentedColumn
 
 
 class RowOf(Protocol):
@@ -27,22 +26,6 @@ class VectorIndex:
 
     Columns hold everything about a vector, by its number. An owner's vectors are linked, from the one in the table.
     """
-
-    __slots__ = (
-        "_highest",
-        "_next",
-        "_orphans",
-        "dimensions",
-        "matrix",
-        "metric",
-        "of_ordinal",
-        "of_owner",
-        "ordinals",
-        "owner_rows",
-        "owners",
-        "segment_rows",
-        "versions",
-    )
 
     def __init__(self, dimensions: int, metric: str, segment_rows: int) -> None:
         self.dimensions = dimensions
@@ -239,8 +222,6 @@ class VectorIndex:
 class VectorSnapshot:
     """The vectors of one kind of owner at one commit boundary."""
 
-    __slots__ = ("_bound", "_length", "_matrix", "_owner_rows", "dimensions", "metric", "model_id")
-
     def __init__(self, index: VectorIndex, model_id: str) -> None:
         # Compaction of the owners gives the index a new column; this one keeps the numbers of its boundary.
         self._owner_rows = index.owner_rows
@@ -339,21 +320,6 @@ class VectorSnapshot:
 
 class _Bound:
     """The vector row of each owner row, at one boundary of both."""
-
-    __slots__ = (
-        "_aligned",
-        "_by_owner",
-        "_counts",
-        "_firsts",
-        "_newest",
-        "known",
-        "known_rows",
-        "number_of",
-        "owners",
-        "rows",
-        "single",
-        "ties",
-    )
 
     def __init__(self, owners: RelationSnapshot, rows: NDArray[np.int64], live: NDArray[np.bool_]) -> None:
         self.owners = owners

@@ -14,11 +14,12 @@ from caliber.resident.mirror import EVICTED, Generation
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
 
 _ID_BYTES: Final = 16
+_PAGE_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,7 @@ def _of_relation(
             out.append(Difference(name, row[0], "stands twice in memory"))
         mirrored[row[0]] = (number, row)
     groups = _grouped(generation)
-    last = -1
-    while page := session.run(plans[name].page, (last, 10_000)):
+    for page in pages(session, plans[name], _PAGE_ROWS):
         for stored in page:
             found = mirrored.pop(stored[0], None)
             if found is None:
@@ -82,7 +82,6 @@ def _of_relation(
                 expected = () if stored[place] is None else (stored[place],)
                 if tuple(groups[group].get(number, ())) != expected:
                     out.append(Difference(name, stored[0], f"group {group} differs"))
-        last = last_of(page, last)
     out.extend(Difference(name, ordinal, "not in the store") for ordinal in mirrored)
     return out
 
@@ -128,8 +127,7 @@ def _of_vectors(
     held: dict[bytes, bool] = {}
     mirrored = {ordinal: value for index in indexes for ordinal, value in index.content().items()}
     out = []
-    last = -1
-    while page := session.run(plans[EMBEDDING.name].page, (last, 10_000)):
+    for page in pages(session, plans[EMBEDDING.name], _PAGE_ROWS):
         for row in page:
             space = row[codec.index("space_id")]
             if not isinstance(space, bytes) or len(space) != _ID_BYTES:
@@ -145,7 +143,6 @@ def _of_vectors(
                 out.append(Difference("embedding", row[0], "missing in memory"))
             elif found != expected:
                 out.append(Difference("embedding", row[0], "vector differs"))
-        last = last_of(page, last)
     out.extend(Difference("embedding", ordinal, "not in the store") for ordinal in mirrored)
     return out
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from caliber.config.memories import MemoryConfig
 from caliber.embedding.embedding_target import Vectors, attach
@@ -78,15 +78,6 @@ class Group:
     erased: int | None = None
 
 
-class Sums(Protocol):
-    """Makes one record of a relation that stands for several."""
-
-    relation: Relation
-
-    def prepare(self, records: Sequence[Any], summary: str, trust: TrustLabel) -> tuple[Any, Vectors | None]: ...
-    def write(self, uow: UnitOfWork, new: Any, vector: Vectors | None, scope_id: uuid.UUID | None) -> Any: ...
-
-
 def compressions(memories: Iterable[MemoryConfig], trigger: Trigger) -> list[Compression]:
     """Return the compressions of a trigger, in the order of the declarations."""
     found = ((item, item.retention.when) for item in memories if item.retention.kind is RetentionKind.COMPRESS_ON)
@@ -99,7 +90,7 @@ class Compressor:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-        made: tuple[Sums, ...] = (ArtifactSums(engine), NoteSums(engine))
+        made: tuple[ArtifactSums | NoteSums, ...] = (ArtifactSums(engine), NoteSums(engine))
         self._sums = {sums.relation.name: sums for sums in made}
 
     def _relation(self, memory: MemoryConfig) -> Relation:
@@ -107,7 +98,7 @@ class Compressor:
         assert bound is not None  # a store that lacks declared memories is not opened
         return bound.relation
 
-    def _sums_of(self, relation: Relation) -> Sums:
+    def _sums_of(self, relation: Relation) -> ArtifactSums | NoteSums | RecordSums:
         """Return the function that makes the record that stands for several of a relation."""
         assert relation.ends is not None  # the configuration compresses nothing that stays
         name = relation.ends.summed or relation.name
@@ -164,7 +155,10 @@ class Compressor:
                 continue
             erased = erasures(self._engine)
             records = [record for record in self._again(relation, keys) if _in_use(relation, record)]
-            for group in self._prepared(relation, [records], self._last_scope(records), least=least):
+            scope_id = (
+                getattr(records[-1], "scope_id", None) if records else None
+            )  # of an artifact that is made of them
+            for group in self._prepared(relation, [records], scope_id, least=least):
                 group.erased = erased
                 yield group
 
@@ -189,10 +183,6 @@ class Compressor:
 
     def _plans(self, relation: Relation) -> RelationPlans:
         return self._engine.store.plans[relation.name]
-
-    def _last_scope(self, records: Sequence[Any]) -> uuid.UUID | None:
-        """Return the scope of an artifact made of records: that of the newest of them."""
-        return getattr(records[-1], "scope_id", None) if records else None
 
     # --- preparing ---------------------------------------------------------------------------------
 

@@ -66,11 +66,6 @@ class RetainedMemory:
         """The kind of retention."""
         return self.memory.retention.kind
 
-    @property
-    def of_tenant(self) -> bool:
-        """True when its newest records are counted in the tenant."""
-        return self.bound.type.category in _OF_TENANT
-
 
 class Retaining:
     """Applies the retention of the configured memories."""
@@ -178,7 +173,8 @@ class Retaining:
             plan, bound = plans.expired, self._engine.clock.now_us() - retention.duration_ms * 1_000
         else:
             assert retention.count is not None  # the configuration requires it
-            plan, bound = plans.surplus if kept.of_tenant else plans.surplus_by_trajectory, retention.count
+            of_tenant = kept.bound.type.category in _OF_TENANT
+            plan, bound = plans.surplus if of_tenant else plans.surplus_by_trajectory, retention.count
         assert plan is not None  # every memory's relation has the columns of retention
         return plan, bound
 

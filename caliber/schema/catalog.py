@@ -16,7 +16,7 @@ from caliber.schema.memories import BUILT_IN as BOUND
 from caliber.schema.memories import MemoryBinding, built_in
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, TABLE_PREFIX, StoredMemory
+from caliber.schema.relations.storage import FIRST_CODE, LAST_CODE, TABLE_PREFIX, StoredMemory
 
 Referrers = Mapping[str, Sequence[tuple[Relation, ForeignKey]]]
 

@@ -23,11 +23,10 @@ from typing import Any, Final
 from caliber.model.declared import MemoryCategory
 from caliber.model.errors import InternalError, InvalidValue
 from caliber.model.trust import TrustLabel
-from caliber.schema.declared_enums import camel, values_of
 from caliber.schema.derived import RecordHash, Tokens
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.memories import BUILT_IN, MemoryBinding
-from caliber.schema.memory_definitions import definition_of, memory_from
+from caliber.schema.memory_definitions import camel, definition_of, memory_from, values_of
 from caliber.schema.memory_types import (
     OWN_INDEXES,
     Field,
@@ -59,8 +58,8 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import KEY as KEY
-from caliber.schema.relations.memory import TABLE_PREFIX
+from caliber.schema.relations.storage import KEY as KEY
+from caliber.schema.relations.storage import TABLE_PREFIX
 from caliber.schema.traits import (
     ALWAYS_US,
     NEVER_US,
@@ -291,7 +290,9 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
     ]
     groups = ["trajectory_id", "scope_id", "session_id"]
     if memory.parent is not None:
-        keys.append(ForeignKey("parent_id", *_target_of(memory.parent), "cascade"))
+        known = BUILT_IN.get(memory.parent)
+        target = (relation_name(memory.parent), KEY) if known is None else (known.relation.name, known.relation.key[0])
+        keys.append(ForeignKey("parent_id", *target, "cascade"))
         groups.append("parent_id")
     by_name = {column.name: column for column in columns}
     searched, embedded = tuple(searched_fields(memory)), embedded_field(memory)
@@ -343,12 +344,6 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         window=Window(Enters.FOUND, fields=_shown(memory)),
     )
-
-
-def _target_of(parent: str) -> tuple[str, str]:
-    if parent in BUILT_IN:
-        return BUILT_IN[parent].relation.name, BUILT_IN[parent].relation.key[0]
-    return relation_name(parent), KEY
 
 
 def _system_columns(memory: MemoryType) -> Iterator[Column]:

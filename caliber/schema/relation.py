@@ -6,6 +6,7 @@ into columns.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import field
 from enum import StrEnum
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 from caliber.model.errors import InternalError
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.trajectory import OutcomeStatus
 from caliber.schema.derived import Derived, Rule, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.traits import (
@@ -376,6 +378,21 @@ def json_(
 ) -> Column:
     """A column of JSON; without ``encode`` and ``decode`` an entity holds the value as JSON has it."""
     return Column(name, ColumnType.JSON, json_encode=encode, json_decode=decode, **options)
+
+
+def outcome_json(name: str, cls: type[Any], *ids: str) -> Column:
+    """A column of JSON for a data class with a ``status`` and tuples of ``ids``; its other fields are plain."""
+    names = list(cls.__annotations__)
+
+    def encode(value: Any) -> dict[str, Any]:
+        body = {each: getattr(value, each) for each in names}
+        return body | {"status": value.status.value} | {each: list(map(str, body[each])) for each in ids}
+
+    def decode(body: dict[str, Any]) -> Any:
+        stored = {each: body[each] for each in names} | {"status": OutcomeStatus(body["status"])}
+        return cls(**stored | {each: tuple(map(uuid.UUID, body[each])) for each in ids})
+
+    return json_(name, encode, decode, nullable=True, redact=Redaction.WORDS)
 
 
 def version() -> Column:

@@ -86,6 +86,14 @@ def _columns(relation: str, names: dict[str, str]) -> tuple[ViewColumn, ...]:
     return tuple(_default(column, names.get(column.name, column.name)) for column in declared.columns)
 
 
+def _picked(*columns: str, size: str = "", **names: str) -> tuple[ViewColumn, ...]:
+    """Return some columns under their names, those with another name, and one by its size, which stands last."""
+    picked = [ViewColumn(name, name) for name in columns]
+    picked += [ViewColumn(name, shown) for name, shown in names.items()]
+    measured, _, shown = size.partition(" ")
+    return (*picked, *([ViewColumn(measured, shown, Shown.SIZE)] if size else []))
+
+
 def _whole(relation: Relation) -> View:
     # Ordinals name rows in change records and windows: readers of those need them.
     ordinal = (ViewColumn("ordinal", "ordinal"),) if relation.ordinal else ()
@@ -96,28 +104,18 @@ def _named(name: str, relation: str, comment: str, only: tuple[tuple[str, str], 
     return View(name, relation, comment, _columns(relation, names), only=only)
 
 
-_EVENT: Final = {"event_id": "id", "created_at": "timestamp"}
+def _events(name: str, family: EventFamily, **names: str) -> View:
+    return _named(name, "event", f"Events of the family {family}.", (("family", family.value),), **names)
+
 
 VIEWS: Final[tuple[View, ...]] = (
     *(_whole(relation) for relation in RELATIONS),
-    View(
-        "caliber_trace",
-        "event",
-        "Events of the family trace.",
-        _columns("event", {"event_id": "trace_id", "created_at": "timestamp"}),
-        only=(("family", EventFamily.TRACE.value),),
-    ),
+    _events("caliber_trace", EventFamily.TRACE, event_id="trace_id", created_at="timestamp"),
     View(
         "caliber_debug_trajectories",
         "trajectory",
         "Trajectories, newest first, with how many scopes and artifacts each has.",
-        (
-            ViewColumn("trajectory_id", "trajectory_id"),
-            ViewColumn("status", "status"),
-            ViewColumn("goal_hash", "goal_hash_hex"),
-            ViewColumn("created_at", "created_at"),
-            ViewColumn("updated_at", "updated_at"),
-        ),
+        _picked("trajectory_id", "status", "created_at", "updated_at", goal_hash="goal_hash_hex"),
         counted=(
             Counted("scope_count", "scope", "trajectory_id"),
             Counted("artifact_count", "artifact", "trajectory_id"),
@@ -128,13 +126,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "caliber_debug_context",
         "context_window",
         "The newest windows. Their sections are packed: `caliber explain` shows them.",
-        (
-            ViewColumn("window_id", "window_id"),
-            ViewColumn("assembled_at", "assembled_at"),
-            ViewColumn("used_tokens", "used_tokens"),
-            ViewColumn("max_tokens", "max_tokens"),
-            ViewColumn("record", "record_bytes", Shown.SIZE),
-        ),
+        _picked("window_id", "assembled_at", "used_tokens", "max_tokens", size="record record_bytes"),
         descending="assembled_at",
         limited=True,
     ),
@@ -142,13 +134,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "caliber_debug_recent_artifacts",
         "artifact",
         "The newest artifacts, with the size of their content.",
-        (
-            ViewColumn("artifact_id", "artifact_id"),
-            ViewColumn("trajectory_id", "trajectory_id"),
-            ViewColumn("artifact_type", "artifact_type"),
-            ViewColumn("created_at", "created_at"),
-            ViewColumn("content", "content_bytes", Shown.SIZE),
-        ),
+        _picked("artifact_id", "trajectory_id", "artifact_type", "created_at", size="content content_bytes"),
         descending="created_at",
         limited=True,
     ),
@@ -156,13 +142,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "caliber_debug_note_confidence",
         "note",
         "Notes by confidence, the surest first, with how many trajectories they came from.",
-        (
-            ViewColumn("note_id", "note_id"),
-            ViewColumn("entity", "entity"),
-            ViewColumn("note_type", "note_type"),
-            ViewColumn("confidence", "confidence"),
-            ViewColumn("source_trajectory_ids", "source_count", Shown.SIZE),
-        ),
+        _picked("note_id", "entity", "note_type", "confidence", size="source_trajectory_ids source_count"),
         descending="confidence",
     ),
     _named("memories", "note", "Notes, as memories.", note_id="id", note_type="memory_type"),
@@ -174,11 +154,9 @@ VIEWS: Final[tuple[View, ...]] = (
         (("owner_type", EntityType.NOTE.value),),
         owner_id="memory_id",
     ),
-    _named(
+    _events(
         "memory_modifications",
-        "event",
-        "Events of the family audit.",
-        (("family", EventFamily.AUDIT.value),),
+        EventFamily.AUDIT,
         event_id="id",
         subject_id="memory_id",
         principal="agent_role",
@@ -186,11 +164,9 @@ VIEWS: Final[tuple[View, ...]] = (
         created_at="timestamp",
         payload="changes",
     ),
-    _named(
+    _events(
         "importance_history",
-        "event",
-        "Events of the family importance.",
-        (("family", EventFamily.IMPORTANCE.value),),
+        EventFamily.IMPORTANCE,
         event_id="id",
         subject_id="memory_id",
         created_at="timestamp",
@@ -206,20 +182,8 @@ VIEWS: Final[tuple[View, ...]] = (
         entity_type="category",
         created_at="learned_at",
     ),
-    _named(
-        "brain_graph_edges",
-        "edge",
-        "Edges between records.",
-        edge_id="id",
-    ),
-    _named(
-        "system_events",
-        "event",
-        "Events of the family cognition.",
-        (("family", EventFamily.COGNITION.value),),
-        event_id="id",
-        payload="data",
-    ),
+    _named("brain_graph_edges", "edge", "Edges between records.", edge_id="id"),
+    _events("system_events", EventFamily.COGNITION, event_id="id", payload="data"),
     _named(
         "messages",
         "turn",
@@ -230,13 +194,6 @@ VIEWS: Final[tuple[View, ...]] = (
         scope_id="batch_id",
         tool_calls="tool_args",
     ),
-    _named(
-        "activity_events",
-        "event",
-        "Events of the family activity.",
-        (("family", EventFamily.ACTIVITY.value),),
-        payload="details",
-        **_EVENT,
-    ),
+    _events("activity_events", EventFamily.ACTIVITY, payload="details", event_id="id", created_at="timestamp"),
 )
 """Every view, in the order in which they are made."""

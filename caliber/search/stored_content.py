@@ -10,7 +10,7 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.kept_content import pack_content, unpack_content
+from caliber.storage.compile.derived import pack_content, unpack_content
 
 _MANY: Final = 1_000
 """Rows that one statement reads."""

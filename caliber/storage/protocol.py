@@ -1,29 +1,194 @@
-"""Protocols of a database backend (module, ``Store``) and of objects passed to it: pool, follower, listener.
+"""Protocols of a database backend (module, ``Store``) and of its parts and objects passed to it.
+
+Parts are the change feed, the eraser and the vector indexes; objects are pool, follower, listener.
 
 ``reading`` opens a session on one relation of a store.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.events import Event
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.process.interrupts import managed
+from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations.memory import is_declared
+from caliber.schema.relations.storage import is_declared
 from caliber.storage.bulk.protocol import BulkStore
+from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Dialect, Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.maintain.erasing import Eraser
 from caliber.storage.maintain.maintenance import Maintenance
 from caliber.storage.sql.full_text import FullText
-from caliber.storage.sql.vector_index import VectorIndexes
-from caliber.storage.write.catalog_guard import check_present
-from caliber.storage.write.feed import Feed
+from caliber.storage.stored_memories import check_present
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
+
+
+class Near(NamedTuple):
+    """A question: the records of one kind that are nearest to a vector, as one principal sees them.
+
+    Fields as in the statements of full text.
+    """
+
+    kind: str
+    query: bytes
+    seen: str
+    at_us: int
+    filters: Sequence[str | None]
+    records: int
+
+
+class SpaceIndex(NamedTuple):
+    """The index of one space: its definition, whether it is usable, and the progress of its build."""
+
+    method: str
+    usable: bool
+    doing: str = ""
+
+
+class VectorIndexes(Protocol):
+    """The vector indexes of one open store."""
+
+    def open(self, space: EmbeddingSpace) -> bool:
+        """Index a space that is about to be used, if it holds few vectors; return whether it has an index now."""
+        ...
+
+    def build(self, space: EmbeddingSpace, progress: Progress | None = None) -> bool:
+        """Index a space that holds vectors, while others write; return whether it has an index now.
+
+        An index as configured stays; one that differs, or was never finished, is rebuilt. None is built where the
+        configuration or the dimensions require exact comparison, or there are too few vectors.
+        """
+        ...
+
+    def drop(self, space_id: uuid.UUID) -> bool:
+        """Remove the index of a space; return whether there was one."""
+        ...
+
+    def of(self, space_id: uuid.UUID) -> SpaceIndex | None:
+        """Return the index of a space, or None."""
+        ...
+
+    def nearest(self, session: StatementSession, space: EmbeddingSpace, near: Near) -> list[Row] | None:
+        """Return vectors near to a query, as ``search.vectors_K`` does: all there are, or of as many records as asked.
+
+        None where every vector has to be read: there is no index, or it found too few of many.
+        """
+        ...
+
+
+class Place(NamedTuple):
+    """Something that is read byte by byte: ``kind`` is as in ``model.erasure.Searched``.
+
+    ``parts`` are pieces that follow each other, or single values (``apart``), which nothing reaches across.
+    """
+
+    name: str
+    kind: str
+    parts: Iterator[bytes]
+    apart: bool = False
+
+
+class Eraser(Protocol):
+    """The removal of bytes from one open store."""
+
+    hold: Plan | None
+    """Keeps every other writer out until the transaction ends; None where a transaction is alone anyway."""
+
+    def scrub(self, wait_s: float) -> list[str]:
+        """Rewrite everything that may hold deleted bytes, waiting ``wait_s`` for other users.
+
+        Returns what could not be done, each in a sentence; empty when no deleted bytes remain in files of the store.
+        """
+        ...
+
+    def scrub_log(self, wait_s: float) -> list[str]:
+        """Remove earlier writes from the log of a server, which the store shares with others; call it after ``scrub``.
+
+        Returns the obstacles, each in a sentence; when it is empty, ``places`` yields the log as files.
+        """
+        ...
+
+    def places(self) -> Iterator[Place]:
+        """Yield everything of the store that can be read: values of all tables, then files as they are on disk."""
+        ...
+
+    def destroy(self, wait_s: float) -> list[str]:
+        """Remove the whole store, so that no file holds any of it; afterwards it can only be closed.
+
+        Returns what could not be done; nothing was removed then.
+
+        Raises: Unavailable when others use it.
+        """
+        ...
+
+    def leftovers(self) -> Iterator[Place]:
+        """Yield the remains of a destroyed store: one place per kind of object, empty when it is removed."""
+        ...
+
+    def out_of_reach(self) -> list[str]:
+        """Return the places that this connection cannot read, and others that keep copies."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Change records that were not known yet, oldest first, and the position once they are applied."""
+
+    sequence: int
+    records: tuple[bytes, ...]
+
+
+class Feed(Protocol):
+    """The change records of one store, as its one follower reads them."""
+
+    ordered: bool
+    """Whether records are committed in the order of their numbers, so that all up to one stay what they are."""
+
+    def bound(self, session: StatementSession) -> int:
+        """Return the position of ``session``; changes after it are new."""
+        ...
+
+    def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
+        """Return the changes that ``session`` sees since the last boundary, or None when the feed lost them."""
+        ...
+
+    def covers(self, sequence: int) -> bool:
+        """Return whether a commit of this process was already covered by the followed position."""
+        ...
+
+
+class SequenceFeed:
+    """A feed whose records are numbered in the order of commits, without gaps."""
+
+    ordered = True
+
+    def __init__(self, statements: dict[str, Plan]) -> None:
+        self._statements = statements
+        self._followed = 0
+
+    def bound(self, session: StatementSession) -> int:
+        self._followed = session.run(self._statements["change.bounds"], ())[0][1]
+        return self._followed
+
+    def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
+        records: Sequence[tuple[int, bytes, bytes]] = session.run(self._statements["change.since"], (sequence,))
+        if not records:
+            return ChangeBatch(sequence, ())
+        if records[0][0] != sequence + 1:
+            return None
+        self._followed = records[-1][0]
+        return ChangeBatch(self._followed, tuple(entries for _, _, entries in records))
+
+    def covers(self, sequence: int) -> bool:
+        return sequence <= self._followed
+
 
 T = TypeVar("T")
 

@@ -31,6 +31,7 @@ from caliber.dump.moving import (
     erasures_of,
     make_equal,
     named_since,
+    taken_over,
     verify,
 )
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, Unavailable
@@ -41,7 +42,7 @@ from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE
-from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.maintenance import FenceState
 from caliber.storage.migrate.migrations import check_needed
 from caliber.tenancy.directory import Directory
 
@@ -101,18 +102,14 @@ def make_role(storage: Any) -> None:
 def prepare_place(storage: Any) -> None:
     """Create the prerequisites of a new place: the folder of a file, or the login role. Raises: Unavailable."""
     if isinstance(storage, StorageConfig):
-        _make_folder(Path(storage.resolve_path()).parent)
+        folder = Path(storage.resolve_path()).parent
+        try:
+            folder.mkdir(exist_ok=True)  # but none above it: a mistyped path is an error
+        except OSError as error:
+            let_through(error)
+            reason = error.strerror or "not a usable path"
+            raise Unavailable(f"the folder {folder} of tenants cannot be made: {reason}", reason="folder") from error
     make_role(storage)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder, but none above it: a mistyped path is an error. Raises: Unavailable."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        let_through(error)
-        reason = error.strerror or "not a usable path"
-        raise Unavailable(f"the folder {folder} of tenants cannot be made: {reason}", reason="folder") from error
 
 
 def remove_role(storage: Any) -> None:
@@ -270,7 +267,8 @@ class Move:
         self._hooks.complete(
             self._left_storage, self._entered_storage, forgotten is not None and forgotten != self._forgotten
         )
-        self._require_fence()
+        if self._left.fenced_by() != self._token:
+            raise taken_over(self._tenant.name)
         self._hooks.progress("tell writers", 0, None)
         self._left.fence(FenceState.MOVED, self._token, config.fence_ms)
         self._hooks.progress("switch", 0, None)
@@ -290,15 +288,6 @@ class Move:
         fence_ms = int((time.monotonic() - begun) * 1_000)
         self._hooks.progress("end", 0, None)
         return MoveReport(tenant, left, rounds, self._caught_up, fence_ms, proof.rows, proof.hashes)
-
-    def _require_fence(self) -> None:
-        if self._left.fenced_by() != self._token:
-            raise Conflict(
-                "another process has taken this move over",
-                entity_type="tenant",
-                id=self._tenant.name,
-                reason="taken over",
-            )
 
     def _let_go(self) -> None:
         """Let writers in again after a failure, unless the tenant has moved or another attempt continues."""

@@ -136,7 +136,8 @@ class HandlePool(Generic[H]):
                 continue
             # Nobody uses a tenant that is being closed, or whose opener was interrupted: it is waited for in any case.
             closing = idle is not None or (entry is not None and entry.state is _State.CLOSING)
-            unused = closing or (entry is None and self._is_abandoned())
+            abandoned = (each.state is _State.OPENING and not each.users for each in self._entries.values())
+            unused = closing or (entry is None and any(abandoned))
             left = until + STOP_S * unused - time.monotonic()
             if (bound := remaining_s()) is not None:
                 left = min(left, bound)
@@ -157,10 +158,6 @@ class HandlePool(Generic[H]):
     def _oldest_idle(self) -> tuple[str, _Entry[H]] | None:
         idle = ((name, entry) for name, entry in self._entries.items() if entry.state is _State.OPEN)
         return next(((name, entry) for name, entry in idle if not entry.users), None)
-
-    def _is_abandoned(self) -> bool:
-        """Return whether a tenant is being opened that no caller waits for any more."""
-        return any(entry.state is _State.OPENING and not entry.users for entry in self._entries.values())
 
     def _open(self, name: str, entry: _Entry[H]) -> H:
         with self._condition:

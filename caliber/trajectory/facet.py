@@ -40,7 +40,7 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.search.service import Searching
-from caliber.storage.write.pipelined import Pipelined, pipelined
+from caliber.storage.write.group import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import lifecycle

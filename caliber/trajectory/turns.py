@@ -29,7 +29,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import codec_of, decoder_of
 from caliber.storage.compile.damage import Row, damaged, damaged_row
-from caliber.storage.write.pipelined import Pipelined
+from caliber.storage.write.group import Pipelined
 from caliber.storage.write.unit_of_work import Query, UnitOfWork
 
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]

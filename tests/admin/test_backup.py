@@ -23,7 +23,7 @@ from support.inspection import inspect
 from support.threads import begin
 
 import caliber
-from caliber.admin.full_text import check_full_text, rebuild_full_text
+from caliber.admin.checking import check_full_text, rebuild_full_text
 from caliber.backends.sqlite.moving.fence import fence
 from caliber.dump.archive import Archive, only_one
 from caliber.dump.dumped_relations import dump_relations
@@ -31,7 +31,7 @@ from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import RELATIONS
-from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.maintenance import FenceState
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}
 """Nothing is written behind, so that two looks at a store that nobody writes to see the same."""

@@ -142,7 +142,7 @@ def test_a_missing_column_is_said_and_nothing_else_is_asked(backend: Any, filled
 
 @needs("full text", "reopen")
 def test_full_text_that_differs_is_found(backend: Any, filled: caliber.Caliber) -> None:
-    from caliber.admin.full_text import rebuild_full_text
+    from caliber.admin.checking import rebuild_full_text
 
     rebuild_full_text(backend.config())
     assert filled.admin.check() == []

@@ -280,9 +280,9 @@ def test_rows_that_come_again_end_the_reading(sound: Sound, tmp_path: Path) -> N
                 return (rows * parameters[1])[: parameters[1]]  # a short page would be the last
 
         mirrors = inspect(engine).mirrors
-        plan = engine.store.plans["embedding"].page
+        plans = engine.store.plans["embedding"]
         with pytest.raises(StorageError, match="order of their ordinals"):
-            mirrors.indexes.load(Endless(), plan, mirrors.spaces, mirrors.generations)  # type: ignore[arg-type]
+            mirrors.indexes.load(Endless(), plans, mirrors.spaces, mirrors.generations)  # type: ignore[arg-type]
 
 
 # --- Parquet ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from support.local_server import LocalServer
 from support.waits import let_run
 
 import caliber
-from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
+from caliber.admin.checking import check_full_text, drop_full_text, rebuild_full_text
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.model import SystemClock
@@ -106,7 +106,7 @@ def test_kill_while_full_text_is_made_leaves_what_there_was(tmp_path: Path) -> N
     code = (
         "import sys, os, signal; sys.path.insert(0, sys.argv[2])\n"
         "from support.crash.workload import settings_for\n"
-        "from caliber.admin.full_text import rebuild_full_text\n"
+        "from caliber.admin.checking import rebuild_full_text\n"
         "settings = settings_for(sys.argv[1])\n"
         "rebuild_full_text(settings, lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
     )

@@ -47,7 +47,7 @@ from caliber.schema.memory_types import (
     Retention,
     RetentionKind,
 )
-from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.relations.storage import FIRST_CODE
 
 CONFIG = config("store.db")
 EXAMPLE = Path(__file__).parent.parent / "data" / "source_example.caliber"

@@ -26,7 +26,7 @@ from support.threads import begin
 from support.waits import until
 
 import caliber
-from caliber.admin.full_text import rebuild_full_text
+from caliber.admin.checking import rebuild_full_text
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model import EventType

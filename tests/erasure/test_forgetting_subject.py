@@ -26,7 +26,7 @@ from caliber.model.errors import AmbiguousSubject, DTypeError
 from caliber.schema import relation as declared
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import Relation, blob, integer, json_, text_array, uuid_, uuid_array
-from caliber.storage.maintain.erasing import Place
+from caliber.storage.protocol import Place
 
 NAME = "Zoë O'Brien-Łuk"
 

@@ -27,9 +27,9 @@ from caliber.kernels.evaluator import NUMPY, Allowed, Within
 from caliber.kernels.jit.loops import FEW
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, DTypeError, InvalidValue, NonFiniteError, ShapeError
-from caliber.resident.layout import Layout
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.predicates import held_texts, mask
+from caliber.resident.tables import Layout
 from caliber.schema.relations import MIRRORED
 from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.where import Where

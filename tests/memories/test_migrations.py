@@ -25,7 +25,7 @@ from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
 from caliber.model.errors import InvalidValue, NotFound, SchemaMismatch, StorageError
 from caliber.model.ids import EdgeId
 from caliber.schema.relations import MEMORY_TYPE
-from caliber.schema.relations.memory import StoredMemory
+from caliber.schema.relations.storage import StoredMemory
 
 PLACE = {"name": "place", "type": "text", "optional": True}
 WIDER = {

@@ -20,7 +20,7 @@ from support.providers import CountingEmbeddings
 from support.search.closeness import check_close, compared
 
 import caliber
-from caliber.admin.full_text import check_full_text
+from caliber.admin.checking import check_full_text
 from caliber.api.opening import plan_migration
 from caliber.backends import backend as backend_module
 from caliber.model import (

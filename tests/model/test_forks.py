@@ -11,7 +11,7 @@ from caliber.erasure import service
 from caliber.kernels import evaluator
 from caliber.kernels.jit import compiled
 from caliber.resident import conversation
-from caliber.resident import kept_masks as masks
+from caliber.resident import predicates as masks
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

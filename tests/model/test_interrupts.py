@@ -28,7 +28,6 @@ OURS = {
     "backends/sqlite/writer.py": "kept as the error of the calling thread's request",
     "embedding/embedder.py": "the worker",
     "engine/background.py": "a thread of its own",
-    "engine/fork_imports.py": "a hook of fork, which lets nothing out",
     "jobs/runner.py": "a worker",
     "llm/local/minilm.py": "apart",
     "llm/local/static.py": "apart",

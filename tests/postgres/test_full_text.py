@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from contract.entities import plain
 
-from caliber.admin.full_text import check_full_text
+from caliber.admin.checking import check_full_text
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.in_database.full_text import WordIndexer, indexer_of

@@ -25,7 +25,7 @@ from support.threads import begin
 from support.waits import until
 
 import caliber
-from caliber.admin.full_text import rebuild_full_text
+from caliber.admin.checking import rebuild_full_text
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.writing.feed import Snapshot

@@ -39,7 +39,7 @@ from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.in_database.vectors import StoredVectors
 from caliber.search.request import Asked
 from caliber.storage.compile.filters import parameters, unfiltered
-from caliber.storage.sql.vector_index import Near
+from caliber.storage.protocol import Near
 
 ADMIN = Principal(PrincipalKind.SYSTEM, "test", is_admin=True)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -75,7 +75,7 @@ def test_following_another_process_is_interrupted(backend: Any) -> None:
     memory, _ = _open(backend)
     other = backend.open(inspect(memory).engine.config)
     kept: list[Any] = []
-    files = ("resident/memory.py", "resident/mirrors.py", "storage/write/feed.py", "postgres/writing/feed.py")
+    files = ("resident/memory.py", "resident/mirrors.py", "storage/protocol.py", "postgres/writing/feed.py")
     for lines in every_line(in_files(*files), step=3):
         kept = [_note(other, f"foreign {len(kept)}")]
         with lines.counted():
@@ -90,7 +90,6 @@ def test_what_was_committed_is_seen_although_taking_it_over_was_interrupted(back
     files = (
         "resident/memory.py",
         "embedding/embedder.py",
-        "embedding/embedded_kinds.py",
         "embedding/missing_vectors.py",
     )
     at = 0

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caliber.resident.columns import SegmentedColumn
-from caliber.resident.tables import KeyTable, OrdinalTable
+from caliber.resident.tables import KeyTable, OrdinalTable, SegmentedColumn
 
 _FEW = st.integers(0, 12).map(lambda number: uuid.UUID(int=number << 60))
 _IDS = st.one_of(_FEW, st.uuids())

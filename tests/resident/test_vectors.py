@@ -14,8 +14,8 @@ from caliber.kernels import VectorMatrix
 from caliber.model.ids import NoteId
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.time import from_us
-from caliber.resident.layout import Layout
 from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.tables import Layout
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.relations import NOTE
 from caliber.storage.compile.codec import codec_of

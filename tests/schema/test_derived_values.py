@@ -26,7 +26,7 @@ from caliber.schema.derived import Derived, Sha256, Tokens
 from caliber.schema.memory_definitions import definition_of
 from caliber.schema.relation import Relation, blob, integer, text
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS, TRAJECTORY, TURN
-from caliber.schema.relations.memory import StoredMemory
+from caliber.schema.relations.storage import StoredMemory
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed, derive_column, derived_value, wrong_hash
 from caliber.trajectory.turns import check_turn

@@ -35,7 +35,7 @@ from caliber.schema.memory_types import (
     RetentionKind,
     When,
 )
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
+from caliber.schema.relations.storage import FIRST_CODE, LAST_CODE, StoredMemory
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import compile_relation
 from caliber.storage.migrate.memory_steps import Wanted, memory_steps, next_step

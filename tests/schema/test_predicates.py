@@ -15,9 +15,9 @@ from support.evidence import examples
 from support.storage.predicates import VARIABLES, cases, entity, record, singles
 
 from caliber.kernels.patterns import matches
-from caliber.resident.layout import Layout
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 from caliber.resident.predicates import mask
+from caliber.resident.tables import Layout
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
 from caliber.storage.compile.codec import codec_of

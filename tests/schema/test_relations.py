@@ -13,7 +13,7 @@ from support.inspection import inspect
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation, integer
 from caliber.schema.relations import ARTIFACT, DIRECTORY, JOB, MEMORY_TYPE, NOTE, RELATIONS, check_codes
-from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE
+from caliber.schema.relations.storage import CODE_MAX, FIRST_CODE, LAST_CODE
 from caliber.schema.traits import Pruned
 from caliber.schema.validity import is_active, is_valid, validity
 from caliber.storage.write.ending import prune

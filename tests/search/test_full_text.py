@@ -16,7 +16,7 @@ from support.drawn import needs
 from support.inspection import inspect, session_of
 
 import caliber
-from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
+from caliber.admin.checking import check_full_text, drop_full_text, rebuild_full_text
 from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.schema.relations import BY_NAME, NOTE

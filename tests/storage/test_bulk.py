@@ -24,7 +24,7 @@ from support.waits import until
 
 import caliber
 from caliber.access.owners import author_of
-from caliber.admin.full_text import check_full_text, rebuild_full_text
+from caliber.admin.checking import check_full_text, rebuild_full_text
 from caliber.model import EntityRef, EntityType, TurnRole
 from caliber.model.errors import Conflict, DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue, PermissionDenied
 from caliber.schema.catalog import BUILT_IN

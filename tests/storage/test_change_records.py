@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
-from caliber.schema.relations.memory import CODE_MAX
+from caliber.schema.relations.storage import CODE_MAX
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.kept_content import pack_content, unpack_content
+from caliber.storage.compile.derived import pack_content, unpack_content
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, pack_changes, pack_upserts, unpack_changes
 
 

@@ -22,8 +22,7 @@ from support.tenancy.tenancies import SECOND, SECRET, tenancy_config
 
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection
-from caliber.backends.postgres.connecting.dialling import connect
-from caliber.backends.postgres.connecting.logins import dsn_of, password_of
+from caliber.backends.postgres.connecting.dialling import connect, dsn_of, password_of
 from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.store import shared_for
 from caliber.config import CaliberConfig

@@ -37,7 +37,7 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY
 from caliber.search.service import Searching
-from caliber.storage.write.pipelined import Pipelined, pipelined
+from caliber.storage.write.group import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory import turns as turn_ops

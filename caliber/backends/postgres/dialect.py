@@ -15,7 +15,7 @@ from typing import Final
 from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE
-from caliber.schema.relations.memory import is_declared
+from caliber.schema.relations.storage import is_declared
 from caliber.storage.compile.plan import Plan, enum_check
 from caliber.storage.compile.spelling import literal, quote
 

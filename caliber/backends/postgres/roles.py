@@ -13,9 +13,8 @@ from typing import Any
 
 import psycopg
 
-from caliber.backends.postgres.connecting.dialling import connect
+from caliber.backends.postgres.connecting.dialling import connect, password_of
 from caliber.backends.postgres.connecting.errors import translate_driver
-from caliber.backends.postgres.connecting.logins import password_of
 from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.store import shared_for

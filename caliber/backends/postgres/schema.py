@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
+
+import psycopg
 
 from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, simple
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import TEMPLATE, PostgresDialect, dialect_of, placed
-from caliber.backends.postgres.searching.full_text_plans import state_table
-from caliber.backends.postgres.statements import ADVISORY_CLASS
+from caliber.backends.postgres.searching.full_text_plans import kept_plan, spoil_of, state_table
+from caliber.backends.postgres.statements import ADVISORY_CLASS, irregular
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.model.process.interrupts import managed
-from caliber.schema.catalog import BUILT_IN
+from caliber.model.time import from_us
+from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
-from caliber.schema.relations.storage import Migration
+from caliber.schema.relations.storage import Migration, StoredMemory
 from caliber.storage.compile.plan import Plan, RelationPlans, compile_relation, plans_of
 from caliber.storage.compile.spelling import quote
+from caliber.storage.migrate.memory_steps import (
+    MemoryStep,
+    MigrationPlan,
+    Wanted,
+    left_alone,
+    memory_steps,
+    next_step,
+    with_texts,
+)
 from caliber.storage.migrate.migrations import (
     baseline_of,
     check_migratable,
@@ -30,7 +43,8 @@ from caliber.storage.migrate.migrations import (
     shuts_out,
     statements_of,
 )
-from caliber.storage.stored_memories import first_memories
+from caliber.storage.sql.full_text import unpacked_memories
+from caliber.storage.stored_memories import first_memories, stored_memories
 
 OLDEST_SERVER: Final = 140_000
 OLDEST_VECTOR: Final = (0, 5)
@@ -283,3 +297,52 @@ def is_store(comments: Mapping[str, str | None]) -> bool:
 def _require_ours(connection: PgConnection, schema: str, store: str) -> None:
     if not is_store({str(name): comment for name, comment in connection.command(COMMENTS.format(schema=schema))}):
         raise SchemaMismatch(store=store, reason="the schema is not a CALIBER store; choose another name")
+
+
+Connection = psycopg.Connection[Any]
+
+
+def catalog_in(connection: Connection, table: str) -> Catalog:
+    """Return the catalog of a store, asked on a driver's own connection; ``table`` is that of ``memory_type``."""
+    names = ", ".join(quote(column.name) for column in MEMORY_TYPE.columns)
+    rows = connection.execute(f"SELECT {names} FROM {table} ORDER BY code".encode()).fetchall()
+    return BUILT_IN.with_memories(StoredMemory(*row) for row in rows)
+
+
+def _with_texts(connection: PgConnection, dialect: PostgresDialect, step: MemoryStep) -> MemoryStep:
+    """Return a step as it has to be taken in a store that has full text."""
+    rows = connection.run(kept_plan(dialect), ())
+    return with_texts(step, unpacked_memories(rows[0][0]) if rows else None, spoil_of(dialect))
+
+
+def take_step(
+    shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[], int], lock_timeout_ms: int
+) -> bool:
+    """Take the next step towards the target memories; return whether there was one.
+
+    It waits for running transactions, and other writers queue behind it: at most ``lock_timeout_ms``.
+    """
+    with alone(shared, schema) as connection:
+        connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
+        dialect, plans, _ = applied_versions(connection, shared, schema)
+        step = next_step(shared.store, stored_memories(connection, plans), target, dialect, from_us(clock_us()))
+        if step is None:
+            return False
+        statements = _with_texts(connection, dialect, step).statements
+        if statements:
+            connection.exchange(*(simple(statement) for statement in statements))
+        plan = plans[MEMORY_TYPE.name]
+        connection.run(plan.insert if step.is_new else plan.upsert, plan.codec.encode(step.row))
+        connection.run(irregular(dialect)["change.insert"], (os.urandom(16), step.record, clock_us()))
+        return True
+
+
+def planned(shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[], int]) -> MigrationPlan:
+    """Return the steps that would run."""
+    with alone(shared, schema) as connection:
+        dialect, plans, applied = applied_versions(connection, shared, schema)
+        rows = stored_memories(connection, plans)
+        found = memory_steps(shared.store, rows, target, dialect, from_us(clock_us()))
+        steps = [_with_texts(connection, dialect, step) for step in found]
+        missing = missing_versions(applied)
+    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)))

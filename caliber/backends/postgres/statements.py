@@ -17,10 +17,7 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.core_statements import ENDED, core_statements, words_of
 from caliber.storage.sql.embedding_statements import embedding_statements
-from caliber.storage.sql.job_statements import job_statements
 from caliber.storage.sql.message_statements import message_statements
-from caliber.storage.sql.team_statements import team_statements
-from caliber.storage.sql.trust_statements import trust_statements
 
 _TEXTS: Final = {
     "turn.last_said": (
@@ -209,8 +206,7 @@ def irregular_plans(vector_schema: str) -> dict[str, Plan]:
     texts = core_statements(dialect)
     texts["turn.hold_block"] = texts["turn.block"] + " FOR SHARE"
     texts |= {name: text.format_map(names) for name, text in _TEXTS.items()}
-    texts |= embedding_statements(dialect) | job_statements(dialect) | trust_statements(dialect)
-    texts |= message_statements(dialect) | team_statements(dialect)
+    texts |= embedding_statements(dialect) | message_statements(dialect)
     for name, contract in IRREGULAR.items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
         out[name] = Plan(name, texts[name], contract.parameters, results)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
-from caliber.backends.postgres import memories
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk.store import PostgresBulk
 from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, CONNECT_TIMEOUT_MS, PgConnection, Shared
-from caliber.backends.postgres.connecting.dialling import connect
+from caliber.backends.postgres.connecting.dialling import connect, dsn_of
 from caliber.backends.postgres.connecting.errors import takes_no_writes
 from caliber.backends.postgres.connecting.external_pool import ExternalPool
-from caliber.backends.postgres.connecting.logins import dsn_of
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.erasing import PostgresEraser
@@ -39,13 +37,12 @@ from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.plan import Dialect, Plan, plans_of
 from caliber.storage.compile.session import StatementSession, store_closed
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.moved import FenceState, elsewhere
+from caliber.storage.maintain.maintenance import FenceState, elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
-from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener
+from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener, VectorIndexes
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import FullText, may_be_indexed, texts_of
 from caliber.storage.sql.search_statements import search_contracts
-from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -107,7 +104,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
     shared = shared_of(config)
     applied = schemas.migrate(shared, settings.schema_name, clock_us=clock_us, lock_timeout_ms=timeout_ms)
     target = Wanted(declared_in(config), tuple(drop))
-    while memories.take_step(shared, settings.schema_name, target, clock_us=clock_us, lock_timeout_ms=timeout_ms):
+    while schemas.take_step(shared, settings.schema_name, target, clock_us=clock_us, lock_timeout_ms=timeout_ms):
         pass
     return applied
 
@@ -115,7 +112,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
     """Return the steps of ``migrate``. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
     target = Wanted(declared_in(config), tuple(drop))
-    return memories.planned(shared_of(config), _settings(config).schema_name, target, clock_us=clock_us)
+    return schemas.planned(shared_of(config), _settings(config).schema_name, target, clock_us=clock_us)
 
 
 def restore(
@@ -264,7 +261,7 @@ class PostgresStore:
         server = connection.run(self._own["session.server"], ())[0][0]
         connection.silence_ms = None
         if server != self._server:
-            self.feed.distrust()  # it may have been restored to an earlier state
+            self.feed.must_reload = True  # it may have been restored to an earlier state
             self._shared.ordinals.forget()
         self._server = server
 
@@ -322,7 +319,7 @@ class PostgresStore:
             with self.read() as session:
                 follower.follow(session)
         except BaseException:
-            self.feed.distrust()  # it may have taken note of news that then could not be applied
+            self.feed.must_reload = True  # it may have taken note of news that then could not be applied
             raise
 
     def commit_signal(self) -> CommitSignal | None:

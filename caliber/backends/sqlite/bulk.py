@@ -18,8 +18,8 @@ from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
+from caliber.storage.bulk.checks import questions
 from caliber.storage.bulk.columns import rows_of
-from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.codec import Row

@@ -9,10 +9,7 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.core_statements import ENDED, core_statements, words_of
 from caliber.storage.sql.embedding_statements import embedding_statements
-from caliber.storage.sql.job_statements import job_statements
 from caliber.storage.sql.message_statements import message_statements
-from caliber.storage.sql.team_statements import team_statements
-from caliber.storage.sql.trust_statements import trust_statements
 
 _CORE, _WORDS = core_statements(DIALECT), words_of(DIALECT)
 _OWN = {
@@ -51,10 +48,7 @@ _TEXTS = {
     "turn.hold_block": _CORE["turn.block"],  # BEGIN IMMEDIATE keeps others from changing them already
     **{name: text.format_map(_WORDS) for name, text in _OWN.items()},
     **embedding_statements(DIALECT),
-    **job_statements(DIALECT),
     **message_statements(DIALECT),
-    **trust_statements(DIALECT),
-    **team_statements(DIALECT),
 }
 
 

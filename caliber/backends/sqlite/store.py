@@ -39,14 +39,19 @@ from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.plan import Dialect, plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
-from caliber.storage.maintain.moved import elsewhere
-from caliber.storage.protocol import CommitSignal, ConnectionPool, Follower, RemoteEventListener
+from caliber.storage.maintain.maintenance import elsewhere
+from caliber.storage.protocol import (
+    CommitSignal,
+    ConnectionPool,
+    Follower,
+    RemoteEventListener,
+    SequenceFeed,
+    VectorIndexes,
+)
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
-from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.waiting import Places
-from caliber.storage.write.feed import SequenceFeed
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Follower
 from caliber.storage.sql.full_text import may_be_indexed
 from caliber.storage.write.changes import pack_changes
-from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for
-from caliber.storage.write.pipelined import finish
+from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for, finish
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
@@ -93,7 +92,7 @@ class SqliteWriter(GroupWriter):
             try:
                 connection.command("BEGIN IMMEDIATE")
                 check_allowed(self._connection, self._store, "min_writer_version")
-                result = work(connection, self._record_of_load)
+                result = work(connection, lambda rows: self.full_text.written(connection, self._record(rows), rows))
                 connection.commit()
             except BaseException:
                 self._give_back()
@@ -102,9 +101,6 @@ class SqliteWriter(GroupWriter):
             if self.follower is not None:
                 self._catch_up(self.follower)
         return result
-
-    def _record_of_load(self, changes: Sequence[RowChange]) -> None:
-        self.full_text.written(self._connection, self._record(changes), changes)
 
     def _transaction(self, batch: Batch, leader: Request, deadline: float | None) -> None:
         try:

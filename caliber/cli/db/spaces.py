@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from caliber.admin.full_text import drop_full_text, rebuild_full_text
+from caliber.admin.checking import drop_full_text, rebuild_full_text
 from caliber.backends import bare_store
 from caliber.cli.failures import DONE, INTERRUPTED, PROBLEM, UsageError, describe
 from caliber.cli.output import advancing, bytes_text, plural
 from caliber.cli.settings import Settings, with_store, with_whole_store
-from caliber.embedding.vector_index import build_index
+from caliber.embedding.reembedding import build_index
 
 if TYPE_CHECKING:
     from caliber.admin.spaces import SpaceReport, Sweep

@@ -63,7 +63,7 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import CutOff
 from caliber.resident.conversation import user_days
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import visible_rows
+from caliber.resident.snapshot import visible_rows
 from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us
 from caliber.search.filtering.visible import VisibleRows

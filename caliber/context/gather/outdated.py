@@ -20,7 +20,7 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.model.trajectory import TurnRole
 from caliber.resident.conversation import times_of
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import visible_rows
+from caliber.resident.snapshot import visible_rows
 from caliber.schema.relations import NOTE
 from caliber.schema.traits import NEVER_US
 

@@ -25,9 +25,8 @@ from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
-from caliber.resident.kept_masks import let_through
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.predicates import mask
+from caliber.resident.predicates import let_through, mask
 from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us
 from caliber.search.request import Pool, Relevance

@@ -21,8 +21,7 @@ from caliber.engine.engine import Engine
 from caliber.model.trajectory import Scope, Trajectory
 from caliber.pcp.checkpoints import CheckpointState, RecordsInUse, ranges_of
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.resident.snapshot import ResidentSnapshot
-from caliber.resident.validity import active_rows
+from caliber.resident.snapshot import ResidentSnapshot, active_rows
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONFLICT, SCOPE, TRAJECTORY, TURN

@@ -19,9 +19,17 @@ from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBED
 from caliber.schema.relations.events import ERASURE, EVENT
 from caliber.schema.relations.jobs import JOB
 from caliber.schema.relations.knowledge import EDGE, NOTE, PERSON_FACT, USAGE
-from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEMORY_TYPE
 from caliber.schema.relations.pcp import CHECKPOINT, CONFLICT
-from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION, TENANT
+from caliber.schema.relations.storage import (
+    CHANGE,
+    CODE_MAX,
+    CONFIG_DOCUMENT,
+    FIRST_CODE,
+    LAST_CODE,
+    MEMORY_TYPE,
+    SCHEMA_MIGRATION,
+    TENANT,
+)
 from caliber.schema.relations.trajectory import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.relations.workspace import CALENDAR_EVENT, TODO, TODO_DEPENDENCY, WORKSPACE_VALUE
 

@@ -5,10 +5,6 @@ Source: C-395, C-397, C-400, C-402, C-411, C-413, C-414, P-010 to P-014, K-036 t
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping
-from typing import Any
-
 from caliber.model.access import AgentRole
 from caliber.model.agents import AgentMessage, Lock, LockMode, LockWaiter, MessageOutcome, MessageType
 from caliber.model.agents.delegation import (
@@ -28,8 +24,6 @@ from caliber.model.agents.registry import (
     GroupPattern,
     MemoryAccess,
 )
-from caliber.model.ids import ArtifactId, NoteId
-from caliber.model.trajectory import OutcomeStatus
 from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.relation import (
     AccessPath,
@@ -42,6 +36,7 @@ from caliber.schema.relation import (
     instant,
     integer,
     json_,
+    outcome_json,
     stamped,
     text,
     text_array,
@@ -50,15 +45,6 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.traits import Exported, Finished, Resident, Rights
-
-
-def _access_to_json(access: MemoryAccess) -> dict[str, Mapping[str, str]]:
-    return {"read": dict(access.read), "write": dict(access.write)}
-
-
-def _access_from_json(body: dict[str, Any]) -> MemoryAccess:
-    return MemoryAccess(body["read"], body["write"])
-
 
 AGENT = Relation(
     name="agent",
@@ -81,7 +67,13 @@ AGENT = Relation(
         text("agent_type"),
         text_array("capabilities"),
         enum("role", AgentRole, nullable=True),
-        json_("memory_access", _access_to_json, _access_from_json, nullable=True, redact=Redaction.NOTHING),
+        json_(
+            "memory_access",
+            lambda access: {"read": dict(access.read), "write": dict(access.write)},
+            lambda body: MemoryAccess(body["read"], body["write"]),
+            nullable=True,
+            redact=Redaction.NOTHING,
+        ),
         enum("status", AgentStatus),
         enum("lifecycle", AgentLifecycle),
         text_array("can_delegate_to"),
@@ -296,26 +288,6 @@ AGENT_MESSAGE = Relation(
 )
 
 
-def _result_to_json(result: DelegationResult) -> dict[str, Any]:
-    return {
-        "status": result.status.value,
-        "summary": result.summary,
-        "produced_artifacts": [str(each) for each in result.produced_artifacts],
-        "produced_notes": [str(each) for each in result.produced_notes],
-        "error": result.error,
-    }
-
-
-def _result_from_json(body: dict[str, Any]) -> DelegationResult:
-    return DelegationResult(
-        status=OutcomeStatus(body["status"]),
-        summary=body["summary"],
-        produced_artifacts=tuple(ArtifactId(uuid.UUID(each)) for each in body["produced_artifacts"]),
-        produced_notes=tuple(NoteId(uuid.UUID(each)) for each in body["produced_notes"]),
-        error=body["error"],
-    )
-
-
 DELEGATION = Relation(
     name="delegation",
     plural="delegations",
@@ -348,7 +320,7 @@ DELEGATION = Relation(
         text("additional_context", nullable=True),
         text_array("constraints"),
         instant("deadline", nullable=True),
-        json_("result", _result_to_json, _result_from_json, nullable=True, redact=Redaction.WORDS),
+        outcome_json("result", DelegationResult, "produced_artifacts", "produced_notes"),
         instant("accepted_at", nullable=True),
         instant("completed_at", nullable=True),
         version(),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import Any
-
 from caliber.model.context import SectionType, SourceType
 from caliber.model.events import EventType
-from caliber.model.ids import ArtifactId, NoteId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import (
     TTL,
     Artifact,
     ArtifactType,
     ExtractionMethod,
-    OutcomeStatus,
     Scope,
     Session,
     ToolCall,
@@ -42,6 +37,7 @@ from caliber.schema.relation import (
     instant,
     integer,
     json_,
+    outcome_json,
     real,
     stamped,
     text,
@@ -75,35 +71,6 @@ from caliber.schema.traits import (
 )
 
 _COLUMN, _TEXT = Residence.COLUMN, Residence.TEXT
-
-
-def _outcome_to_json(outcome: TrajectoryOutcome) -> dict[str, Any]:
-    return {
-        "status": outcome.status.value,
-        "summary": outcome.summary,
-        "artifacts_produced": [str(item) for item in outcome.artifacts_produced],
-        "notes_generated": [str(item) for item in outcome.notes_generated],
-        "duration_ms": outcome.duration_ms,
-        "tokens_input": outcome.tokens_input,
-        "tokens_output": outcome.tokens_output,
-    }
-
-
-def _outcome_from_json(body: dict[str, Any]) -> TrajectoryOutcome:
-    return TrajectoryOutcome(
-        status=OutcomeStatus(body["status"]),
-        artifacts_produced=tuple(ArtifactId(uuid.UUID(item)) for item in body["artifacts_produced"]),
-        notes_generated=tuple(NoteId(uuid.UUID(item)) for item in body["notes_generated"]),
-        **{name: body[name] for name in ("summary", "duration_ms", "tokens_input", "tokens_output")},
-    )
-
-
-def _calls_to_json(calls: tuple[ToolCall, ...]) -> list[list[str]]:
-    return [[call.id, call.name, call.arguments] for call in calls]
-
-
-def _calls_from_json(body: list[list[str]]) -> tuple[ToolCall, ...]:
-    return tuple(ToolCall(*item) for item in body)
 
 
 _LEAST = "the least trusted label of its turns, so of its summary"
@@ -173,7 +140,7 @@ TRAJECTORY = Relation(
         stamped("last_activity_at"),
         text("goal", nullable=True, residence=_TEXT),
         text_array("tags"),
-        json_("outcome", _outcome_to_json, _outcome_from_json, nullable=True, redact=Redaction.WORDS),
+        outcome_json("outcome", TrajectoryOutcome, "artifacts_produced", "notes_generated"),
         uuid_("parent_trajectory_id", nullable=True),
         uuid_("session_id", nullable=True),
         uuid_("user_id", nullable=True, identity=True, residence=Residence.INTERNED),
@@ -307,7 +274,14 @@ TURN = Relation(
         stamped("created_at", residence=_COLUMN),
         instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
         text("name", nullable=True, residence=Residence.INTERNED, content=True),
-        json_("tool_calls", _calls_to_json, _calls_from_json, content=True, initial="[]", redact=Redaction.WORDS),
+        json_(
+            "tool_calls",
+            lambda calls: [[call.id, call.name, call.arguments] for call in calls],
+            lambda body: tuple(ToolCall(*item) for item in body),
+            content=True,
+            initial="[]",
+            redact=Redaction.WORDS,
+        ),
         text("tool_call_id", nullable=True, content=True),
         json_("thinking", list, tuple, nullable=True, content=True, redact=Redaction.WORDS),
         boolean("is_error", nullable=True, content=True),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from caliber.model.workspace import (
     CalendarEvent,
     Todo,
@@ -32,15 +30,6 @@ from caliber.schema.relation import (
 )
 from caliber.schema.traits import ALWAYS_US, Exported, Resident, Rights, Text, Times
 
-
-def _boxed(value: Any) -> list[Any]:
-    return [value]
-
-
-def _unboxed(body: list[Any]) -> Any:
-    return body[0]
-
-
 WORKSPACE_VALUE = Relation(
     name="workspace_value",
     plural="workspace_values",
@@ -58,7 +47,7 @@ WORKSPACE_VALUE = Relation(
     columns=(
         uuid_("value_id"),
         text("key", redact=Redaction.ROW),
-        json_("value", _boxed, _unboxed, redact=Redaction.WORDS),
+        json_("value", lambda value: [value], lambda body: body[0], redact=Redaction.WORDS),
         stamped("created_at"),
         stamped("updated_at"),
         text("updated_by", redact=Redaction.PRINCIPALS),

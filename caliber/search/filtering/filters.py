@@ -22,7 +22,7 @@ from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import from_us, to_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import visible_rows
+from caliber.resident.snapshot import visible_rows
 from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType, Relation, Residence

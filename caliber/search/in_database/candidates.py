@@ -29,9 +29,8 @@ from caliber.storage.compile.conditions import compile_stored
 from caliber.storage.compile.filters import Filters, parameters, unfiltered
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.protocol import Store
+from caliber.storage.protocol import Near, Store
 from caliber.storage.sql.full_text import PART_MARK
-from caliber.storage.sql.vector_index import Near
 from caliber.text.dates import DAY_US
 
 _MORE_CHECKED: Final = 8

@@ -371,8 +371,3 @@ def _arrow_values(kind: ColumnType, values: Sequence[Any]) -> Sequence[Any]:
     if kind is ColumnType.VECTOR:
         return [None if value is None else np.frombuffer(value, "<f4") for value in values]
     return values
-
-
-def reader_of(relation: Relation, batches: Iterable[Any]) -> Any:
-    """Return a ``pyarrow.RecordBatchReader`` of batches that come one at a time."""
-    return load_pyarrow().RecordBatchReader.from_batches(schema_of(relation), batches)

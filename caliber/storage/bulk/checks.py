@@ -6,8 +6,8 @@ of the values that a database accepts. Source: design section 3; C-041, C-195.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ import numpy.typing as npt
 from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.derived import NotBefore
-from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.relation import Column, ColumnType, ForeignKey, Relation
 from caliber.storage.bulk.columns import Columns, edges, is_one_of, numbers, present, uuids_of
+from caliber.storage.compile.spelling import quote
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999: the range of Python's dates."""
@@ -157,3 +158,53 @@ def _both(left: npt.NDArray[np.bool_] | None, right: npt.NDArray[np.bool_] | Non
     if left is None or right is None:
         return right if left is None else left
     return left & right
+
+
+_COUNTERS = "load its {} with the counters it will have, or append turns one by one"
+
+
+class RowCheck(NamedTuple):
+    """A statement, and the fault of the row that it returns."""
+
+    sql: str
+    field: str
+    reason: str
+
+
+def _first(relation: Relation, table: Callable[[str], str], mark: str, condition: str) -> str:
+    return (
+        f"SELECT min(t.{quote('ordinal')}) FROM {table(relation.name)} t"
+        f" WHERE t.{quote('ordinal')} > {mark} AND {condition}"
+    )
+
+
+def _exists(target: str, key: str, column: str, also: str = "") -> str:
+    return f"EXISTS (SELECT 1 FROM {target} o WHERE o.{quote(key)} = t.{quote(column)}{also})"
+
+
+def other_owner(key: ForeignKey) -> str:
+    """Return the condition that ``o``, which ``t`` refers to, has another owner than ``t``; empty where it may."""
+    return "" if key.alike is None else f" AND o.{quote(key.alike)} <> t.{quote(key.alike)}"
+
+
+def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[RowCheck]:
+    """Return the checks to run after loading a relation; ``mark`` is the placeholder of the only parameter.
+
+    ``references``: also whether referenced rows exist, for a database that has not checked it already.
+    """
+    out = []
+    for key in relation.foreign_keys if references else ():
+        there = _exists(table(key.relation), key.target, key.column)
+        condition = f"t.{quote(key.column)} IS NOT NULL AND NOT {there}"
+        out.append(RowCheck(_first(relation, table, mark, condition), key.column, f"refers to no {key.relation}"))
+    for key in relation.foreign_keys:
+        if key.alike is not None:
+            condition = _exists(table(key.relation), key.target, key.column, other_owner(key))
+            reason = f"refers to a {key.relation} of another {key.alike.removesuffix('_id')}"
+            out.append(RowCheck(_first(relation, table, mark, condition), key.column, reason))
+    for each in () if relation.neighbours is None else relation.neighbours.counted:
+        beyond = f" AND o.{quote(each.counter)} <= t.{quote(each.column)}"
+        condition = _exists(table(each.owner), each.key, each.key, beyond)
+        reason = f"is beyond what its {each.owner} counts: {_COUNTERS.format(each.owner)}"
+        out.append(RowCheck(_first(relation, table, mark, condition), each.column, reason))
+    return out

@@ -81,8 +81,6 @@ def ahead(items: Iterable[T]) -> Generator[T, None, None]:
 class ChangeRecords:
     """Collects written rows and passes on a change record each time one is full."""
 
-    __slots__ = ("_changes", "_write", "count")
-
     def __init__(self, write: Callable[[Sequence[RowChange]], object]) -> None:
         self._write = write
         self._changes: list[RowChange] = []
@@ -107,8 +105,6 @@ class ChangeRecords:
 
 class Tally:
     """Counts the rows of a load, batch by batch."""
-
-    __slots__ = ("_name", "_progress", "_skipped", "loaded", "rows")
 
     def __init__(self, relation: Relation, progress: Progress) -> None:
         self._name = relation.name

@@ -52,10 +52,6 @@ def _us(value: Any) -> int:
     return ((delta.days * 86_400 + delta.seconds) * 1_000_000) + delta.microseconds  # type: ignore[no-any-return]
 
 
-def _join_uuids(values: tuple[uuid.UUID, ...]) -> bytes:
-    return b"".join(value.bytes for value in values)
-
-
 @dataclass(frozen=True, slots=True)
 class Codec:
     """``encode(entity, ordinal)`` gives the row, ``decode(row)`` the entity, or StorageError for a damaged row."""
@@ -147,7 +143,7 @@ def codec_of(relation: Relation) -> Codec:
         **DECODING,
         "_us": _us,
         "_dump": dump_json,
-        "_join": _join_uuids,
+        "_join": lambda values: b"".join([value.bytes for value in values]),
         "_cls": relation.entity,
         "_new": uuid.UUID.__new__,
         "_UUID": uuid.UUID,

@@ -204,10 +204,6 @@ def blaming(relation: Relation, rows: Iterable[Row] | Callable[[], Iterable[Row]
         raise
 
 
-def _split_uuids(raw: bytes) -> tuple[uuid.UUID, ...]:
-    return tuple(uuid_from_bytes(raw[at : at + 16]) for at in range(0, len(raw), 16))
-
-
 def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
     """Return the expression that decodes ``value``; names it needs beside DECODING are added to ``scope``."""
     kind = column.type
@@ -236,7 +232,7 @@ DECODING: dict[str, Any] = {
     "_delta": timedelta,
     "_uuid": uuid_from_bytes,
     "_load": json.loads,
-    "_split": _split_uuids,
+    "_split": lambda raw: tuple(uuid_from_bytes(raw[at : at + 16]) for at in range(0, len(raw), 16)),
 }
 """The names of the expressions."""
 

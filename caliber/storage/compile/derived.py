@@ -1,11 +1,13 @@
 """Computation and verification of derived columns (hashes, token counts, fingerprints), of one row or in bulk.
 
 A relation declares them (``caliber.schema.derived``). Values are in the form that drivers store: instants in
-microseconds, lists of texts as JSON.
+microseconds, lists of texts as JSON. ``pack_content`` makes JSON of replaced content for ``content_version``, which
+replay reads.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -20,7 +22,8 @@ from caliber.kernels.tokens.counting import estimate_tokens, estimate_tokens_spa
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.schema.derived import Derived, Fingerprint, RecordHash, Sha256, Tokens
 from caliber.schema.relation import Relation
-from caliber.storage.compile.codec import codec_of, dump_json
+from caliber.storage.compile.codec import Row, codec_of, dump_json
+from caliber.storage.compile.damage import UNREADABLE, damaged
 
 HASH_BYTES: Final = 32
 
@@ -117,11 +120,6 @@ def _record_hash(rule: Derived, stored: Mapping[str, Any], _: Estimator | None) 
     return sha256(dump_json(plain).encode("utf-8", "surrogatepass")).digest()
 
 
-def _fingerprint(rule: Derived, stored: Mapping[str, Any], _: Estimator | None) -> bytes:
-    assert isinstance(rule, Fingerprint)
-    return sha256(_statement(rule, stored)).digest()
-
-
 def _statement(rule: Fingerprint, stored: Mapping[str, Any]) -> bytes:
     readers = stored[rule.readers]
     parts = [stored[name] for name in rule.of]
@@ -134,7 +132,7 @@ _VALUES: Final[Mapping[type[Derived], Callable[[Any, Mapping[str, Any], Estimato
     Sha256: _sha256,
     Tokens: _tokens,
     RecordHash: _record_hash,
-    Fingerprint: _fingerprint,
+    Fingerprint: lambda rule, stored, _: sha256(_statement(rule, stored)).digest(),
 }
 
 # --- whole columns ------------------------------------------------------------------------------------
@@ -162,3 +160,25 @@ def derive_column(rule: Derived, rows: int, spans: Spans, values: Values, estima
         return sha256_batch([_statement(rule, record) for record in records])
     hashes = b"".join(_record_hash(rule, record, None) for record in records)
     return np.frombuffer(hashes, np.uint8).reshape(rows, HASH_BYTES)
+
+
+def pack_content(relation: Relation, row: Row) -> str:
+    """Return the content columns of a row as JSON; bytes as base64."""
+    body: dict[str, Any] = {}
+    offset = 1 if relation.ordinal else 0
+    for name in relation.content_columns:
+        value = row[relation.index(name) + offset]
+        body[name] = {"b64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+    return dump_json(body)
+
+
+def unpack_content(body: str) -> dict[str, Any]:
+    """Return the content packed by ``pack_content``. Raises: StorageError for a damaged body."""
+    try:
+        loaded: dict[str, Any] = json.loads(body)
+        return {
+            name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
+            for name, value in loaded.items()
+        }
+    except UNREADABLE:
+        raise damaged("a kept version of a record is damaged", relation="content_version") from None

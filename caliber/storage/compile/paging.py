@@ -21,13 +21,6 @@ _LEAST: Final[dict[ColumnType, Any]] = {
 """Values before all others; before texts and values kept as text that is the empty text."""
 
 
-def before_first(relation: Relation) -> tuple[Any, ...]:
-    """Return the position before the first row: an ordinal, or a key where there are none."""
-    if relation.ordinal:
-        return (-1,)
-    return tuple(_LEAST.get(relation.column(name).type, "") for name in relation.key)
-
-
 def filled(session: StatementSession, relations: Sequence[RelationPlans]) -> set[str]:
     """Return the names of those relations that have rows, by one statement: most are empty in most stores."""
     # By maps, and no comprehension: opening a tenant pays for each call of a function.
@@ -38,16 +31,14 @@ def filled(session: StatementSession, relations: Sequence[RelationPlans]) -> set
 
 def pages(session: StatementSession, plans: RelationPlans, rows: int) -> Iterator[list[Row]]:
     """Yield every row that a session sees, as the driver stores it, at most ``rows`` at a time."""
-    after = before_first(plans.relation)
+    relation: Relation = plans.relation
+    after: tuple[Any, ...] = (-1,)
+    if not relation.ordinal:
+        after = tuple(_LEAST.get(relation.column(name).type, "") for name in relation.key)
     while True:
         page = session.run(plans.page, (*after, rows))
         if page:
             yield page
         if len(page) < rows:
             return
-        after = behind(plans, page, after)
-
-
-def behind(plans: RelationPlans, page: list[Row], after: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the position that the next page begins after; ``after`` is that of this page."""
-    return (last_of(page, after[0]),) if plans.relation.ordinal else plans.codec.key_of(page[-1])
+        after = (last_of(page, after[0]),) if relation.ordinal else plans.codec.key_of(page[-1])

@@ -228,10 +228,6 @@ def added_column(relation: Relation, column: Column, dialect: Dialect) -> str:
     return " ".join([column_definition(relation, column, dialect), *keys])
 
 
-def _unique_name(relation: Relation, unique: Unique) -> str:
-    return _short(f"uq_{relation.name}_{'_'.join(unique.columns)}")
-
-
 def _short(name: str) -> str:
     """Return a name that no database cuts short: of a long one the end is a digest."""
     return name if len(name) <= NAME_BYTES else f"{name[: NAME_BYTES - 9]}_{sha256(name.encode()).hexdigest()[:8]}"
@@ -255,7 +251,7 @@ def create_statements(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
     for unique in relation.uniques:
         columns = quote_all(unique.columns)
         where = f" WHERE {_where(unique.where)}" if unique.where else ""
-        name = quote(_unique_name(relation, unique))
+        name = quote(_short(f"uq_{relation.name}_{'_'.join(unique.columns)}"))
         statements.append(f"CREATE UNIQUE INDEX {name} ON {table} ({columns}){where}")
     indexed = {unique.columns for unique in relation.uniques if not unique.where} | {relation.key}
     for path in relation.paths:

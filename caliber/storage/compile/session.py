@@ -42,8 +42,6 @@ class StatementSession(Protocol):
 class Counter:
     """Statements run, by thread."""
 
-    __slots__ = ("by_thread",)
-
     def __init__(self) -> None:
         self.by_thread = defaultdict[int, int](int)
 

@@ -118,18 +118,11 @@ def of_embedded(kind: str) -> dict[str, Irregular]:
     }
 
 
-def _of_floor(owner: str) -> dict[str, Irregular]:
-    """Return the statements that lower the labels of records which are trusted as the least of others."""
-    return {
-        f"{owner}.distrust": Irregular(("trust", "owner_id"), rows_of=owner),
-        f"{owner}.distrust_loaded": Irregular(("after",), rows_of=owner),
-    }
-
-
 for _relation in RELATIONS:
     if _relation.embedded is not None:
         IRREGULAR |= of_embedded(_relation.name)
     if _relation.trust is not None and _relation.trust.least_of is not None:
-        IRREGULAR |= _of_floor(_relation.name)
+        IRREGULAR[f"{_relation.name}.distrust"] = Irregular(("trust", "owner_id"), rows_of=_relation.name)
+        IRREGULAR[f"{_relation.name}.distrust_loaded"] = Irregular(("after",), rows_of=_relation.name)
     if _relation.finished is not None:
         IRREGULAR[f"{_relation.name}.prune"] = Irregular(("ended_before", "limit"))

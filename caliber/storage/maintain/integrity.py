@@ -24,12 +24,12 @@ from caliber.schema.relations import (
     TURN_SUMMARY,
     USAGE,
 )
-from caliber.storage.bulk.integrity import other_owner
+from caliber.storage.bulk.checks import other_owner
 from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
-from caliber.storage.sql.trust_statements import distrust_of
+from caliber.storage.sql.core_statements import distrust_of
 
 EXAMPLES: Final = 5
 

@@ -1,5 +1,7 @@
 """Protocol of a backend's maintenance: status, vacuum, views, snapshots and file copies, and SQL for checks.
 
+Also the states of the fence of a tenant that moves (moving, moved), and the errors that its store gives then.
+
 A backend reports ``None`` for a figure that its database does not know.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from caliber.model.errors import Unavailable
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
@@ -154,3 +158,20 @@ class Maintenance(Protocol):
     def missing(self, session: StatementSession) -> list[str]:
         """Return the tables, columns and indexes that are declared and not there."""
         ...
+
+
+MOVING: Final = ("moving", True, "the tenant is just moving to another place: try again")
+MOVED: Final = ("moved", False, "the tenant has moved to another place: open it again")
+
+
+class FenceState(StrEnum):
+    """State of a fenced store: moving (writers wait), or moved (open the tenant again)."""
+
+    MOVING = "moving"
+    MOVED = "moved"
+
+
+def elsewhere(store: str, state: FenceState = FenceState.MOVED) -> Unavailable:
+    """Return the error of a store with a fence, as that of a tenant which has moved away."""
+    reason, retryable, advice = MOVED if state is FenceState.MOVED else MOVING
+    return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)

@@ -19,7 +19,7 @@ from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
+from caliber.schema.relations.storage import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
 from caliber.storage.compile.plan import Dialect, compile_relation
 from caliber.storage.migrate.schema_changes import statements_between
 from caliber.storage.stored_memories import parents_first, shown
@@ -90,7 +90,7 @@ def next_step(
     refusals = [reason for memory in target.declared for reason in _refusals(held.get(memory.name), memory, target)]
     if refusals:
         raise SchemaMismatch(store=store, reason="; ".join(refusals))
-    for memory in _children_first(held):
+    for memory in reversed(list(parents_first(tuple(held.values())))):
         if memory.name in target.drop:
             return _removed(live[memory.name], dialect, at)
     for memory in parents_first(target.declared):
@@ -159,7 +159,8 @@ def _refusals(held: MemoryType | None, memory: MemoryType, target: Wanted) -> It
         name = f"{memory.name}.{item.name}"
         before = fields.pop(item.name, None)
         if before is None:
-            if not item.optional and item.type is not FieldType.EMBEDDING and _has_column(memory, item):
+            has_column = item.name in bind_declared(memory, 0).declared_columns
+            if not item.optional and item.type is not FieldType.EMBEDDING and has_column:
                 yield f"field {name} is new: records that are there are without it; make it optional"
         elif before.type is not item.type:
             yield (
@@ -202,15 +203,7 @@ def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
         )
 
 
-def _has_column(memory: MemoryType, item: Field) -> bool:
-    return item.name in bind_declared(memory, 0).declared_columns
-
-
 # --- steps ----------------------------------------------------------------------------------------
-
-
-def _children_first(held: Mapping[str, MemoryType]) -> list[MemoryType]:
-    return list(reversed(list(parents_first(tuple(held.values())))))
 
 
 def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect: Dialect, at: datetime) -> MemoryStep:

@@ -19,10 +19,10 @@ from caliber.model.progress import Progress, unheard
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import RELATIONS
-from caliber.schema.relations.memory import is_declared
+from caliber.schema.relations.storage import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 
@@ -227,11 +227,9 @@ def index_all(
     done = held = 0
     total = sum(int(session.run(plans[relation.name].count, ())[0][0]) for relation in relations)
     for relation in relations:
-        last = -1
-        while rows := session.run(plans[relation.name].page, (last, BATCH_ROWS)):
+        for rows in pages(session, plans[relation.name], BATCH_ROWS):
             done, held = done + len(rows), held + enter(relation, rows)
             progress("indexing words", done, total)
-            last = last_of(rows, last)
     return held
 
 

@@ -18,7 +18,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME, CONTENT_VERSION, EMBEDDING, RELATIONS
 from caliber.schema.traits import Block
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.kept_content import pack_content
+from caliber.storage.compile.derived import pack_content
 from caliber.storage.compile.plan import RelationPlans
 
 

@@ -5,6 +5,9 @@ into one transaction and one commit, wakes every thread whose request is done, a
 still waits: no thread competes with others to learn its result, and none overtakes. A call returns only when its work
 is durable. Source: design, section 4.
 
+A unit of work may be a generator. It yields the statements of a step and is sent their rows, so that a database over a
+network answers a step in one round trip, and the steps of writers that share a transaction in one for all of them.
+
 Handlers of signals run in the main thread, anywhere, and may raise anything (Ctrl-C, ``sys.exit``, a time limit). So:
 
 * The main thread leads nobody but itself. It lets the first that waits lead it, or commits alone when nobody does. An
@@ -19,14 +22,16 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from types import GeneratorType
+from typing import Any, Final, TypeVar, cast
 
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
 from caliber.model.process.interrupts import managed, may_be_interrupted
+from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import GRACE_S
-from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import Query, UnitOfWork
 
 T = TypeVar("T")
 
@@ -41,21 +46,6 @@ it has the same deadline, gives up just before, and knows more.
 
 class Request:
     """One request in line, and its outcome."""
-
-    __slots__ = (
-        "alone",
-        "cancelled",
-        "cut",
-        "deadline",
-        "done",
-        "error",
-        "exclusive",
-        "result",
-        "skipped",
-        "unit",
-        "wakeup",
-        "work",
-    )
 
     def __init__(
         self, work: Callable[[UnitOfWork], Any], *, exclusive: bool = False, deadline: float | None = None
@@ -98,8 +88,6 @@ class Request:
 
 class Batch:
     """The requests that a leading thread took, and how far their transaction is."""
-
-    __slots__ = ("at", "committed", "cut", "ending", "left", "requests", "silent", "trying")
 
     def __init__(self, leader: Request) -> None:
         self.requests = [leader]
@@ -233,7 +221,11 @@ class GroupWriter:
                 request.wakeup.acquire()
             elif request.cancelled:
                 if not request.wakeup.acquire(timeout=_patience_s(deadline + _COMPANION_S)) and not request.over:
-                    raise _unanswered()
+                    raise Unavailable(
+                        "the deadline passed during the shared transaction of this write, and its outcome is unknown:"
+                        " check before you write again, or write with an idempotency_key",
+                        reason="outcome unknown",
+                    )
             elif not request.wakeup.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
                 raise _too_late()
             # Otherwise another thread has taken it into a transaction: too late to cancel, that transaction decides.
@@ -339,14 +331,6 @@ def _too_late() -> Unavailable:
     return Unavailable("the deadline passed while others wrote; this transaction wrote nothing", reason="timeout")
 
 
-def _unanswered() -> Unavailable:
-    return Unavailable(
-        "the deadline passed during the shared transaction of this write, and its outcome is unknown:"
-        " check before you write again, or write with an idempotency_key",
-        reason="outcome unknown",
-    )
-
-
 def result_of(request: Request) -> Any:
     """Return the result of a request whose transaction has ended, or raise its error."""
     if request.error is not None:
@@ -365,3 +349,29 @@ def copy_for(error: BaseException) -> CaliberError:
         copy = TransactionFailed(reason=type(error).__name__, retryable=True)
     copy.__cause__ = error
     return copy
+
+
+Pipelined = Generator[tuple[Query, ...], list[list[Row]], T]
+
+
+def pipelined(work: Callable[[UnitOfWork], Pipelined[T]]) -> Callable[[UnitOfWork], T]:
+    """Type a generator as a plain unit of work; the writer drives it to its result."""
+    return cast("Callable[[UnitOfWork], T]", work)
+
+
+def started(outcome: Any) -> Pipelined[Any] | None:
+    """Return the steps that work turned out to consist of, or None when ``outcome`` is its result."""
+    return outcome if isinstance(outcome, GeneratorType) else None
+
+
+def finish(uow: UnitOfWork, outcome: Any) -> Any:
+    """Go through the steps of one piece of work, if it has any; return its result."""
+    steps = started(outcome)
+    if steps is None:
+        return outcome
+    try:
+        asked = next(steps)
+        while True:
+            asked = steps.send([uow.change(ask.relation, ask.statement, *ask.parameters) for ask in asked])
+    except StopIteration as end:
+        return end.value

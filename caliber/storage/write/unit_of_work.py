@@ -29,10 +29,9 @@ from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.write.catalog_guard import check_present, stale_catalog
+from caliber.storage.stored_memories import check_present, stale_catalog
 from caliber.storage.write.changes import DELETE, UPSERT
 from caliber.storage.write.consequences import LOWERS, changed, lower, lower_owner_trust
-from caliber.storage.write.twins import has_twin
 
 if TYPE_CHECKING:
     from caliber.model.access import Principal
@@ -61,25 +60,6 @@ class Query(NamedTuple):
 class UnitOfWork:
     """The reads and writes of one piece of work inside the write transaction."""
 
-    __slots__ = (
-        "_catalog",
-        "_clock_us",
-        "_held",
-        "_inserted_rows",
-        "_knows_all",
-        "_live",
-        "_locks_reads",
-        "_plans",
-        "_session",
-        "_statements",
-        "changes",
-        "events",
-        "keeps_content",
-        "logged",
-        "now_us",
-        "on_commit",
-    )
-
     def __init__(
         self,
         session: StatementSession,
@@ -94,7 +74,7 @@ class UnitOfWork:
         self._plans = plans
         self._statements = statements
         self.keeps_content = keep_content
-        self._catalog = catalog
+        self.catalog = catalog
         self._locks_reads = False
         # Where a write may wait for others after it began, time has gone on.
         self._clock_us = clock_us
@@ -108,11 +88,6 @@ class UnitOfWork:
         self.logged: list[Event] = []
         """Events that are in the log already; their writer notifies this process."""
         self.on_commit: list[Callable[[], None]] = []
-
-    @property
-    def catalog(self) -> Catalog:
-        """The relations of the store that this process knows."""
-        return self._catalog
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -173,7 +148,17 @@ class UnitOfWork:
 
     def has_twin(self, relation: Relation, old: Row, new: Row) -> bool:
         """Return whether a row that changes would hold values that another row holds, and one row may hold."""
-        return has_twin(self._session, self._plans[relation.name], old, new)
+        plans = self._plans[relation.name]
+        place = plans.codec.index
+        for unique in relation.uniques:
+            if all(old[place(name)] == new[place(name)] for name in (*unique.columns, *dict(unique.where))):
+                continue
+            values = [new[place(name)] for name in unique.columns]
+            if None in values or any((new[place(name)] is None) != is_null for name, is_null in unique.where):
+                continue
+            if any(row[0] != old[0] for row in self._session.run(plans.unique[unique.columns], values)):
+                return True
+        return False
 
     def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]:
         """Return the records of a relation that were drawn from a trajectory, the oldest first."""
@@ -324,14 +309,6 @@ class UnitOfWork:
             self.changes.append(RowChange(relation, UPSERT, row))
         return rows
 
-    def run_batch(self, asked: Sequence[Query]) -> list[list[Row]]:
-        """Run the statements of a step, one after the other, and return the rows of each."""
-        return [self.change(ask.relation, ask.statement, *ask.parameters) for ask in asked]
-
-    def record_results(self, ask: Query, rows: list[Row]) -> None:
-        """Record the rows that a statement, run outside this method, changed in this unit of work."""
-        self.changes.extend(RowChange(ask.relation, UPSERT, row) for row in rows)
-
     def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
         """Run an irregular statement that deletes rows of ``relation`` and returns them; return how many."""
         rows = self._session.run(self._statements[statement], parameters)
@@ -345,18 +322,13 @@ class UnitOfWork:
 
     # --- around ----------------------------------------------------------------------------------
 
-    def discard_history(self) -> None:
-        """From now on, do not keep replaced content: it is being erased. Raises: as ``check_catalog``."""
-        self.check_catalog()
-        self.keeps_content = False
-
     def check_catalog(self) -> None:
         """Refuse to continue with memories that others have changed: records unknown to this process may have to go
         too.
 
         Raises: SchemaMismatch.
         """
-        if not self._knows_all and tuple(self.select("memory.revision")[0]) != self._catalog.revision:
+        if not self._knows_all and tuple(self.select("memory.revision")[0]) != self.catalog.revision:
             raise stale_catalog()
         self._knows_all = True
 
@@ -367,8 +339,8 @@ class UnitOfWork:
         runs, no other can drop it. Raises: SchemaMismatch.
         """
         name = relation.name
-        if name in self._catalog.declared and name not in self._live:
-            check_present(self._session, relation, self._plans, self._statements, self._catalog)
+        if name in self.catalog.declared and name not in self._live:
+            check_present(self._session, relation, self._plans, self._statements, self.catalog)
             self._live.add(name)
 
     def run(self, plan: Plan) -> None:
@@ -479,7 +451,7 @@ class UnitOfWork:
 
         The database would do it too, but unnoticed: mirrors would keep the rows, and their content would be lost.
         """
-        for relation, key in self._catalog.referrers.get(plans.relation.name, ()):
+        for relation, key in self.catalog.referrers.get(plans.relation.name, ()):
             referrer = self._plans[relation.name]
             target = old[plans.codec.index(key.target)]
             for row in self.referring(relation, key.column, target):

@@ -20,7 +20,7 @@ from caliber.model.events import Event, EventFamily
 from caliber.model.references import EntityType
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CONTENT_VERSION, EVENT, LOCK, NOTE, RELATIONS, SCOPE, TRAJECTORY
-from caliber.storage.compile.kept_content import unpack_content
+from caliber.storage.compile.derived import unpack_content
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.changes import UPSERT, unpack_changes

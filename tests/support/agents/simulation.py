@@ -18,7 +18,7 @@ from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import TransactionFailed, Unavailable
-from caliber.storage.write.pipelined import finish
+from caliber.storage.write.group import finish
 
 START_US = 1_700_000_000_000_000
 

@@ -56,7 +56,7 @@ from caliber.schema.relations import (
 )
 from caliber.search.searcher import Searcher
 from caliber.storage.compile.codec import dump_json
-from caliber.storage.compile.kept_content import pack_content, unpack_content
+from caliber.storage.compile.derived import pack_content, unpack_content
 
 PLAIN: dict[str, Any] = {
     "embedding_provider": None,

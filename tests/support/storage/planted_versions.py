@@ -27,7 +27,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.relations.memory import LAST_CODE
+from caliber.schema.relations.storage import LAST_CODE
 from caliber.schema.traits import Exported, Resident
 
 CODE = LAST_CODE + 1

@@ -1,22 +1,70 @@
 """Rows of one PostgreSQL table by binary COPY: written as they are, and read in one snapshot to record batches.
 
 Text columns are escaped where PostgreSQL would alter or refuse them: NUL characters, and numbers in JSON.
+``Target`` and ``limit`` say where a load goes, and limit its transactions.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from caliber.backends.postgres.bulk.target import Connection
+import psycopg
+
+from caliber.backends.postgres.connecting.connection import Shared
+from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.connecting.wire import ESCAPE, from_jsonb, json_text
+from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.statements import irregular
 from caliber.dump.dumped_relations import columns_of
 from caliber.kernels.copy.columns import CopyColumn, CopyKind
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
+from caliber.model.errors import CaliberError
+from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import rewritten
 from caliber.storage.compile.spelling import quote, quote_all
+from caliber.storage.migrate.migrations import check_needed
+
+Connection = psycopg.Connection[Any]
+
+
+class Target:
+    """The schema of one load, and the writer and instant of its change records."""
+
+    def __init__(self, shared: Shared, dialect: PostgresDialect, lock_timeout_ms: int, now_us: int) -> None:
+        self._store = shared.store
+        self._schema = dialect.schema
+        self.channel = shared.channel
+        self.table = dialect.table
+        self.statements = irregular(dialect)
+        self.lock_timeout_ms = lock_timeout_ms
+        self.now = from_us(now_us)
+        self.writer = os.urandom(16)  # no handle's id, so that our own memory reads the changes as it does foreign ones
+
+    def sequence(self, relation: str) -> str:
+        """Return the name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
+        return f"{quote(self._schema)}.{quote(f'{relation}_ordinal_seq')}"
+
+    def translate(self, error: psycopg.Error) -> CaliberError:
+        """Return the error of ours for one of the driver's."""
+        return translate_driver(error, self._store)
+
+
+def limit(connection: Connection, target: Target, needs: str) -> None:
+    """Set the limits of the transaction, for it alone: a pool may lend the connection to others afterwards.
+
+    Raises: SchemaMismatch when the store was migrated beyond what this version may use; ``needs`` is the column of it.
+    """
+    needed = connection.execute(
+        "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
+        f" set_config('synchronous_commit', 'on', true), (SELECT max({needs}) FROM {target.table('schema_migration')})",
+        (str(target.lock_timeout_ms),),
+    ).fetchone()
+    check_needed("the store", 0 if needed is None else needed[3] or 0)
+
 
 _CHUNK_BYTES: Final = 1 << 18
 

@@ -18,14 +18,13 @@ from typing import Any, Final
 import psycopg
 from psycopg import RawCursor
 
-from caliber.backends.postgres.bulk.copying import copy_in, for_server, pieces_of
-from caliber.backends.postgres.bulk.target import Connection, Target, limit
+from caliber.backends.postgres.bulk.copying import Connection, Target, copy_in, for_server, limit, pieces_of
 from caliber.kernels.copy.rows import CopyRows
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
+from caliber.storage.bulk.checks import questions
 from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column
-from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.codec import codec_of

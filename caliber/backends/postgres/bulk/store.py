@@ -8,9 +8,8 @@ from typing import Any
 
 import psycopg
 
-from caliber.backends.postgres.bulk.copying import read
+from caliber.backends.postgres.bulk.copying import Connection, Target, limit, read
 from caliber.backends.postgres.bulk.loading import load
-from caliber.backends.postgres.bulk.target import Connection, Target, limit
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect

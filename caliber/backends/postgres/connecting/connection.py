@@ -31,7 +31,7 @@ from caliber.backends.postgres.connecting.ordinals import Ordinals
 from caliber.backends.postgres.connecting.wire import Binding, Value, prepared_name
 from caliber.model.errors import InternalError, StorageError, Unavailable
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import TABLE_PREFIX
+from caliber.schema.relations.storage import TABLE_PREFIX
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import GRACE_S, Counter
@@ -90,26 +90,6 @@ class Command(NamedTuple):
 
 class PgConnection:
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
-
-    __slots__ = (
-        "_heard",
-        "_opening",
-        "_opening_at",
-        "_poll",
-        "_preparing",
-        "_queue",
-        "begun",
-        "deadline",
-        "failed",
-        "opened",
-        "owner",
-        "pg",
-        "prepared",
-        "raw",
-        "shared",
-        "silence_ms",
-        "silent",
-    )
 
     def __init__(self, raw: psycopg.Connection[Any], shared: Shared) -> None:
         self.raw = raw
@@ -457,13 +437,6 @@ class PgConnection:
         return min(limits, default=None)
 
     def _ready(self, events: int, timeout_ms: float | None) -> int:
-        if not hasattr(select, "poll"):
-            timeout_s = None if timeout_ms is None else timeout_ms / 1_000
-            asked = [self.pg.socket]
-            read, write, _ = select.select(
-                asked if events & _READ else [], asked if events & _WRITE else [], [], timeout_s
-            )
-            return (_READ if read else 0) | (_WRITE if write else 0)
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.pg.socket, select.POLLIN)

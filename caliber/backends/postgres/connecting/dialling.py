@@ -1,12 +1,14 @@
-"""Opening of PostgreSQL connections: parameters, errors in the DSN, and a connect deadline that libpq lacks."""
+"""Opening of PostgreSQL connections: parameters, login, errors in the DSN, and a deadline that libpq lacks."""
 
 from __future__ import annotations
 
 import _thread
+import hashlib
+import hmac
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -19,6 +21,9 @@ from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
 from caliber.model.process.interrupts import may_be_interrupted
 from caliber.storage.compile.session import GRACE_S
 from caliber.storage.waiting import Flag, starting
+
+if TYPE_CHECKING:
+    from caliber.config import PostgresConfig
 
 _PARAMETERS: Final = {
     "application_name": "caliber",
@@ -117,3 +122,30 @@ def _dialled(
     raise Unavailable(
         f"{shared.store} is unavailable (timeout): the deadline passed before a connection was made", reason="timeout"
     )
+
+
+def password_of(settings: PostgresConfig) -> str:
+    """Return the password of the login role. Raises: MissingRequired when the secret's variable is unset."""
+    if settings.login_role is None or settings.login_secret is None:
+        raise InternalError("a store without a login role has no password of its own")
+    secret = settings.login_secret.resolve().encode()
+    return hmac.new(secret, f"caliber role {settings.login_role}".encode(), hashlib.sha256).hexdigest()
+
+
+def dsn_of(settings: PostgresConfig, dsn: str | None = None) -> str:
+    """Return the DSN that a store's connections are made with, or another one with the same login.
+
+    Raises: MissingRequired, InvalidConfigValue
+    """
+    dsn = settings.dsn.resolve() if dsn is None else dsn
+    if settings.login_role is None:
+        return dsn
+    try:
+        return psycopg.conninfo.make_conninfo(dsn, user=settings.login_role, password=password_of(settings))
+    except psycopg.ProgrammingError:
+        # Its words quote the DSN: they do not travel.
+        raise InvalidConfigValue(
+            field="storage.dsn",
+            value="<redacted>",
+            reason="not a valid PostgreSQL DSN; set it to env:NAME, a variable that contains one",
+        ) from None

@@ -22,7 +22,7 @@ from caliber.model.errors import (
     TransactionFailed,
     Unavailable,
 )
-from caliber.storage.maintain.moved import MOVED, MOVING
+from caliber.storage.maintain.maintenance import MOVED, MOVING
 
 _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "53100": (
@@ -173,7 +173,8 @@ def lost(store: str, cause: BaseException | None = None) -> Unavailable:
 
 def refused(error: psycopg.OperationalError, store: str) -> Unavailable:
     """Return the error of a connection that could not be made; the driver's words may name host and user."""
-    state = error.sqlstate or _state_of(str(error))
+    # libpq gives no SQLSTATE of a connection that failed, only the server's words.
+    state = error.sqlstate or next((state for words, state in _WORDS if words in str(error)), "")
     rule = _UNAVAILABLE.get(state)
     if rule is None:
         rule = ("cannot connect", True, "no server answers there; start it, or correct the variable of storage.dsn")
@@ -199,11 +200,6 @@ _WORDS: Final = (
     ("not yet accepting connections", "57P03"),
     ("recovery mode", "57P03"),
 )
-
-
-def _state_of(text: str) -> str:
-    # libpq gives no SQLSTATE of a connection that failed, only the server's words.
-    return next((state for words, state in _WORDS if words in text), "")
 
 
 def may_pass(error: CaliberError) -> bool:

@@ -1,16 +1,21 @@
-"""Connection pool of one PostgreSQL store: opens on demand, checks on checkout, replaces dead connections."""
+"""Connection pool of one PostgreSQL store: opens on demand, checks on checkout, replaces dead connections.
+
+``with_lock_retry`` retries table locks with short timeouts, so that other writers never wait long.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from _thread import start_new_thread
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.model.deadline import earliest
-from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.model.process.interrupts import managed
 from caliber.storage.compile.session import store_closed
 from caliber.storage.waiting import Places
@@ -144,3 +149,35 @@ class Pool(BasePool):
         while self._dying:
             self._dying[-1].close()  # again does no harm: this may be interrupted, and done once more
             self._dying.pop()
+
+
+T = TypeVar("T")
+
+Transaction = Callable[[int], AbstractContextManager[PgConnection]]
+"""Lends a connection in a transaction with the given lock timeout. Units: ms"""
+
+TURN_MS: Final = 200
+"""How long one attempt waits for a table lock: later writers queue behind it."""
+_PAUSE_S: Final = 0.05
+_RACES_MAX: Final = 10
+
+
+def with_lock_retry(transaction: Transaction, work: Callable[[PgConnection], T], lock_timeout_ms: int) -> T:
+    """Run work in its own transaction, and retry while others hold its locks; 0 ms: without limit.
+
+    Raises: Unavailable, reason ``locked``, and whatever ``work`` raises
+    """
+    until = time.monotonic() + lock_timeout_ms / 1_000 if lock_timeout_ms else float("inf")
+    races = 0
+    while True:
+        try:
+            with transaction(TURN_MS) as connection:
+                return work(connection)
+        except Conflict:  # a deadlock, or a concurrent creation of the same object
+            races += 1
+            if races > _RACES_MAX or time.monotonic() >= until:
+                raise
+        except Unavailable as error:
+            if error.context.get("reason") != "locked" or time.monotonic() >= until:
+                raise
+        time.sleep(_PAUSE_S)

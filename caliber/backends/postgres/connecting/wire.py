@@ -111,10 +111,6 @@ def _spelt_out(found: re.Match[str]) -> str:
     return found[0] if found[1] is None else f"{float(found[0]):f}"
 
 
-def _jsonb(value: str) -> bytes:
-    return b"\1" + json_text(value).encode()
-
-
 def _array(oid: int, items: Sequence[bytes]) -> bytes:
     if not items:
         return _ARRAY_HEAD.pack(0, 0, oid, 0, 0)[:12]
@@ -122,14 +118,6 @@ def _array(oid: int, items: Sequence[bytes]) -> bytes:
     for item in items:
         parts += (_I32.pack(len(item)), item)
     return b"".join(parts)
-
-
-def _text_array(value: str) -> bytes:
-    return _array(TEXT, [_text(item) for item in json.loads(value)])
-
-
-def _uuid_array(value: bytes) -> bytes:
-    return _array(UUID, [value[at : at + 16] for at in range(0, len(value), 16)])
 
 
 def _turned(raw: bytes) -> bytes:
@@ -158,25 +146,6 @@ def _from_instant(raw: bytes) -> int:
     return value
 
 
-def _from_int8(raw: bytes) -> int:
-    value: int = _I64.unpack(raw)[0]
-    return value
-
-
-def _from_int4(raw: bytes) -> int:
-    value: int = _I32.unpack(raw)[0]
-    return value
-
-
-def _from_float8(raw: bytes) -> float:
-    value: float = _F64.unpack(raw)[0]
-    return value
-
-
-def _from_bool(raw: bytes) -> int:
-    return raw[0]
-
-
 def from_jsonb(raw: bytes) -> str:
     if raw == b"\1[]" or raw == b"\1{}":
         return raw[1:].decode()
@@ -196,18 +165,6 @@ def _items(raw: bytes) -> list[bytes]:
     return out
 
 
-def _from_text_array(raw: bytes) -> str:
-    return dump_json([_from_text(item) for item in _items(raw)])
-
-
-def _from_uuid_array(raw: bytes) -> bytes:
-    return b"".join(_items(raw))
-
-
-def _from_vector(raw: bytes) -> bytes:
-    return _turned(raw[4:])
-
-
 _ENCODERS: Final[dict[int, Callable[[Any], bytes] | None]] = {
     BOOL: _bool,
     BYTEA: None,  # as it is
@@ -218,34 +175,32 @@ _ENCODERS: Final[dict[int, Callable[[Any], bytes] | None]] = {
     TEXT: _text,
     UNKNOWN: _text,
     TIMESTAMPTZ: _instant,
-    JSONB: _jsonb,
-    TEXT_ARRAY: _text_array,
-    UUID_ARRAY: _uuid_array,
+    JSONB: lambda value: b"\1" + json_text(value).encode(),
+    TEXT_ARRAY: lambda value: _array(TEXT, [_text(item) for item in json.loads(value)]),
+    UUID_ARRAY: lambda value: _array(UUID, [value[at : at + 16] for at in range(0, len(value), 16)]),
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Any] | None]] = {
-    BOOL: _from_bool,
+    BOOL: lambda raw: raw[0],
     BYTEA: None,
     UUID: None,
-    INT8: _from_int8,
-    INT4: _from_int4,
-    FLOAT8: _from_float8,
+    INT8: lambda raw: _I64.unpack(raw)[0],
+    INT4: lambda raw: _I32.unpack(raw)[0],
+    FLOAT8: lambda raw: _F64.unpack(raw)[0],
     TEXT: _from_text,
     UNKNOWN: _from_text,
     TIMESTAMPTZ: _from_instant,
     JSONB: from_jsonb,
-    TEXT_ARRAY: _from_text_array,
-    UUID_ARRAY: _from_uuid_array,
+    TEXT_ARRAY: lambda raw: dump_json([_from_text(item) for item in _items(raw)]),
+    UUID_ARRAY: lambda raw: b"".join(_items(raw)),
 }
 
 
 class Binding:
     """The wire formats of one statement's parameters and result columns."""
 
-    __slots__ = ("decode", "encode", "width")
-
     def __init__(self, name: str, parameters: Sequence[int], results: Sequence[int], vector_oid: int) -> None:
         encoders = {**_ENCODERS, vector_oid: _vector}
-        decoders = {**_DECODERS, vector_oid: _from_vector}
+        decoders = {**_DECODERS, vector_oid: lambda raw: _turned(raw[4:])}
         for oid in (*parameters, *results):
             if oid not in encoders:
                 raise InternalError(f"statement {name} uses PostgreSQL's type {oid}, which rows have no form for")

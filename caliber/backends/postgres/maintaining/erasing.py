@@ -17,10 +17,10 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from caliber.backends.postgres.bulk.target import Connection
+from caliber.backends.postgres.bulk.copying import Connection
 from caliber.backends.postgres.maintaining.log import LogScrub
 from caliber.storage.compile.plan import Plan
-from caliber.storage.maintain.erasing import Place
+from caliber.storage.protocol import Place
 
 _PIECE_BYTES: Final = 4 << 20
 _LOG_MOST_BYTES: Final = 32 << 20

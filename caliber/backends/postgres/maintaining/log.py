@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from caliber.backends.postgres.bulk.target import Connection
+from caliber.backends.postgres.bulk.copying import Connection
 
 MOST_SEGMENTS: Final = 1_024
 """Segments that one scrub writes at most: 16 GB as servers are built."""

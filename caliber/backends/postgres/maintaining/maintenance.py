@@ -8,12 +8,11 @@ from typing import Any, Final, cast
 
 from psycopg.errors import DependentObjectsStillExist
 
-from caliber.backends.postgres.bulk.copying import read
+from caliber.backends.postgres.bulk.copying import Connection, limit, read
 from caliber.backends.postgres.bulk.store import PostgresBulk
-from caliber.backends.postgres.bulk.target import Connection, limit
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.memories import catalog_in
+from caliber.backends.postgres.schema import catalog_in
 from caliber.backends.postgres.statements import own
 from caliber.dump.dumped_relations import BATCH_ROWS
 from caliber.model.errors import Conflict, InternalError

@@ -13,14 +13,13 @@ from typing import Any, cast
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.bulk.copying import columns_in, copy_in, pieces_of, sent
+from caliber.backends.postgres.bulk.copying import Connection, columns_in, copy_in, limit, pieces_of, sent
 from caliber.backends.postgres.bulk.store import PostgresBulk
-from caliber.backends.postgres.bulk.target import Connection, limit
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
-from caliber.backends.postgres.memories import catalog_in
+from caliber.backends.postgres.schema import catalog_in
 from caliber.config.storage import PostgresConfig
 from caliber.dump.archive import Archive
 from caliber.dump.dumped_relations import dump_relations, record_relations, relations_to_empty
@@ -96,7 +95,8 @@ class _Restoring:
         tables = ", ".join(self._dialect.table(relation.name) for relation in there.relations)
         # Readers go on; writers wait, and then find another store.
         self._connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
-        if not replace and self._holds_records(there):
+        records = (f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in record_relations(there))
+        if not replace and self._one(f"SELECT {' OR '.join(records)}"):
             raise Conflict(entity_type="store", id=store, reason="it holds records; --force replaces all of them")
         for name in (*self._derived(), *(relation.name for relation in relations_to_empty(there))):
             self._connection.execute(f"DELETE FROM {self._dialect.table(name)}")
@@ -125,11 +125,6 @@ class _Restoring:
         for name, statements in coming.items():
             for statement in () if name in kept else statements:
                 self._connection.execute(statement.encode())
-
-    def _holds_records(self, there: Catalog) -> bool:
-        records = record_relations(there)
-        parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in records)
-        return bool(self._one(f"SELECT {parts}"))
 
     def _derived(self) -> list[str]:
         """Return the full-text tables: derived from the records, and rebuilt."""

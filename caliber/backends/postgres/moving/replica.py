@@ -2,13 +2,16 @@
 
 An unfinished copy is a schema whose comment names the move and the attempt; every transaction of an attempt first
 checks that it still owns the copy. Its tables have keys only: rules and references between rows would refuse them one
-by one, and indexes are built faster over existing rows.
+by one, and indexes are built faster over existing rows. ``fence`` and those after it keep every program from writing
+to a tenant that moves. Source: docs/decisions/0131.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -22,34 +25,29 @@ from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
-from caliber.backends.postgres.moving import fence as fences
+from caliber.backends.postgres.schema import catalog_in
 from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS, FENCE, MOVED, own
 from caliber.backends.postgres.store import shared_for
+from caliber.backends.postgres.writing.notify import channel_of
 from caliber.config.storage import PostgresConfig
 from caliber.dump.dumped_relations import BATCH_ROWS
-from caliber.dump.moving import Key, no_store
-from caliber.model.errors import CaliberError, Conflict
+from caliber.dump.moving import Key, no_store, something_else, taken_over
+from caliber.model.errors import CaliberError, Unavailable
 from caliber.model.process.interrupts import managed
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import BY_NAME, CHANGE, RELATIONS, SCHEMA_MIGRATION
-from caliber.schema.relations.memory import TABLE_PREFIX
+from caliber.schema.relations import BY_NAME, CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.storage import TABLE_PREFIX
 from caliber.storage.compile.plan import compile_relation, plans_of
 from caliber.storage.compile.spelling import quote, quote_all
-from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.maintenance import FenceState
 from caliber.storage.migrate.migrations import baseline_of, checksum_of
 
 Connection = psycopg.Connection[Any]
 
 _MARK: Final = "caliber move "
-
-
-def _key_values(relation: Relation, key: Key) -> list[Any]:
-    """Return the values of a key as PostgreSQL compares its columns with them: ids are UUIDs here, not bytes."""
-    ids = [relation.column(name).type is ColumnType.UUID for name in relation.key]
-    return [uuid.UUID(bytes=value) if is_id else value for is_id, value in zip(ids, key, strict=True)]
 
 
 class _Reading(PostgresSnapshot):
@@ -93,7 +91,9 @@ class _Writing:
             if bound is not None:
                 marks = ", ".join(f"${len(values) + at}" for at in range(1, len(bound) + 1))
                 conditions.append(f"{row} {sign} ROW({marks})")
-                values += _key_values(relation, bound)
+                # PostgreSQL compares the columns of ids with UUIDs, not bytes.
+                ids = [relation.column(name).type is ColumnType.UUID for name in relation.key]
+                values += (uuid.UUID(bytes=value) if is_id else value for is_id, value in zip(ids, bound, strict=True))
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         self._execute(f"DELETE FROM {self._dialect.table(relation.name)}{where}", values)
 
@@ -184,9 +184,7 @@ class PostgresReplica:
     def _require_ours(self, connection: Connection, token: str) -> None:
         comment = self._comment(connection)
         if comment is None or comment.split()[1] != token:
-            raise Conflict(
-                "another process has taken this move over", entity_type="tenant", id=self._schema, reason="taken over"
-            )
+            raise taken_over(self._schema)
 
     def _mark(self, connection: Connection, epoch: str, token: str) -> None:
         schema = quote(self._schema)
@@ -226,12 +224,7 @@ class PostgresReplica:
             if tables and comment is None and self._epoch(connection) == epoch:
                 self._empty(connection, tables)  # an attempt that ended between its last two steps
             elif tables or comment is not None:
-                raise Conflict(
-                    f"there is something else in {self.shown}: remove it, or move the tenant to another source",
-                    entity_type="store",
-                    id=self._schema,
-                    reason="exists",
-                )
+                raise something_else(self.shown)
             found = connection.execute(b"SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
             if found is None:
                 connection.execute(f"CREATE SCHEMA {quote(self._schema)}".encode())
@@ -323,16 +316,16 @@ class PostgresReplica:
 
     def fence(self, state: FenceState, token: str, wait_ms: int) -> None:
         with self._connection() as connection:
-            fences.fence(connection, self._dialect, state, token, wait_ms)
+            fence(connection, self._dialect, state, token, wait_ms)
 
     def lift(self, token: str | None) -> None:
         with self._connection() as connection:
-            if fences.GATE in self._tables(connection):
-                fences.lift(connection, self._dialect, token)
+            if GATE in self._tables(connection):
+                lift(connection, self._dialect, token)
 
     def fenced_by(self) -> str | None:
         with self._connection() as connection:
-            return fences.token_of(connection, self._dialect)
+            return token_of(connection, self._dialect)
 
     def drop(self) -> None:
         with self._connection() as connection, self._alone(connection):
@@ -343,3 +336,108 @@ class PostgresReplica:
             if not schemas.is_store(dict(comments)):
                 raise no_store(self.shown)
             self._drop(connection)
+
+
+CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}
+"""CALIBER's own SQLSTATEs; ``errors`` maps them to exceptions."""
+REMOVING_MS: Final = 2_000
+"""How long triggers that refuse nothing are tried to be removed."""
+_PATIENCE_MS: Final = 300
+"""How long this lock request blocks others, while it waits itself, before it steps back."""
+_PAUSE_S: Final = 0.2
+GATE: Final = "text_state"
+"""The table that write transactions read as they begin."""
+_AGAIN: Final = frozenset({"55P03", "40P01"})
+
+
+def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, token: str, wait_ms: int) -> None:
+    """Refuse all writes from now on. Raises: Unavailable when writes under way do not end in time."""
+
+    def work() -> None:
+        table = dialect.table
+        connection.execute(f"LOCK TABLE {table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
+        _alone(connection, dialect)
+        name = table(FENCE)
+        body = f"BEGIN RAISE EXCEPTION 'caliber: {state.value}' USING ERRCODE = '{CODES[state]}'; END"
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $fence$ {body} $fence$".encode()
+        )
+        connection.execute(f"COMMENT ON FUNCTION {name}() IS '{token}'".encode())
+        if state is FenceState.MOVED:
+            moved = f"{table(MOVED)}() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+            connection.execute(f"CREATE OR REPLACE FUNCTION {moved}".encode())
+            connection.execute(b"SELECT pg_notify(%s, %s)", (channel_of(dialect.schema), token))
+        else:
+            connection.execute(f"DROP FUNCTION IF EXISTS {table(MOVED)}()".encode())
+        events = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
+        for relation in catalog_in(connection, table(MEMORY_TYPE.name)).relations:
+            connection.execute(
+                f"CREATE OR REPLACE TRIGGER {quote(FENCE)} BEFORE {events} ON {table(relation.name)}"
+                f" FOR EACH STATEMENT EXECUTE FUNCTION {name}()".encode()
+            )
+
+    _patiently(connection, work, wait_ms)
+
+
+def lift(connection: Connection, dialect: PostgresDialect, token: str | None) -> None:
+    """Let writes in again, unless the fence is another attempt's."""
+    name = dialect.table(FENCE)
+    with connection.transaction():
+        _alone(connection, dialect)
+        standing = token_of(connection, dialect)
+        if standing is None or token not in (None, standing):
+            return
+        # At once, whatever reads the tables meanwhile: the triggers remain, but refuse nothing.
+        connection.execute(
+            f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'".encode()
+        )
+        connection.execute(f"COMMENT ON FUNCTION {name}() IS NULL".encode())
+        connection.execute(f"DROP FUNCTION IF EXISTS {dialect.table(MOVED)}()".encode())
+
+    def work() -> None:
+        connection.execute(f"LOCK TABLE {dialect.table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
+        _alone(connection, dialect)
+        if token_of(connection, dialect) is None:  # no other fence was put up
+            connection.execute(f"DROP FUNCTION IF EXISTS {name}() CASCADE".encode())
+
+    with contextlib.suppress(Unavailable):  # they only cost a little, and the next fence uses them
+        _patiently(connection, work, REMOVING_MS)
+
+
+def _alone(connection: Connection, dialect: PostgresDialect) -> None:
+    connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, dialect.schema))
+
+
+def token_of(connection: Connection, dialect: PostgresDialect) -> str | None:
+    """Return the token of the fence that stands."""
+    row = connection.execute(
+        b"SELECT obj_description(p.oid, 'pg_proc') FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace"
+        b" WHERE n.nspname = %s AND p.proname = %s",
+        (dialect.schema, FENCE),
+    ).fetchone()
+    return None if row is None or row[0] is None else str(row[0])
+
+
+def _patiently(connection: Connection, work: Callable[[], None], wait_ms: int) -> None:
+    """Run ``work`` in a transaction that never holds others up for long."""
+    until = time.monotonic() + wait_ms / 1_000
+    while True:
+        left_ms = max(1, int((until - time.monotonic()) * 1_000))
+        try:
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {min(_PATIENCE_MS, left_ms)}".encode())
+                connection.execute(b"SET LOCAL statement_timeout = 0")
+                connection.execute(b"SET LOCAL synchronous_commit = on")
+                work()
+        except psycopg.Error as error:
+            if error.sqlstate not in _AGAIN or time.monotonic() >= until:
+                if error.sqlstate in _AGAIN:
+                    raise Unavailable(
+                        "a transaction that writes the tenant did not end in time: try again, or raise"
+                        " tenancy.fence_ms",
+                        reason="busy",
+                    ) from error
+                raise
+        else:
+            return
+        time.sleep(_PAUSE_S)

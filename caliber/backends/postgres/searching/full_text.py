@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from caliber.backends.postgres.connecting.connection import PgConnection, simple
-from caliber.backends.postgres.connecting.lock_retry import Transaction, with_lock_retry
+from caliber.backends.postgres.connecting.pool import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.full_text_plans import (
     FullTextPlans,
@@ -46,7 +46,7 @@ from caliber.storage.sql.full_text import (
     unindexed,
     unpacked_memories,
 )
-from caliber.storage.write.catalog_guard import check_indexed, indexed_now
+from caliber.storage.stored_memories import check_indexed, indexed_now
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
 
@@ -63,15 +63,11 @@ class FullTextWriter:
     def __init__(self, dialect: PostgresDialect, texts: tuple[Relation, ...]) -> None:
         """``texts`` are all relations that an index may cover; the store records which it does."""
         self._dialect = dialect
-        self._texts = {relation.name: relation for relation in texts}
+        self.texts = {relation.name: relation for relation in texts}
         self._plans = full_text_plans(dialect, texts)
         self._indexer_of: IndexerOf = _nobody
         self._known: dict[str, TextIndexer | None] = {}
         self._memories: dict[str, Memories] = {}
-
-    def may_index(self, relation: Relation) -> bool:
-        """Return whether an index may hold texts of a relation."""
-        return relation.name in self._texts
 
     def keep(self, indexer_of: IndexerOf) -> None:
         """Set the indexer."""
@@ -98,7 +94,7 @@ class FullTextWriter:
         if kept is None:
             return
         analyzer, _, memories = kept.partition(" ")
-        changed = changed_texts(self._texts, functools.partial(self.to_index, memories), changes)
+        changed = changed_texts(self.texts, functools.partial(self.to_index, memories), changes)
         indexer = self.indexer(analyzer) if changed else None
         if changed is None or (changed and indexer is None):
             connection.later(self._plans.spoil, ())
@@ -232,7 +228,7 @@ class PostgresFullText:
         It runs at the end of the load, so that a concurrent index build need not wait for all of it: an index begun
         earlier is found here, and one begun later waits for these rows.
         """
-        if not ordinals or not self._writer.may_index(relation):
+        if not ordinals or relation.name not in self._writer.texts:
             return
         state = connection.run(self._own.state, ())
         if not state:

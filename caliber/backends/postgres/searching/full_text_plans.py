@@ -92,11 +92,6 @@ def spoil_of(dialect: PostgresDialect) -> str:
     return f"UPDATE {dialect.table(STATE)} SET complete = false WHERE complete"
 
 
-def lock_of(dialect: PostgresDialect) -> str:
-    """Return the statement that takes the index for itself: every write transaction before it has ended then."""
-    return f"LOCK TABLE {dialect.table(STATE)} IN ACCESS EXCLUSIVE MODE"
-
-
 @functools.lru_cache(maxsize=256)
 def kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
     """Return the statements that keep the entries of one relation."""
@@ -153,7 +148,8 @@ def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> Fu
     first = dialect.table(f"{text_table(texts[0])}_entry")
     generation = f"coalesce(to_regclass('{first}')::oid::bigint, 0)"
     return FullTextPlans(
-        lock=lock_of(dialect),
+        # The index is taken for itself: every write transaction before it has ended then.
+        lock=f"LOCK TABLE {state} IN ACCESS EXCLUSIVE MODE",
         create=tuple(line for relation in texts for line in create_texts(text_table(relation), dialect)),
         forget_all=f"DELETE FROM {state}",
         state=Plan(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.backends.postgres.connecting.cancelling import cancel_soon
 from caliber.backends.postgres.connecting.connection import PgConnection
-from caliber.backends.postgres.connecting.lock_retry import Transaction, with_lock_retry
+from caliber.backends.postgres.connecting.pool import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.vector_plans import (
     HALFVEC_MAX,
@@ -36,7 +36,7 @@ from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.sql.vector_index import Near, SpaceIndex
+from caliber.storage.protocol import Near, SpaceIndex
 from caliber.storage.waiting import starting
 
 if TYPE_CHECKING:

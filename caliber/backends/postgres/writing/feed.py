@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from caliber.model.lazy_dataclass import dataclass
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.write.feed import ChangeBatch
+from caliber.storage.protocol import ChangeBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class SnapshotFeed:
         """The transaction of each position of ours that has not been passed to the follower yet."""
         self._told: set[int] = set()
         """Transactions of ours that were passed to the follower, and that the last snapshot does not show."""
-        self._distrusted = False
+        self.must_reload = False
+        """Whether the next poll reloads everything: changes were lost, or the server may be in an earlier state."""
 
     # --- for the writer --------------------------------------------------------------------------
 
@@ -76,26 +77,17 @@ class SnapshotFeed:
         """True if the last snapshot is old enough, in commits, that a new one is due."""
         return len(self._told) >= 64
 
-    def distrust(self) -> None:
-        """Make the next poll reload everything: changes were lost, or the server may be in an earlier state."""
-        self._distrusted = True
-
-    @property
-    def must_reload(self) -> bool:
-        """True if the next poll has to reload everything."""
-        return self._distrusted
-
     # --- for the follower ------------------------------------------------------------------------
 
     def bound(self, session: StatementSession) -> int:
         snapshot, sequence, self._started = self._ask(session)
         self._advance(snapshot)
-        self._distrusted = False
+        self.must_reload = False
         return sequence
 
     def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
         last = self._last
-        if last is None or self._distrusted:
+        if last is None or self.must_reload:
             return None
         snapshot, newest, started = self._ask(session)
         if snapshot.high < last.high or started != self._started:

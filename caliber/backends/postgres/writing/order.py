@@ -23,8 +23,6 @@ from caliber.storage.compile.session import GRACE_S
 class Ticket:
     """The place of one transaction in the commit order."""
 
-    __slots__ = ("wakeup",)
-
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
         self.wakeup.acquire()

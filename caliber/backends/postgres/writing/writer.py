@@ -33,9 +33,8 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import GRACE_S
 from caliber.storage.protocol import Follower
-from caliber.storage.write.changes import pack_changes
-from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for, result_of
-from caliber.storage.write.pipelined import Pipelined, started
+from caliber.storage.write.changes import UPSERT, pack_changes
+from caliber.storage.write.group import Batch, GroupWriter, Pipelined, Request, copy_for, result_of, started
 from caliber.storage.write.unit_of_work import Query, RowChange, UnitOfWork
 
 T = TypeVar("T")
@@ -68,8 +67,6 @@ def _timed_out(error: BaseException) -> bool:
 
 class _Changes(list[RowChange]):
     """The changes of one unit of work, which are added to those of its transaction as they are made."""
-
-    __slots__ = ("_together",)
 
     def __init__(self, together: list[RowChange]) -> None:
         super().__init__()
@@ -109,8 +106,6 @@ class Limits:
 
 class _Step:
     """A unit of work that runs in steps."""
-
-    __slots__ = ("_steps", "request", "unit")
 
     def __init__(self, request: Request, unit: UnitOfWork, steps: Pipelined[Any]) -> None:
         self.request = request
@@ -219,7 +214,7 @@ class PostgresWriter(GroupWriter):
 
     def _doubt(self, error: BaseException) -> None:
         """Make memory reload: a transaction of ours may be committed without its knowledge."""
-        self._feed.distrust()
+        self._feed.must_reload = True
         if self.follower is not None:
             self.follower.missed(error)
 
@@ -374,7 +369,7 @@ class PostgresWriter(GroupWriter):
         for (place, _, at), end in zip(places, ends, strict=True):
             ask = asked[at][place]
             rows = connection.rows(self._statements[ask.statement], results[end])
-            going[at].unit.record_results(ask, rows)
+            going[at].unit.changes.extend(RowChange(ask.relation, UPSERT, row) for row in rows)
             answers[at][place] = rows
         return answers
 
@@ -421,7 +416,7 @@ class PostgresWriter(GroupWriter):
 
     def _cut_off(self, batch: Batch, xid: int, record: tuple[Any, ...] | None, error: BaseException) -> None:
         """Determine the outcome of a COMMIT whose answer never came. Raises: ``error`` if nothing was written."""
-        self._feed.distrust()  # whatever the outcome, memory has not got it
+        self._feed.must_reload = True  # whatever the outcome, memory has not got it
         stands = was_committed(self._pool, self._own, xid, record)
         if stands:
             return

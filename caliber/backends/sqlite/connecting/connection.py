@@ -11,8 +11,7 @@ from typing import Any
 import apsw
 
 from caliber.backends.sqlite.connecting.errors import FAILURES, NO_STORE, translate
-from caliber.backends.sqlite.connecting.file_names import FileNames
-from caliber.backends.sqlite.connecting.first_page import FileState, state_of, undo_first_byte
+from caliber.backends.sqlite.connecting.file_names import FileNames, FileState, state_of, undo_first_byte
 from caliber.backends.sqlite.connecting.forks import Calls, Inherited, forks, keep
 from caliber.model.errors import CaliberError, SchemaMismatch, Unavailable
 from caliber.model.lazy_dataclass import dataclass
@@ -78,8 +77,6 @@ def _cause(error: Exception) -> Exception | None:
 
 class SqliteConnection(Calls):
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
-
-    __slots__ = ("_counts", "_held", "_options", "closed", "files", "raw")
 
     def __init__(self, options: OpenOptions, counter: Counter, *, memory_name: str, create: bool = False) -> None:
         super().__init__(options.fork_wait_ms)

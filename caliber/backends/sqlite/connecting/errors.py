@@ -19,7 +19,7 @@ from caliber.model.errors import (
 )
 from caliber.model.process.interrupts import let_through
 from caliber.storage.compile.damage import damaged
-from caliber.storage.maintain.moved import MOVED, MOVING
+from caliber.storage.maintain.maintenance import MOVED, MOVING
 
 _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
     (

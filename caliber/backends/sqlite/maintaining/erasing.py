@@ -18,13 +18,13 @@ import apsw
 from caliber.backends.sqlite.connecting import connection as connecting
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.connecting.errors import translate
-from caliber.backends.sqlite.connecting.first_page import raw_file
+from caliber.backends.sqlite.connecting.file_names import raw_file
 from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.model.errors import StorageError, Unavailable
 from caliber.model.process.files import BESIDE, open_descriptor, sync
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.erasing import Place
+from caliber.storage.protocol import Place
 
 _PIECE_BYTES: Final = 4 << 20
 _PAUSE_S: Final = 0.05
@@ -90,7 +90,9 @@ class SqliteEraser:
             for (name,) in tables:
                 yield Place(f"table {name}", "column", self._values(connection, name), apart=True)
             if self._options.in_memory:
-                yield Place("the database in memory", "file", iter([_image(connection)]))
+                with connection.turn():
+                    image = connection.raw.serialize("main")
+                yield Place("the database in memory", "file", iter([image]))
         yield from (place for place, there in self._read_files() if there)
 
     def _values(self, connection: SqliteConnection, table: str) -> Iterator[bytes]:
@@ -151,12 +153,6 @@ class SqliteEraser:
             "copies of the file: backups, snapshots of the file system, replicas",
             "blocks that the file system or the disk gave up and has not overwritten",
         ]
-
-
-def _image(connection: SqliteConnection) -> bytes:
-    with connection.turn():
-        image: bytes = connection.raw.serialize("main")
-    return image
 
 
 def _pieces(path: str, calls: Calls) -> Iterator[bytes]:

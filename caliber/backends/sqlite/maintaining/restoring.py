@@ -46,7 +46,7 @@ from caliber.schema.relations.events import ERASURE
 from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.moved import elsewhere
+from caliber.storage.maintain.maintenance import elsewhere
 from caliber.storage.stored_memories import catalog_of
 from caliber.storage.write.changes import RELOAD_RECORD
 
@@ -89,7 +89,11 @@ def restore(
             else:
                 _copy(made, source, clock_us, progress)
             # Long after, not right after: others may commit until the very moment of taking over.
-            epoch = _renew(made, _last_change(options) if there else 0, clock_us)
+            last = 0
+            if there:
+                with _connected(options) as connection:
+                    last = connection.run(_LAST, ())[0][0]
+            epoch = _renew(made, last, clock_us)
             check_file(beside, made.fork_wait_ms)
             _check_readable(made)
             if there:
@@ -170,11 +174,6 @@ def _check_replaceable(options: OpenOptions, target: Path, replace: bool) -> Non
             raise Conflict(
                 entity_type="store", id=options.shown, reason="it holds records; --force replaces all of them"
             )
-
-
-def _last_change(options: OpenOptions) -> int:
-    with _connected(options) as connection:
-        return int(connection.run(_LAST, ())[0][0])
 
 
 def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress: Progress) -> None:

@@ -14,7 +14,7 @@ from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.schema import PLANS
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.maintenance import FenceState
 from caliber.storage.stored_memories import catalog_of
 
 _TOKEN: Final = re.compile(r"/\* ([0-9a-f-]+) \*/")

@@ -16,14 +16,14 @@ import apsw
 from caliber.backends.sqlite.bulk import SqliteSnapshot, insert_batch
 from caliber.backends.sqlite.connecting.connection import APPLICATION_ID, SqliteConnection, check_version, file_state
 from caliber.backends.sqlite.connecting.errors import translate
-from caliber.backends.sqlite.connecting.first_page import FileState
+from caliber.backends.sqlite.connecting.file_names import FileState
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.moving import fence as fences
 from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig
-from caliber.dump.moving import Key, no_store
-from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailable
+from caliber.dump.moving import Key, no_store, something_else, taken_over
+from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.model.process.files import sync
 from caliber.model.process.interrupts import managed
 from caliber.schema.catalog import Catalog
@@ -33,7 +33,7 @@ from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.plan import compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.compile.spelling import quote, quote_all
-from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.maintenance import FenceState
 from caliber.storage.migrate.migrations import baseline_of, checksum_of
 
 UNFINISHED: Final = ".moving"
@@ -150,19 +150,7 @@ class SqliteReplica:
 
     def _require_ours(self, connection: SqliteConnection, token: str) -> None:
         if connection.pragma("user_version") != _number(token):
-            raise self._taken_over()
-
-    def _taken_over(self) -> Conflict:
-        message = "another process has taken this move over"
-        return Conflict(message, entity_type="tenant", id=self.shown, reason="taken over")
-
-    def _something_else(self) -> Conflict:
-        return Conflict(
-            f"there is something else at {self.shown}: remove it, or move the tenant to another source",
-            entity_type="store",
-            id=self.shown,
-            reason="exists",
-        )
+            raise taken_over(self.shown)
 
     def _epoch_of(self, file: Path, *tables_of_epochs: str) -> str | None:
         """Return the epoch that one of the tables of a file names, or None."""
@@ -179,7 +167,7 @@ class SqliteReplica:
     def prepare(self, epoch: str, token: str, catalog: Catalog) -> bool:
         if self._file.exists():
             if self._epoch_of(self._file, SCHEMA_MIGRATION.name) != epoch:
-                raise self._something_else()
+                raise something_else(self.shown)
             _remove(self._file)  # an attempt that ended between its last two steps
             _remove(self._unfinished)
         if not self._file.parent.exists():
@@ -231,9 +219,9 @@ class SqliteReplica:
         try:
             take_place(self._unfinished, self._file)
         except FileExistsError as error:
-            raise self._something_else() from error
+            raise something_else(self.shown) from error
         except FileNotFoundError as error:
-            raise self._taken_over() from error
+            raise taken_over(self.shown) from error
         clear_beside(self._unfinished)
 
     def _go_on_from(self, connection: SqliteConnection, numbers: Mapping[str, int], catalog: Catalog) -> None:

@@ -42,7 +42,7 @@ from caliber.storage.sql.full_text import (
     unpacked_memories,
 )
 from caliber.storage.sql.search_statements import search_statements
-from caliber.storage.write.catalog_guard import check_indexed, indexed_now
+from caliber.storage.stored_memories import check_indexed, indexed_now
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
 
