@@ -9,22 +9,18 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.api.opening import open as open_store
-from caliber.api.tenants import MISSING as NO_STORE
-from caliber.api.tenants import Tenants
 from caliber.cli.failures import DONE, PROBLEM, UsageError, describe
 from caliber.cli.output import plural
 from caliber.cli.settings import DISTRIBUTION, Settings, with_whole_store
-from caliber.config import profiles
-from caliber.engine.refusals import provider_refusals
-from caliber.kernels import active_path, available_paths
-from caliber.model.access import Principal
-from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.errors import Unavailable
 from caliber.model.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from caliber.model.access import Principal
 
 OK: Final = "ok"
 HINT: Final = "hint"
@@ -144,6 +140,9 @@ def _driver(extra: str) -> str:
 
 def _sqlite() -> Diagnosis:
     """Open a store in memory: that needs the driver, its SQLite in a recent version, and the whole schema."""
+    from caliber.api.opening import open as open_store
+    from caliber.config import profiles
+
     try:
         with open_store(profiles.reference(":memory:", embedding_provider=None)) as memory:
             store = memory.admin.stats()["store"]
@@ -154,6 +153,9 @@ def _sqlite() -> Diagnosis:
 
 
 def _kernels() -> Iterator[Diagnosis]:
+    from caliber.kernels import active_path, available_paths
+    from caliber.model.errors import CaliberError
+
     try:
         active = active_path()
         paths = available_paths()
@@ -166,6 +168,8 @@ def _kernels() -> Iterator[Diagnosis]:
 
 
 def _configured(settings: Settings, network: bool) -> Iterator[Diagnosis]:
+    from caliber.engine.refusals import provider_refusals
+
     area = "configuration"
     try:
         path = settings.config_path()
@@ -193,6 +197,8 @@ def _configured(settings: Settings, network: bool) -> Iterator[Diagnosis]:
 
 def _tenants(config: Any) -> Diagnosis:
     """Look into the directory of tenants, where there is no store without one."""
+    from caliber.api.tenants import Tenants
+
     try:
         with Tenants(config) as tenants:
             count = len(tenants.all())
@@ -204,12 +210,16 @@ def _tenants(config: Any) -> Diagnosis:
 
 def opened(config: Any, principal: Principal, network: bool) -> Iterator[Diagnosis]:
     """Open the store, build its providers, and compare memory with it."""
+    from caliber.api.opening import open as open_store
+    from caliber.api.tenants import MISSING
+    from caliber.model.access import Principal
+
     area = "store"
     try:
         # A user or agent knows no figures of the store; who runs the command may read its files anyway.
         memory = open_store(config, principal=principal if principal.serves else Principal.admin())
     except Exception as error:
-        if config.tenancy is not None and isinstance(error, Unavailable) and error.context.get("reason") == NO_STORE:
+        if config.tenancy is not None and isinstance(error, Unavailable) and error.context.get("reason") == MISSING:
             yield _tenants(config)
             return
         _, message, hint, _ = describe(error)

@@ -9,10 +9,7 @@ import click
 
 from caliber.cli.failures import DONE, PROBLEM, Problem, UsageError
 from caliber.cli.settings import Settings, with_settings
-from caliber.cli.setup import write_whole
 from caliber.config.parsing import MAX_BYTES
-from caliber.dsl import format_text
-from caliber.model.errors import ConfigError, MultipleErrors
 from caliber.model.process.files import read_bytes
 
 
@@ -25,6 +22,10 @@ def fmt(settings: Settings, files: tuple[Path, ...], check: bool) -> int:
 
     A file with faults is left as it is, and every fault is named.
     """
+    from caliber.cli.setup import write_whole
+    from caliber.dsl import format_text
+    from caliber.model.errors import ConfigError, MultipleErrors
+
     faults: list[ConfigError] = []
     changed: list[str] = []
     for file in files:

@@ -8,20 +8,17 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_settings, with_whole_store
-from caliber.config import CaliberConfig, StorageConfig, profiles
-from caliber.config.faults import ConfigWarning
-from caliber.config.manual.render import Short, render_json, render_toml, short_json, short_toml
-from caliber.config.profiles import services
-from caliber.config.profiles.fitting import MAIN
-from caliber.dsl.loading import check as check_file
-from caliber.engine.refusals import provider_refusals, refusals
-from caliber.model.errors import BASE_HINT, Conflict, MultipleErrors, lacks_a_base
+
+if TYPE_CHECKING:
+    from caliber.config import CaliberConfig
+    from caliber.config.faults import ConfigWarning
+    from caliber.config.manual.render import Short
 
 PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent", "sources")
 EMBEDDINGS = ("static", "minilm", "openai", "voyage", "ollama", "none")
@@ -54,6 +51,8 @@ def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = Mappi
         from caliber.dsl.writing import render_caliber
 
         return render_caliber(config, reasons)
+    from caliber.config.manual.render import render_json, render_toml
+
     return render_json(config) if suffix == ".json" else render_toml(config, reasons)
 
 
@@ -64,6 +63,8 @@ def render_short(short: Short, path: Path) -> str:
         from caliber.dsl.writing import short_caliber
 
         return short_caliber(short)
+    from caliber.config.manual.render import short_json, short_toml
+
     return short_json(short) if suffix == ".json" else short_toml(short)
 
 
@@ -123,6 +124,11 @@ def init(
 
     With --from, the knobs of FILE and of its base are written out in full.
     """
+    from caliber.config import StorageConfig, profiles
+    from caliber.config.manual.render import Short
+    from caliber.config.profiles import services
+    from caliber.config.profiles.fitting import MAIN
+
     target = path or settings.config or Path(DEFAULT_CONFIG)
     if target.is_dir():
         raise UsageError(f"{target} is a folder", f"name a file in it: --path {target / DEFAULT_CONFIG}")
@@ -189,6 +195,9 @@ def _completed(part: Path, profile: str) -> tuple[CaliberConfig, str]:
     """
     from click.core import ParameterSource
 
+    from caliber.dsl.loading import check as check_file
+    from caliber.model.errors import MultipleErrors, lacks_a_base
+
     context = click.get_current_context()
     for name in ("store", "embedding", "summaries", "tenants"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -215,6 +224,8 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
     Exit code 1 when it has faults. With --explain: what a knob or section means, accepts, has here and in each
     profile, and which modules it acts in.
     """
+    from caliber.model.errors import MultipleErrors
+
     if file is not None:
         settings.config = file
     if key is not None:
@@ -258,6 +269,8 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
 
 def _refusals(config: CaliberConfig) -> list[dict[str, Any]]:
     """Return the reasons outside the file that would keep every command from opening the store."""
+    from caliber.engine.refusals import provider_refusals, refusals
+
     return [
         {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
         for fault in (*refusals(config), *provider_refusals(config))
@@ -272,6 +285,8 @@ def _print_warnings(settings: Settings, warnings: Sequence[ConfigWarning]) -> No
 def _print_faults(
     settings: Settings, path: Path, faults: list[dict[str, Any]], warnings: Sequence[ConfigWarning] = ()
 ) -> None:
+    from caliber.model.errors import BASE_HINT
+
     _print_warnings(settings, warnings)
     settings.out.print(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
     for fault in faults:
@@ -290,9 +305,7 @@ def sum_up(config: CaliberConfig) -> dict[str, Any]:
     return {
         "adapter": config.storage.adapter,
         "store": store,
-        "store_exists": config.storage.adapter != "sqlite"
-        or store == ":memory:"
-        or Path(store.removeprefix("file:")).exists(),
+        "store_exists": config.storage.adapter != "sqlite" or _is_there(store),
         "tenants": config.tenancy is not None,
         "durability": config.storage.durability.value,
         "token_budget": config.token_budget,
@@ -306,6 +319,10 @@ def sum_up(config: CaliberConfig) -> dict[str, Any]:
         "injection_rules": [rule.memory if rule.name is None else rule.name for rule in config.injection_rules],
         "config_hash": config.hash.hex(),
     }
+
+
+def _is_there(store: str) -> bool:
+    return store == ":memory:" or Path(store.removeprefix("file:")).exists()
 
 
 def _print_summary(
@@ -338,6 +355,7 @@ def _print_summary(
 def create(settings: Settings, exist_ok: bool) -> None:
     """Create the store that the configuration names."""
     from caliber.api.opening import create as create_store
+    from caliber.model.errors import Conflict
 
     if settings.tenant is not None:
         raise UsageError("a tenant is created by `caliber db tenant create NAME`", "it says where, with --source")

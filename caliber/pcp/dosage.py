@@ -106,19 +106,20 @@ class Dosage:
         Raises: InvalidValue for a window whose sections, sources and messages do not belong together.
         """
         try:
-            return self._applied()
+            check_sections(self._window, _NUMBERS.keys())
+            if self._window.used_tokens <= self.limit and not self._too_many():
+                return self._window
+            pieces, following = self._pieces()
+            plan = self._plan(following)
+            ranked = _candidates(pieces, plan)
         except (ArithmeticError, AttributeError, InputError, LookupError, TypeError, ValueError) as error:
             if getattr(error, "field", None) == "window":
                 raise
             raise not_a_window("has a part that no assembly makes") from error
+        return self._within(pieces, plan, ranked)
 
-    def _applied(self) -> ContextWindow:
-        check_sections(self._window, _NUMBERS.keys())
-        if self._window.used_tokens <= self.limit and not self._too_many():
-            return self._window
-        pieces, following = self._pieces()
-        plan = self._plan(following)
-        ranked = _candidates(pieces, plan)
+    def _within(self, pieces: list[_Piece], plan: AssemblyPlan, ranked: Candidates) -> ContextWindow:
+        """Return a new window of what fits."""
         if not shows_days(plan, self.limit):
             ranked[DAY][ranked[PASSAGE_ID] == 0] = 0
         codes = np.full(len(pieces), CONSIDERED, np.uint8)

@@ -151,7 +151,10 @@ def test_an_agent_need_not_name_itself_and_cannot_be_another(memory: caliber.Cal
             call(token_of(lock))
         with pytest.raises(PermissionDenied):
             call(token_of(lock), holder="agent:planner")
-    assert planner.renew(token_of(lock)).token == lock.token
+    before = planner.acquire("another file", lease_ms=LONG_MS)
+    renewed = planner.renew(token_of(lock), lease_ms=LONG_MS)
+    assert renewed.token == lock.token
+    assert renewed.expires_at >= before.expires_at, "the whole lease, from now on"
     assert planner.release(token_of(lock))
     assert not planner.release(token_of(lock)), "twice"
     with pytest.raises(LockExpired):

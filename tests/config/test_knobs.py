@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from support.evidence import share
@@ -122,6 +125,28 @@ ELSEWHERE = {
 }
 """Tests of behaviour, which fail where a knob does nothing, and the knobs that they turn."""
 
+VALUES_ELSEWHERE = {
+    "assembly.overflow_policy": ("pcp/test_dosage.py", "compress"),
+    "assembly.relevance": ("kernels/test_evaluators.py", "search vector"),
+    "context_window_persistence.kind": ("context/test_ended_facts.py", "permanent"),
+    "principal.kind": ("access/test_application.py", "application"),
+    "recall.from": ("pcp/test_ancestry.py", "trajectory"),
+    "write_behind.window_durability": ("erasure/test_work_under_way.py", "behind"),
+}
+"""Values of enumerations that neither a case nor the test of the knob turns to, and the tests that do."""
+PASSED_ON = {
+    "access.default_visibility": "roles of agents, alike but for the rights that they name",
+    "access.views.interests": "types of notes, each stored and searched alike",
+    "embedding_provider.http.proxy": "none is the absence of the other",
+    "search.keyword.language": "more stemmers of the same library, chosen by name as these are",
+    "storage.adapter": "the others are databases that are not built yet: opening such a store is refused",
+}
+"""Enumerations of which no test turns to every value, and why."""
+
+
+def read(place: str) -> str:
+    return (Path(__file__).resolve().parents[1] / place).read_text(encoding="utf-8")
+
 
 @pytest.mark.parametrize("case", share(CASES, 1, daily=6), ids=str)
 def test_a_knob_changes_what_is_seen(case: Case, tmp_path: Path) -> None:
@@ -158,9 +183,36 @@ def test_every_knob_has_a_case() -> None:
     assert sorted(turned.keys() - without) == [], "these have a case, or are gone: take them off the list"
     assert [path for path, times in (Counter(map(str, CASES)) + turned).items() if times > 1] == []
     for place, paths in ELSEWHERE.items():
-        text = (Path(__file__).resolve().parents[1] / place).read_text(encoding="utf-8")
-        missing = [path for path in paths.split() if path.rpartition(".")[2] not in text]
+        text = read(place)
+        missing = [path for path in paths.split() if not re.search(rf"(?<![a-z]){path.rpartition('.')[2]}\b", text)]
         assert missing == [], f"{place} does not turn these"
+
+
+def values_of(annotation: Any) -> list[Any]:
+    """Return the values of an enumeration; none of anything else."""
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [member.value for member in annotation]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [value for inner in get_args(annotation) if inner is not type(None) for value in values_of(inner)]
+
+
+def test_every_value_of_an_enumeration_is_turned_to() -> None:
+    turned: dict[str, set[Any]] = {}
+    for case in CASES:
+        turned.setdefault(case.path, set()).update(value for value, _ in case.sees if isinstance(value, str))
+    places = {path: place for place, paths in ELSEWHERE.items() for path in paths.split()}
+    missing: dict[str, list[str]] = {}
+    for path in places.keys() | turned.keys():  # not of sections that repeat another one
+        knobs = declared(repeated=True)[path]
+        text = read(places[path]) if path in places else ""
+        place, values = VALUES_ELSEWHERE.get(path, ("", ""))
+        assert all(re.search(rf"[\"'.]{value}\b", read(place)) for value in values.split()), f"{place}: {path}"
+        for value in {value for one in knobs for value in values_of(one.field.annotation)} - turned.get(path, set()):
+            if not re.search(rf"[\"']{value}[\"']|\.{value.upper()}\b", text) and value not in values.split():
+                missing.setdefault(path, []).append(value)
+    assert {path: found for path, found in missing.items() if path not in PASSED_ON} == {}
+    assert PASSED_ON.keys() - missing.keys() == set(), "these have every value: take them off the list"
 
 
 def test_every_kind_that_is_embedded_has_a_case() -> None:

@@ -42,6 +42,8 @@ Rows = NDArray[np.int64]
 
 _STARTERS: Final = (EntityType.USER, EntityType.SYSTEM)
 _TASK: Final = "trajectory_id"
+_KEPT: Final = 16
+"""Tasks for which a boundary keeps what is in their reach: thousands of ids each."""
 _NEIGHBOUR_BOOST: Final = "neighbour_boost"
 _ANSWERS: Final = 0.8
 """Share of a question's relevance from which on the turn after it counts as its answer."""
@@ -83,7 +85,13 @@ class InReach:
     @classmethod
     def of(cls, tasks: RelationSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> InReach:
         """Return those of a window's task. A user may have thousands: they are looked up once a boundary."""
-        return tasks.once(("in reach", trajectory_id, reach), lambda: cls(tasks, trajectory_id, reach))
+        kept: dict[tuple[uuid.UUID, Reach], InReach] = tasks.once("in reach", dict)
+        found = kept.get((trajectory_id, reach))
+        if found is None:
+            if len(kept) >= _KEPT:
+                kept.clear()
+            found = kept[trajectory_id, reach] = cls(tasks, trajectory_id, reach)
+        return found
 
     def conditions_of(self, relation: Relation, least: TrustLabel) -> tuple[Predicate | None, ...]:
         """Return one or two conditions, of which a record meets just one if a window may recall it, and none if not.

@@ -211,7 +211,7 @@ LOCK_WAITER = Relation(
     ),
     paths=(
         AccessPath("list_by_resource", ("resource",), ("ticket",)),
-        # What a holder waits for: a deadlock is a circle of these.
+        # What a holder waits for: withdrawn when the holder is gone.
         AccessPath("list_by_holder", ("holder",), ("waiter_id",)),
     ),
 )
