@@ -123,7 +123,8 @@ def verify(engine: Engine) -> list[str]:
     differences += engine.store.integrity()
     differences += check_full_text(engine.store, engine.config)
     return differences or [
-        f"{each.relation} {', '.join(each.examples)}: {each.what}" for each in check_hashes(engine.store)
+        f"{each.count} of {each.relation or 'the store'}, {', '.join(each.examples)}: {each.what}"
+        for each in check_hashes(engine.store)
     ]
 
 
