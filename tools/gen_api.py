@@ -9,9 +9,10 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, get_args, get_origin
 
 from gen_aio import named
 from pages import write_or_check
@@ -78,10 +79,13 @@ def attribute(name: str, member: property) -> str:
     return "\n".join(wrapped(f"`{name}`: {' '.join(text_of(member).split())}")) + "\n"
 
 
-def call(name: str, function: Any) -> Iterator[str]:
-    """Yield the entry of a function or method."""
+def call(name: str, function: Any, given: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """Yield the entry of a function or method; ``given`` are the classes that its variables of types stand for."""
+    written = signature(name, function).replace("builtins.", "")
+    for variable, kind in given.items():
+        written = re.sub(rf"\b{variable}\b", kind, written)
     yield f"### `{name}`\n"
-    yield f"```python\n{signature(name, function)}\n```\n"
+    yield f"```python\n{written}\n```\n"
     yield f"{text_of(function)}\n"
 
 
@@ -128,8 +132,14 @@ def facet(prefix: str, member: property) -> Iterator[str]:
             inner.append((f"{prefix}.{name}", each))
         else:
             yield attribute(f"{prefix}.{name}", each)
+    bases = vars(kind).get("__orig_bases__", ())
+    given = {
+        variable.__name__: value.__name__
+        for base in bases
+        for variable, value in zip(get_origin(base).__parameters__, get_args(base), strict=True)
+    }
     for name, function in methods(kind):
-        yield from call(f"{prefix}.{name}", function)
+        yield from call(f"{prefix}.{name}", function, given)
     for name, each in inner:
         yield from facet(name, each)
 
