@@ -51,13 +51,13 @@ from caliber.context.window import build_window
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.counting import LEFT_OUT
 from caliber.model.context import AssemblyAction, DecisionCode, SectionType, SourceType
-from caliber.model.errors import BudgetTooSmall, InputError
+from caliber.model.errors import BudgetTooSmall
 from caliber.model.forms.messages import MEMORY
 from caliber.model.ids import WindowId
 from caliber.model.storage import ResultStatus
 from caliber.model.time import to_us
 from caliber.model.windows import AssemblyDecision, ContextSection, ContextWindow, Message, SourceRef
-from caliber.pcp.window_checks import SPOKEN_TYPES, check_sections, not_a_window
+from caliber.pcp.window_checks import SPOKEN_TYPES, check_rest, check_sections, not_a_window
 from caliber.resident.conversation import day_mark, day_text
 
 _LEAD: Final = (SYSTEM, PERSONA, EXTRA, SUMMARY)
@@ -105,21 +105,13 @@ class Dosage:
 
         Raises: InvalidValue for a window whose sections, sources and messages do not belong together.
         """
-        try:
-            check_sections(self._window, _NUMBERS.keys())
-            if self._window.used_tokens <= self.limit and not self._too_many():
-                return self._window
-            pieces, following = self._pieces()
-            plan = self._plan(following)
-            ranked = _candidates(pieces, plan)
-        except (ArithmeticError, AttributeError, InputError, LookupError, TypeError, ValueError) as error:
-            if getattr(error, "field", None) == "window":
-                raise
-            raise not_a_window("has a part that no assembly makes") from error
-        return self._within(pieces, plan, ranked)
-
-    def _within(self, pieces: list[_Piece], plan: AssemblyPlan, ranked: Candidates) -> ContextWindow:
-        """Return a new window of what fits."""
+        check_sections(self._window, _NUMBERS.keys())
+        if self._window.used_tokens <= self.limit and not self._too_many():
+            return self._window
+        check_rest(self._window)
+        pieces, following = self._pieces()
+        plan = self._plan(following)
+        ranked = _candidates(pieces, plan)
         if not shows_days(plan, self.limit):
             ranked[DAY][ranked[PASSAGE_ID] == 0] = 0
         codes = np.full(len(pieces), CONSIDERED, np.uint8)
