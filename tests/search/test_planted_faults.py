@@ -54,7 +54,7 @@ FAULTS = {
     "no older value is lowered": ("search.ranking.diversity", "lowered or below < scores[old]", "lowered"),
     "days bound nothing": ("search.query", "    return sentence.endswith", "    return False and sentence.endswith"),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
-    "a note holds on the instant it ends": ("resident.validity", "least=at_us + 1)", "least=at_us)"),
+    "a note holds on the instant it ends": ("resident.snapshot", "least=at_us + 1)", "least=at_us)"),
     "use makes nothing recent": (
         "search.ranking.recent",
         "np.maximum(times[rows], uses.of(item.owners, rows)[1])",
