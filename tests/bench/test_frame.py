@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -86,6 +87,7 @@ def test_a_group_runs_from_beginning_to_end(tmp_path: Path) -> None:
             *("-p", "no:cacheprovider", f"--report={report}"),
         ],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
         capture_output=True,
         text=True,
         check=True,

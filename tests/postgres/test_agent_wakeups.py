@@ -32,7 +32,7 @@ KNOBS: dict[str, Any] = {
 def pg(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresBackend]:
     made = PostgresBackend()
     monkeypatch.setenv(FEED, postgres)
-    for name in ("mail.wakeups.POLL_MS", "locks.PLACE_MS", "locks.POLL_MS"):
+    for name in ("mail.receiving.POLL_MS", "locks.PLACE_MS", "locks.POLL_MS"):
         monkeypatch.setattr(f"caliber.agents.{name}", LONG_MS)
     yield made
     made.close()
