@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 # Collection makes a million objects and no garbage.
 gc.disable()
@@ -81,6 +82,10 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
+    # Hypothesis draws literals of whatever is imported by then, so what a seed draws would depend on the tests that
+    # its worker happened to run before: what collection imported, the same in every worker, is all there is.
+    literals = providers._get_local_constants()  # noqa: SLF001
+    providers._get_local_constants = lambda: literals  # noqa: SLF001
     # Collections of garbage need not look at 13,000 tests and the modules they are in.
     gc.freeze()
     gc.enable()
