@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.context.limits import set_limits
 from support.context.world import ME, Contents, World, numbered, searching
 
 from caliber.context import limits
 from caliber.context.assembler import plan_of
+from caliber.context.columns import TAIL_SHARE
 from caliber.context.record.record import FORMAT, MAGIC, unpack_body, unpack_record
 from caliber.explain.explainer import explain
 from caliber.explain.replayer import replay
@@ -205,8 +206,33 @@ def configured(options: dict[str, Any]) -> Any:
 many = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
+NOTHING: dict[str, Any] = {
+    **{kind: [] for kind in ("turns", "notes", "artifacts", "summaries", "earlier", "others", "blocks")},
+    "pause": False,
+}
+NO_TURNS = {
+    "critical_priority": 60,
+    "compress_ratio": 0.5,
+    "max_turns": 0,
+    "artifact_limit": 0,
+    "note_search_limit": 0,
+    "summary_limit": 0,
+    "recent_exchanges": 0,
+    "recent_from_tokens": 0,
+    "evict_share": 0.05,
+    "spare_share": 0.0,
+    "duplicate_similarity": 0.5,
+}
+
+
 @many
 @given(memories(), knobs, numbers, calls)
+@example(  # found turns below a share of the best, without a threshold
+    {**NOTHING, "turns": [("user", b"")] * 4 + [("user", b"ab")]},
+    {"recall.from": "trajectory", "recall.limit": 3, "min_relevance_threshold": 0.0, "search.weights": LEGS},
+    NO_TURNS,
+    {"max_tokens": 1, "query": '"ab" b*', "query_embedding": None, "extra_sections": {}},
+)
 def test_every_window_keeps_its_promises(
     memory: dict[str, Any], options: dict[str, Any], some: dict[str, Any], call: dict[str, Any]
 ) -> None:
@@ -269,8 +295,12 @@ def _check_promises(memory: dict[str, Any], options: dict[str, Any], call: dict[
     shown = {source.id for section in window.sections for source in section.sources if source.id is not None}
     assert shown == {d.target_id for d in included if d.target_id is not None}
     for decision in trace:
-        if decision.rule_id == "relevance_threshold":
+        if decision.rule_id == "relevance_threshold" and not decision.reason.endswith("% of the best"):
             assert np.float32(decision.relevance) < np.float32(config.min_relevance_threshold)
+        elif decision.rule_id == "relevance_threshold":  # in the tail of what the search found
+            best = max(d.relevance for d in trace if d.breakdown and d.rule_id not in ("duplicate", "open_conflict"))
+            assert decision.relevance >= config.min_relevance_threshold
+            assert np.float32(decision.relevance) < np.float32(TAIL_SHARE) * np.float32(best)
     for kind, limit in (  # C-254, C-466
         (SourceType.ARTIFACT, config.pcp.dosage.max_artifacts_in_window),
         (SourceType.NOTE, config.pcp.dosage.max_notes_in_window),
