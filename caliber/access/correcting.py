@@ -24,9 +24,8 @@ from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, InvalidValue, RequiredFieldMissing
 from caliber.model.events import CorrectionAction, EventType
-from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EdgeId, EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation

@@ -23,8 +23,7 @@ from caliber.model import arguments
 from caliber.model.access import Grant, Principal, Right
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, PermissionDenied
 from caliber.model.events import EventType
-from caliber.model.ids import GrantId, Id
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, GrantId, Id
 from caliber.model.time import from_us, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import GRANT

@@ -21,8 +21,7 @@ from caliber.model import arguments
 from caliber.model.access import Identity, MergedIdentities, Principal, PrincipalKind
 from caliber.model.errors import Conflict, InvalidValue, NotRegistered
 from caliber.model.events import EventType
-from caliber.model.ids import IdentityId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, IdentityId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation

@@ -14,8 +14,8 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
-from caliber.model.ids import Id
 from caliber.model.progress import Progress, unheard
+from caliber.model.references import Id
 from caliber.model.storage import OperationStats
 from caliber.storage.maintain.integrity import Finding
 from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed

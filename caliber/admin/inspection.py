@@ -22,8 +22,7 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import NotFound
-from caliber.model.ids import Id
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id
 from caliber.model.storage import ReadConsistency
 from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.memory import ResidentMemory

@@ -31,7 +31,7 @@ from caliber.llm import build_embedding_provider
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue, NotFound
-from caliber.model.ids import SpaceId, TrajectoryId, WindowId
+from caliber.model.references import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import Clock, SystemClock
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.snapshot import ResidentSnapshot

@@ -32,8 +32,8 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.events import EventType
-from caliber.model.ids import LockWaiterId
 from caliber.model.process.interrupts import managed, suppress
+from caliber.model.references import LockWaiterId
 from caliber.model.time import MS_US, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import LOCK, LOCK_WAITER

@@ -29,8 +29,7 @@ from caliber.model.agents import AgentMessage, Lock, LockMode, LockToken, Messag
 from caliber.model.deadline import check, earliest
 from caliber.model.errors import DTypeError
 from caliber.model.events import Event
-from caliber.model.ids import Id
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id
 
 if TYPE_CHECKING:
     from caliber.agents.locks import LockService

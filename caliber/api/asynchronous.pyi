@@ -53,7 +53,6 @@ from caliber.model.embedding import EmbeddingSpace
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.guard.validation import LintResult, ValidationResult
-from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.jobs import Job, JobState
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.learning import Learned
@@ -69,7 +68,17 @@ from caliber.model.pcp import (
     TraceSummary,
 )
 from caliber.model.progress import Progress, Tracer
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import (
+    ArtifactId,
+    EntityRef,
+    EntityType,
+    Id,
+    NoteId,
+    ScopeId,
+    SessionId,
+    TrajectoryId,
+    TurnId,
+)
 from caliber.model.storage import OperationStats, ReadConsistency
 from caliber.model.time import Clock
 from caliber.model.trajectory import (

@@ -19,9 +19,8 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
-from caliber.model.ids import ArtifactId, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.knowledge import Note
-from caliber.model.references import EntityRef
+from caliber.model.references import ArtifactId, EntityRef, Id, NoteId, ScopeId, SessionId, TrajectoryId, TurnId
 from caliber.model.storage import ReadConsistency
 from caliber.model.trajectory import Artifact, Scope, Session, Trajectory, Turn
 from caliber.model.windows import ContextWindow, SearchResult

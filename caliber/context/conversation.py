@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.model.ids import ScopeId
+from caliber.model.references import ScopeId
 from caliber.model.trajectory import TurnRole
 from caliber.resident.conversation import moments_of
 from caliber.resident.mirror import RelationSnapshot

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from caliber.context.plan import RECORDS, Measures
 from caliber.context.rules import OneShot
-from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
 
 

@@ -17,9 +17,9 @@ from caliber.config.cron import zone_of
 from caliber.context.conversation import moment_of
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
-from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.knowledge import NOBODY
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import SpaceId, TrajectoryId, WindowId
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.text.dates import Moment

@@ -22,8 +22,8 @@ from caliber.context.rules import OneShot
 from caliber.engine.write_behind import Deferred
 from caliber.model.context import PendingInjection
 from caliber.model.errors import Conflict, NotFound
-from caliber.model.ids import TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import TrajectoryId
 from caliber.model.time import from_us
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import PENDING_INJECTION

@@ -42,8 +42,7 @@ from caliber.model.deadline import check, within
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import Event, EventType
-from caliber.model.ids import TrajectoryId, WindowId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, TrajectoryId, WindowId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow

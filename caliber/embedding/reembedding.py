@@ -26,11 +26,10 @@ from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.errors import CaliberError
 from caliber.model.events import Event, EventFamily, EventType
-from caliber.model.ids import SpaceId
 from caliber.model.jobs import JobOutcome
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, SpaceId
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.compile.codec import Row

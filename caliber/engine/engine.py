@@ -39,10 +39,9 @@ from caliber.model.errors import (
     error_fields,
 )
 from caliber.model.events import Event, EventFamily, EventType
-from caliber.model.ids import EventId
 from caliber.model.process.interpreter import log
 from caliber.model.process.interrupts import let_through
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, EventId
 from caliber.model.storage import ConfigDocument, ReadConsistency
 from caliber.model.time import Clock, from_us
 from caliber.resident.memory import ResidentMemory

@@ -17,8 +17,7 @@ from caliber.explain.rescore import CurrentScore, rebuild_inputs, score_now
 from caliber.model import arguments
 from caliber.model.context import AssemblyAction, StoredWindow
 from caliber.model.errors import NotFound, StorageError
-from caliber.model.ids import Id
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id
 from caliber.model.window_diff import WindowDiff
 from caliber.model.windows import ContextWindow
 from caliber.search.opening import SearchEngine

@@ -14,8 +14,8 @@ from caliber.jobs.states import renewed, rescheduled
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidStateTransition, NotFound
-from caliber.model.ids import Id
 from caliber.model.jobs import Job, JobOutcome, JobState
+from caliber.model.references import Id
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -25,9 +25,9 @@ from caliber.model.access import Principal
 from caliber.model.deadline import GRACE_S, at_least, is_over
 from caliber.model.errors import CaliberError, Conflict, InternalError, StorageError, error_fields, in_a_line
 from caliber.model.events import EventType
-from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job, JobOutcome
 from caliber.model.process.interrupts import let_through, managed
+from caliber.model.references import ScopeId, TrajectoryId
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import JOB
 from caliber.storage.write.unit_of_work import UnitOfWork

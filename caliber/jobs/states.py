@@ -11,8 +11,8 @@ from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.events import EventType
-from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
+from caliber.model.references import ScopeId, TrajectoryId
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
 from caliber.storage.compile.codec import codec_of

@@ -21,9 +21,8 @@ from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.errors import InvalidValue
 from caliber.model.events import EventType
-from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, Id
 from caliber.model.storage import ReadConsistency
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE, TRAJECTORY

@@ -14,9 +14,9 @@ from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import Conflict, InvalidValue
-from caliber.model.ids import NoteId, TrajectoryId
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import NoteId, TrajectoryId
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE

@@ -25,10 +25,9 @@ from caliber.learning.undoing import batch_of, result_of, undo
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import ConstraintViolation, InvalidValue, NotFound, RequiredFieldMissing, Unavailable
-from caliber.model.ids import Id, TrajectoryId
 from caliber.model.jobs import JobState
 from caliber.model.learning import Learned
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, Id, TrajectoryId
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, Turn, TurnRole
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN

@@ -23,9 +23,8 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import DTypeError
 from caliber.model.forms.reading import read_message
-from caliber.model.ids import TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, TrajectoryId
 from caliber.model.trajectory import Trajectory, TrajectoryStatus, Turn, TurnRole
 from caliber.schema.relations import TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork

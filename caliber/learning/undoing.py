@@ -17,12 +17,11 @@ from caliber.learning.owner import Owner, owner_in, owner_of, taught_by
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound
 from caliber.model.events import Event, EventType
-from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import Job, JobOutcome, JobState
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.learning import Learned, LearningAction, LearningDecision, PersonAttribute, PersonFact
 from caliber.model.process.interrupts import suppress
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, NoteId, TrajectoryId, TurnId
 from caliber.model.trajectory import Turn
 from caliber.schema.predicate import Comparison, Operator, all_of
 from caliber.schema.relation import Relation

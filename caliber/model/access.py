@@ -7,9 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 from caliber.model.errors import PermissionDenied
-from caliber.model.ids import GrantId, IdentityId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, GrantId, IdentityId
 
 
 class AgentRole(StrEnum):

@@ -6,9 +6,8 @@ import uuid
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
-from caliber.model.ids import TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, TrajectoryId, WindowId
 
 
 class SectionType(StrEnum):

@@ -7,9 +7,8 @@ from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 
-from caliber.model.ids import SpaceId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, SpaceId
 
 
 class DistanceMetric(StrEnum):

@@ -8,9 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from caliber.model.ids import EventId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, EventId, ScopeId, TrajectoryId
 
 
 class EventFamily(StrEnum):

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from caliber.model.access import AgentRole, Principal, PrincipalKind
-from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId, TrajectoryId
 
 
 class JobOutcome(StrEnum):

@@ -7,9 +7,8 @@ from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 
-from caliber.model.ids import EdgeId, NoteId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EdgeId, EntityRef, EntityType, NoteId, TrajectoryId
 from caliber.model.trust import TrustLabel
 
 NOBODY = uuid.UUID(int=0)  # the application without a user, an administrator, the system

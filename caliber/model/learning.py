@@ -6,11 +6,10 @@ import uuid
 from datetime import datetime
 from enum import StrEnum
 
-from caliber.model.ids import NoteId, TrajectoryId, TurnId
 from caliber.model.jobs import JobState
 from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, NoteId, TrajectoryId, TurnId
 from caliber.model.windows import printed
 
 

@@ -7,9 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from caliber.model.agents.registry import AgentId
-from caliber.model.ids import CheckpointId, ConflictId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import CheckpointId, ConflictId, EntityRef, EntityType, ScopeId, TrajectoryId
 from caliber.model.trajectory import Artifact, Scope, Trajectory
 
 

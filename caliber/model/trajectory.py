@@ -8,9 +8,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from caliber.model.ids import ArtifactId, CheckpointId, NoteId, ScopeId, SessionId, TrajectoryId, TurnId, TurnSummaryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import (
+    ArtifactId,
+    CheckpointId,
+    EntityRef,
+    NoteId,
+    ScopeId,
+    SessionId,
+    TrajectoryId,
+    TurnId,
+    TurnSummaryId,
+)
 from caliber.model.trust import TrustLabel
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.errors import InvalidValue, Unavailable
-from caliber.model.ids import ScopeId, TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId, TrajectoryId, WindowId
 from caliber.model.storage import ResultStatus
 
 if TYPE_CHECKING:

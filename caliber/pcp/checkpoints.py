@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
-from caliber.model.ids import CheckpointId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import Checkpoint
+from caliber.model.references import CheckpointId
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.model.windows import ContextWindow

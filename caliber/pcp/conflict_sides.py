@@ -13,9 +13,8 @@ from caliber.access.corrections import CorrectionListener
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.events import CorrectionAction, EventType
-from caliber.model.ids import ConflictId
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import ConflictId, EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONFLICT

@@ -53,7 +53,7 @@ from caliber.kernels.tokens.counting import LEFT_OUT
 from caliber.model.context import AssemblyAction, DecisionCode, SectionType, SourceType
 from caliber.model.errors import BudgetTooSmall
 from caliber.model.forms.messages import MEMORY
-from caliber.model.ids import WindowId
+from caliber.model.references import WindowId
 from caliber.model.storage import ResultStatus
 from caliber.model.time import to_us
 from caliber.model.windows import AssemblyDecision, ContextSection, ContextWindow, Message, SourceRef

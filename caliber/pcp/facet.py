@@ -9,7 +9,6 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.guard.validation import LintResult, ValidationResult
-from caliber.model.ids import Id
 from caliber.model.pcp import (
     ArtifactProvenance,
     Checkpoint,
@@ -17,7 +16,7 @@ from caliber.model.pcp import (
     TaskState,
     TraceSummary,
 )
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id
 from caliber.model.windows import ContextWindow
 from caliber.schema.relations import TRAJECTORY
 from caliber.search.service import Searching

@@ -18,9 +18,8 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import NotFound
 from caliber.model.events import EventType
-from caliber.model.ids import Id
 from caliber.model.pcp import ArtifactProvenance, TaskState, TraceSummary
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, Id
 from caliber.model.trajectory import Artifact, TurnRole
 from caliber.model.windows import ContextWindow
 from caliber.schema.relation import Relation

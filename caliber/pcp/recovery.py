@@ -29,10 +29,9 @@ from caliber.model.errors import (
     StorageError,
 )
 from caliber.model.events import EventType
-from caliber.model.ids import CheckpointId, TrajectoryId
 from caliber.model.pcp import Checkpoint, RecoveryResult
 from caliber.model.process.interpreter import log
-from caliber.model.references import EntityType
+from caliber.model.references import CheckpointId, EntityType, TrajectoryId
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus, Turn
 from caliber.pcp.checkpoints import NEVER_BEGUN, CheckpointState, read_state

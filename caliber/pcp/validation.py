@@ -21,8 +21,7 @@ from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.events import Event, EventType
 from caliber.model.guard.validation import IssueType, Severity, ValidationIssue, ValidationResult
-from caliber.model.ids import uuid_from_bytes
-from caliber.model.references import EntityRef, kind_named
+from caliber.model.references import EntityRef, kind_named, uuid_from_bytes
 from caliber.model.time import MS_US
 from caliber.pcp.conflicts import StatementConflicts
 from caliber.pcp.pairs import Candidate, Statement, candidate_pairs, first_pairs

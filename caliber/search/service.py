@@ -37,8 +37,7 @@ from caliber.model.errors import (
     Unavailable,
     VectorError,
 )
-from caliber.model.ids import SpaceId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, SpaceId
 from caliber.model.storage import ReadConsistency, ResultStatus, ValidationMode
 from caliber.model.time import to_us
 from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResult

@@ -21,9 +21,8 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.events import Event, EventType
-from caliber.model.ids import ArtifactId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityType
+from caliber.model.references import ArtifactId, EntityType
 from caliber.model.time import from_us
 from caliber.model.trajectory import (
     TTL,

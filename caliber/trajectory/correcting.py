@@ -20,7 +20,7 @@ from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, ConstraintViolation
 from caliber.model.events import EventType
-from caliber.model.ids import Id
+from caliber.model.references import Id
 from caliber.model.trajectory import TTL, Artifact, ExtractionMethod, Scope, Trajectory, TTLKind
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import ARTIFACT, SCOPE, TRAJECTORY

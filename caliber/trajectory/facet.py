@@ -18,9 +18,8 @@ from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import LockToken
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.events import EventType
-from caliber.model.ids import Id, ScopeId
 from caliber.model.knowledge import Note
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, Id, ScopeId
 from caliber.model.trajectory import (
     TTL,
     Artifact,

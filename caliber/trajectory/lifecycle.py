@@ -15,8 +15,7 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import states
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.events import EventType
-from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import ArtifactId, CheckpointId, EntityRef, EntityType, ScopeId, SessionId, TrajectoryId
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import (
     OutcomeStatus,

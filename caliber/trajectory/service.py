@@ -33,10 +33,9 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.model.events import EventType
-from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.knowledge import Note
 from caliber.model.pcp import RecoveryFrequency
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, ScopeId, TrajectoryId
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryOutcome, TrajectoryStatus, Turn
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN

@@ -27,9 +27,9 @@ from caliber.kernels import uuid7
 from caliber.llm.protocols import SummarizationProvider
 from caliber.llm.retry import is_outage
 from caliber.model.errors import CaliberError, SummarizationFailed
-from caliber.model.ids import TrajectoryId, TurnSummaryId
 from caliber.model.jobs import Job, JobState
 from caliber.model.process.interrupts import let_through
+from caliber.model.references import TrajectoryId, TurnSummaryId
 from caliber.model.time import from_us
 from caliber.model.trajectory import Turn, TurnRole, TurnSummary
 from caliber.model.trust import least_trusted

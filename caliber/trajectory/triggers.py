@@ -14,10 +14,10 @@ from caliber.jobs.states import record
 from caliber.model.access import Principal
 from caliber.model.declared import Trigger
 from caliber.model.events import EventType
-from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId, TrajectoryId
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.storage.write.unit_of_work import UnitOfWork

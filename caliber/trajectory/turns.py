@@ -20,8 +20,8 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound, StorageError
 from caliber.model.forms.reading import calls_of, thoughts_of
-from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted

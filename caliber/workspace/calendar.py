@@ -22,8 +22,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
-from caliber.model.ids import CalendarEventId, Id
-from caliber.model.references import EntityRef
+from caliber.model.references import CalendarEventId, EntityRef, Id
 from caliber.model.time import from_us, to_us
 from caliber.model.workspace import CalendarEvent, Occurrence
 from caliber.schema.relations import CALENDAR_EVENT

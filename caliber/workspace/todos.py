@@ -22,8 +22,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
-from caliber.model.ids import Id, TodoId
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id, TodoId
 from caliber.model.time import from_us
 from caliber.model.workspace import Todo, TodoDependency, TodoKind, TodoPriority, TodoStatus
 from caliber.schema.relations import AGENT, TODO, TODO_DEPENDENCY

@@ -25,7 +25,7 @@ from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.deadline import check, earliest
 from caliber.model.errors import Conflict, InvalidValue, NotFound
-from caliber.model.ids import ValueId
+from caliber.model.references import ValueId
 from caliber.model.time import from_us
 from caliber.model.workspace import WorkspaceValue
 from caliber.schema.relations import WORKSPACE_VALUE

@@ -26,7 +26,7 @@ import caliber
 from caliber.access.identities import MERGED, user_for
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, Principal
 from caliber.model.errors import Conflict, InputError, InvalidValue, PermissionDenied, RequiredFieldMissing
-from caliber.model.ids import EdgeId
+from caliber.model.references import EdgeId
 from caliber.model.time import from_us
 from caliber.trajectory import facet
 

@@ -11,9 +11,8 @@ from support.drawn import needs
 from support.inspection import inspect
 
 import caliber
-from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EdgeId, EntityRef, EntityType
 from caliber.storage.maintain.integrity import EXAMPLES, Finding
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}

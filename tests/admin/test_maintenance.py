@@ -16,9 +16,8 @@ from support.inspection import inspect
 
 import caliber
 from caliber.model.errors import Conflict
-from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EdgeId, EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType
 from caliber.schema.relations import BY_NAME, RELATIONS

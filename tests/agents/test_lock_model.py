@@ -24,7 +24,7 @@ from caliber.agents.locking.lock_queue import Blocked, Request
 from caliber.model import FixedClock, Principal
 from caliber.model.agents import Lock, LockMode, LockToken
 from caliber.model.errors import LockExpired, PermissionDenied
-from caliber.model.ids import LockWaiterId
+from caliber.model.references import LockWaiterId
 from caliber.model.time import to_us
 
 MS = 1_000

@@ -13,7 +13,7 @@ from caliber.agents.locking import lock_queue
 from caliber.kernels import uuid7
 from caliber.model import FixedClock, LockMode, LockToken
 from caliber.model.errors import LockExpired
-from caliber.model.ids import LockWaiterId
+from caliber.model.references import LockWaiterId
 
 LONG_MS = 60_000
 

@@ -28,7 +28,7 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.model.events import EventFamily, EventType
-from caliber.model.ids import LockWaiterId
+from caliber.model.references import LockWaiterId
 
 LONG_MS = 60_000
 ADMIN = Principal.admin()

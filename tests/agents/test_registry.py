@@ -29,7 +29,7 @@ from caliber.model.errors import (
     PermissionDenied,
     RequiredFieldMissing,
 )
-from caliber.model.ids import LockWaiterId
+from caliber.model.references import LockWaiterId
 from caliber.model.time import from_us
 from caliber.schema.relations import LOCK_WAITER
 

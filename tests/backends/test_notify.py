@@ -19,8 +19,7 @@ from caliber.backends.postgres.writing.notify import (
 from caliber.kernels import uuid7
 from caliber.model.errors import InvalidValue
 from caliber.model.events import Event, EventFamily
-from caliber.model.ids import EventId, ScopeId, TrajectoryId
-from caliber.model.references import EntityType
+from caliber.model.references import EntityType, EventId, ScopeId, TrajectoryId
 from caliber.model.time import from_us
 
 WRITER = bytes(range(16))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from caliber.model.agents.delegation import DelegationResult
 from caliber.model.agents.registry import MemoryAccess
 from caliber.model.errors import InternalError
-from caliber.model.ids import ArtifactId, NoteId
+from caliber.model.references import ArtifactId, NoteId
 from caliber.model.time import from_us
 from caliber.model.trajectory import TTL, OutcomeStatus, ToolCall, TrajectoryOutcome, TTLKind
 from caliber.schema.relation import Column, ColumnType, Relation

@@ -32,7 +32,7 @@ from caliber.model import (
 )
 from caliber.model.errors import Conflict, InputError, NotFound, PermissionDenied
 from caliber.model.events import EventFamily
-from caliber.model.ids import EdgeId, NoteId
+from caliber.model.references import EdgeId, NoteId
 from caliber.model.time import from_us
 
 BOSS = Principal(PrincipalKind.AGENT, "boss", AgentRole.ORCHESTRATOR)

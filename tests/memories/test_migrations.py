@@ -23,7 +23,7 @@ from caliber.api.opening import plan_migration
 from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
 from caliber.model.errors import InvalidValue, NotFound, SchemaMismatch, StorageError
-from caliber.model.ids import EdgeId
+from caliber.model.references import EdgeId
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.storage import StoredMemory
 

@@ -35,7 +35,7 @@ from caliber.model import (
     SystemClock,
 )
 from caliber.model.errors import InvalidValue, SchemaMismatch
-from caliber.model.ids import EdgeId
+from caliber.model.references import EdgeId
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import text_table, texts_of

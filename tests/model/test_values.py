@@ -15,10 +15,10 @@ import pytest
 from support.cases import each
 
 import caliber.model
-from caliber.model import ids, time
+from caliber.model import time
 from caliber.model.access import Right
 from caliber.model.errors import DTypeError, InvalidValue
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, uuid_from_bytes
 
 SUBSYSTEMS: tuple[ModuleType, ...] = tuple(
     importlib.import_module(f"caliber.model.{name}")
@@ -126,7 +126,7 @@ def test_system_clock_is_utc_now() -> None:
 
 def test_uuid_from_bytes_equals_the_standard_library() -> None:
     for raw in (bytes(16), b"\xff" * 16, uuid.uuid4().bytes):
-        ours, theirs = ids.uuid_from_bytes(raw), uuid.UUID(bytes=raw)
+        ours, theirs = uuid_from_bytes(raw), uuid.UUID(bytes=raw)
         assert ours == theirs
         assert hash(ours) == hash(theirs)
         assert pickle.loads(pickle.dumps(ours)) == theirs

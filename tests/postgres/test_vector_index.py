@@ -30,7 +30,7 @@ from caliber.backends.postgres.searching.vector_plans import Space, index_name, 
 from caliber.kernels import VectorMatrix
 from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
-from caliber.model.ids import SpaceId
+from caliber.model.references import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.where import Where

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caliber.kernels import VectorMatrix
-from caliber.model.ids import NoteId
 from caliber.model.knowledge import Note, NoteType
+from caliber.model.references import NoteId
 from caliber.model.time import from_us
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.tables import Layout

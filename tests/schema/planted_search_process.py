@@ -112,7 +112,7 @@ import caliber  # noqa: E402
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType  # noqa: E402
 from caliber.model.access import Principal, PrincipalKind  # noqa: E402
 from caliber.model.errors import InvalidValue, NotFound  # noqa: E402
-from caliber.model.ids import EdgeId  # noqa: E402
+from caliber.model.references import EdgeId  # noqa: E402
 from caliber.model.time import from_us  # noqa: E402
 from caliber.storage.write.ending import archive, prune  # noqa: E402
 

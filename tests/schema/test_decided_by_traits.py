@@ -12,7 +12,7 @@ from support.drawn import needs
 from support.inspection import inspect
 
 from caliber.model.errors import InvalidRow, InvalidValue
-from caliber.model.ids import TrajectoryId
+from caliber.model.references import TrajectoryId
 from caliber.model.time import FixedClock
 
 WHEN = datetime(2026, 5, 6, 7, 8, 9, tzinfo=UTC)

@@ -33,9 +33,8 @@ from caliber.llm.protocols import ExtractedFact
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, NotFound, Unavailable
 from caliber.model.events import Event, EventFamily
-from caliber.model.ids import EventId
 from caliber.model.learning import PersonAttribute
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.policies import schedules
 from caliber.schema.relations import BY_NAME, EMBEDDING, EVENT

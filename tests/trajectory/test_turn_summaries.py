@@ -30,7 +30,7 @@ import caliber
 from caliber.model import Clock, FixedClock, ToolCall, TrustLabel
 from caliber.model.errors import CaliberError, Conflict, NotFound, SummarizationFailed
 from caliber.model.events import EventType
-from caliber.model.ids import TurnSummaryId
+from caliber.model.references import TurnSummaryId
 from caliber.model.trajectory import TurnSummary
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.search.opening import SearchEngine

@@ -24,9 +24,8 @@ from caliber.model import arguments, states
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents.registry import Agent, AgentId
 from caliber.model.errors import InputError, InvalidValue, NotFound, RequiredFieldMissing
-from caliber.model.ids import Id, TrajectoryId
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id, TrajectoryId
 from caliber.model.storage import ReadConsistency
 from caliber.model.time import from_us
 from caliber.pcp.conflict_sides import close, strategy_of

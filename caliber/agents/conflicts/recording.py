@@ -24,10 +24,9 @@ from caliber.model.agents.registry import Agent, AgentId
 from caliber.model.deadline import unbounded
 from caliber.model.errors import CaliberError, Conflict, InputError
 from caliber.model.events import CorrectionAction, EventType
-from caliber.model.ids import TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.pcp import ConflictResolution, ConflictStatus, ConflictType, ConflictWinner, Disagreement
-from caliber.model.references import EntityRef, EntityType, kind_named
+from caliber.model.references import EntityRef, EntityType, TrajectoryId, kind_named
 from caliber.model.time import from_us
 from caliber.pcp.conflict_sides import change, holds, of_pair, open_conflict, states_otherwise, strategy_of
 from caliber.schema.relation import Relation

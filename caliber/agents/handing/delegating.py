@@ -37,8 +37,7 @@ from caliber.model.agents.delegation import Delegation, DelegationId, Delegation
 from caliber.model.agents.registry import Agent
 from caliber.model.errors import DelegationFailed, InvalidStateTransition, InvalidValue
 from caliber.model.events import EventType
-from caliber.model.ids import ArtifactId, Id, NoteId, TrajectoryId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import ArtifactId, EntityRef, EntityType, Id, NoteId, TrajectoryId
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Trajectory, TrajectoryStatus
 from caliber.schema.relations import DELEGATION, TRAJECTORY

@@ -27,8 +27,7 @@ from caliber.model.access import Grant, Principal, Right
 from caliber.model.agents.delegation import TIMEOUT, Delegation, DelegationResult, DelegationStatus, HandoffStatus
 from caliber.model.errors import NotFound
 from caliber.model.events import EventType
-from caliber.model.ids import GrantId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, GrantId
 from caliber.model.time import MS_US, from_us, to_us
 from caliber.model.trajectory import OutcomeStatus, Trajectory
 from caliber.schema.relation import Relation

@@ -31,8 +31,7 @@ from caliber.model.agents.delegation import Handoff, HandoffId, HandoffSnapshot,
 from caliber.model.agents.registry import Agent
 from caliber.model.errors import HandoffFailed, InvalidValue, NotFound
 from caliber.model.events import EventType
-from caliber.model.ids import Id, ScopeId, TrajectoryId
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, Id, ScopeId, TrajectoryId
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 from caliber.schema.relations import DELEGATION, HANDOFF, SCOPE, TRAJECTORY

@@ -26,8 +26,7 @@ from caliber.model.agents.delegation import DelegationStatus, HandoffStatus
 from caliber.model.agents.registry import Agent
 from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.model.events import EventType
-from caliber.model.ids import Id
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, Id
 from caliber.model.trajectory import Trajectory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import AGENT, TRAJECTORY

@@ -28,8 +28,8 @@ from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.agents import Lock, LockMode, LockToken, LockWaiter
 from caliber.model.errors import LockExpired, PermissionDenied
-from caliber.model.ids import LockId, LockWaiterId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import LockId, LockWaiterId
 from caliber.model.time import EPOCH, MS_US, from_us, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import LOCK, LOCK_WAITER

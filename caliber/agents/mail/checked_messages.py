@@ -12,7 +12,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import AgentMessage, MessageId, MessagePriority, MessageType
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, RequiredFieldMissing
-from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
+from caliber.model.references import ArtifactId, ScopeId, TrajectoryId
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.search.service import Searching

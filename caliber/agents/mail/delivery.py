@@ -29,9 +29,8 @@ from caliber.model.agents import (
 )
 from caliber.model.agents.registry import Agent, AgentLifecycle
 from caliber.model.errors import Conflict, MailboxFull, MessageDeliveryFailed, NotFound, PermissionDenied
-from caliber.model.ids import ArtifactId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef
+from caliber.model.references import ArtifactId, EntityRef, ScopeId, TrajectoryId
 from caliber.model.time import EPOCH, MS_US, from_us
 from caliber.schema.relations import AGENT, AGENT_MESSAGE
 from caliber.storage.compile.codec import codec_of

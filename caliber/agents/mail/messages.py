@@ -31,8 +31,7 @@ from caliber.model.agents import (
 from caliber.model.deadline import check, earliest
 from caliber.model.errors import InvalidStateTransition, MessageDeliveryFailed, NotFound
 from caliber.model.events import EventType
-from caliber.model.ids import Id
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, Id
 from caliber.model.time import EPOCH, MS_US, from_us
 from caliber.schema.relations import AGENT_MESSAGE
 from caliber.storage.waiting import Flag

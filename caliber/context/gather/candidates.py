@@ -58,8 +58,8 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText
 from caliber.model.errors import InvalidValue, NotFound
-from caliber.model.ids import ScopeId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.conversation import user_days
 from caliber.resident.mirror import RelationSnapshot

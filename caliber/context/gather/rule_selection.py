@@ -23,7 +23,7 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
-from caliber.model.ids import ScopeId
+from caliber.model.references import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import let_through, mask

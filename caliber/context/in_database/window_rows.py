@@ -28,8 +28,8 @@ from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.embedding.embedder import Embedder
 from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
-from caliber.model.ids import uuid_from_bytes
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import uuid_from_bytes
 from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot

@@ -62,8 +62,8 @@ from caliber.kernels import sha256_batch
 from caliber.kernels.tokens.counting import Cut
 from caliber.model.context import DecisionCode
 from caliber.model.errors import StorageError
-from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import Position
 
 MAGIC: Final = b"CWR"

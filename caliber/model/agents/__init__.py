@@ -11,8 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, NewType
 
-from caliber.model.ids import ArtifactId, LockId, LockWaiterId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ArtifactId, LockId, LockWaiterId, ScopeId, TrajectoryId
 
 
 class LockMode(StrEnum):

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any, NewType
 
 from caliber.model.agents.registry import AgentId
-from caliber.model.ids import ArtifactId, NoteId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import ArtifactId, NoteId, ScopeId, TrajectoryId
 from caliber.model.trajectory import OutcomeStatus
 
 DelegationId = NewType("DelegationId", uuid.UUID)

@@ -11,8 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from caliber.model.ids import CalendarEventId, TodoId, ValueId
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import CalendarEventId, TodoId, ValueId
 
 
 @dataclass(frozen=True, slots=True)

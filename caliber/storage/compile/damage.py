@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from caliber.model.errors import StorageError
-from caliber.model.ids import uuid_from_bytes
 from caliber.model.process.interrupts import managed
+from caliber.model.references import uuid_from_bytes
 from caliber.model.time import EPOCH, from_us
 from caliber.schema.relation import Column, ColumnType, Relation
 

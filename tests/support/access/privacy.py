@@ -37,7 +37,7 @@ from caliber.model import (
     Principal,
 )
 from caliber.model.errors import ConstraintViolation, NotFound, PermissionDenied, Unavailable
-from caliber.model.ids import ConflictId, EdgeId
+from caliber.model.references import ConflictId, EdgeId
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 

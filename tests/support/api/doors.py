@@ -19,8 +19,8 @@ from support.inspection import inspect
 import caliber
 from caliber import EntityRef, EntityType, Principal
 from caliber.model.errors import InvalidValue
-from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
+from caliber.model.references import EdgeId
 
 SKIPPED: Final = frozenset(
     (

@@ -22,7 +22,7 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig, profiles
 from caliber.model import ConflictStatus, ConflictType, Disagreement, EntityRef, EntityType, SystemClock
 from caliber.model.errors import CaliberError, Unavailable
-from caliber.model.ids import ConflictId
+from caliber.model.references import ConflictId
 from caliber.model.time import from_us
 from caliber.schema.relation import ColumnType
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION

@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from caliber.model.errors import InvalidValue
 from caliber.model.events import Event, EventFamily, EventType
-from caliber.model.ids import EventId, ScopeId, TrajectoryId
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import kind_named
+from caliber.model.references import EventId, ScopeId, TrajectoryId, kind_named
 from caliber.model.time import from_us, to_us
 from caliber.storage.compile.codec import dump_json
 
