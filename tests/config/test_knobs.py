@@ -98,7 +98,7 @@ ELSEWHERE = {
     "policies/test_policy_runs.py": "policies policy_engine.on_error",
     "policies/test_waiting_triggers.py": "jobs.attempts_max",
     "postgres/test_faults.py": "storage.lock_timeout_ms storage.statement_timeout_ms",
-    "postgres/test_listening.py": "storage.feed_dsn",
+    "postgres/test_notify.py": "storage.feed_dsn",
     "postgres/test_postgres.py": "storage.dsn storage.pool_max storage.prepared_max storage.schema_name",
     "postgres/test_vector_index.py": "vector.hnsw_ef_construction vector.hnsw_m vector.index_type",
     "retention/test_retention.py": "retention.sweep_every_ms",

@@ -1,4 +1,4 @@
-"""What a seed draws depends on nothing but the seed and the tests that were collected."""
+"""A seed decides alone what random tests draw, whatever ran before them."""
 
 from __future__ import annotations
 
