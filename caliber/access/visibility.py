@@ -143,9 +143,9 @@ class Readers:
             known = self._acting[user] = Readers(self._owners, self._principal, user)
         return known
 
-    def visibility(self) -> Visibility:
-        """Return the entities and names of the principal by now, once the owners of all tasks are known."""
-        relations, owners = self._memory.snapshot.relations, self._owners
+    def visibility(self, snapshot: ResidentSnapshot | None = None) -> Visibility:
+        """Return the entities and names of the principal by now, or at a snapshot that was just taken."""
+        relations, owners = (snapshot or self._memory.snapshot).relations, self._owners
         tasks = relations[TRAJECTORY.name]
         if tasks.generation is not owners.generation or tasks.length > owners.read:
             owners.follow()

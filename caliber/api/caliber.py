@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
+from uuid import UUID
 
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
@@ -72,7 +73,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
         Raises: NotFound, also for what the principal may not see; PermissionDenied for another user.
         """
-        record_id = arguments.as_uuid(id, "id")
+        record_id = id if type(id) is UUID else arguments.as_uuid(id, "id")
         return (self._searching if user is None else self._searching.seen_by(user)).get(record_id)
 
     def assemble_context(

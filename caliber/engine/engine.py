@@ -283,7 +283,7 @@ class Engine:
                 self._catch_up()
             else:
                 self.memory.settle()  # another thread may have read the news, and be about to apply them
-        return self.memory.snapshot
+        return self.memory.snapshot if self.memory.waiting else self.memory.published
 
     # --- reading and writing ---------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class WriteBehind:
         Without a lock, unless the thread is to be woken, or a batch waits.
         """
         stopped = self._stop
-        if stopped or self._size() >= self._batch:
+        if stopped or self._queue.size + len(self._noted) >= self._batch:
             with self._condition:
                 before = self._make_room()
                 # What merges is merged at once: one record that is read again and again stays one entry.

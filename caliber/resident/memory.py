@@ -98,9 +98,9 @@ class ResidentMemory:
         self._torn = False
         """Whether mirrors are being changed, or were left half way."""
         self._pending: list[RowChange] = []
-        self._waiting = False
+        self.waiting = False
         """Whether the next reader has something to do first."""
-        self._published: ResidentSnapshot
+        self.published: ResidentSnapshot
         self.erasures = 0
         """The number of erasures of the store, at most those before the present snapshot."""
         self.on_commit: Callable[[Sequence[RowChange]], None] | None = None
@@ -141,7 +141,7 @@ class ResidentMemory:
             self.mirrors.layouts.pop(name, None)
 
     def _publish(self, changed: set[str], vectors_changed: set[IndexKey] | None = None) -> None:
-        mirrors, before = self.mirrors, getattr(self, "_published", None)
+        mirrors, before = self.mirrors, getattr(self, "published", None)
         relations = {} if before is None else {k: kept for k, kept in before.relations.items() if k in self._held}
         for name in changed:
             if name in mirrors.generations:
@@ -157,7 +157,7 @@ class ResidentMemory:
             for key in vectors_changed:
                 vectors[key] = VectorSnapshot(mirrors.indexes[key], mirrors.spaces.by_id[key[1]].model_id)
         in_use = mirrors.spaces.in_use
-        self._published = ResidentSnapshot(
+        self.published = ResidentSnapshot(
             Position(self._store.epoch, self.sequence),
             relations,
             vectors,
@@ -182,10 +182,10 @@ class ResidentMemory:
         between is applied once.
         """
         # A flag decides: another reader may have taken the queue, and not have published its changes yet.
-        if self._waiting:
+        if self.waiting:
             with self._mine():
                 self._apply_pending()
-        return self._published
+        return self.published
 
     # --- following -------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class ResidentMemory:
             # Changes that were followed up to our commit or beyond may supersede it: a row that another process deleted
             # since must not come back.
             if not self._store.feed.covers(sequence):
-                self._waiting = True
+                self.waiting = True
                 self._pending.extend([change for change in changes if change.relation.name in self._held])
                 self.sequence = max(sequence, self.sequence)
             self.stats.applied_own += len(changes)
@@ -297,7 +297,7 @@ class ResidentMemory:
     def missed(self, error: BaseException) -> None:
         """Record that a commit of ours may not have been applied: the next reader reloads everything."""
         # A reload may have begun before that commit: then it is repeated.
-        self._again = self._stale = self._waiting = True
+        self._again = self._stale = self.waiting = True
         self.stats.failures += 1
         if self.on_missed is not None:
             self.on_missed()
@@ -307,7 +307,7 @@ class ResidentMemory:
     def _whole(self) -> None:
         """Take note that mirrors hold all of the boundary that was published."""
         self._torn = False
-        self._waiting = self._stale or self._again or bool(self._pending)
+        self.waiting = self._stale or self._again or bool(self._pending)
 
     def _apply_pending(self) -> None:
         """Apply the commits that wait, each row once, in its last state."""

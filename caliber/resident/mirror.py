@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import marshal
-import struct
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -24,7 +23,7 @@ from caliber.kernels import KeywordIndex, KeywordSnapshot
 from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.kernels.growing import ByteRows, Interner
 from caliber.resident.chain import Chain
-from caliber.resident.tables import Columns, KeyTable, Layout, SegmentedColumn
+from caliber.resident.tables import PAIR, Columns, KeyTable, Layout, SegmentedColumn
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.compile.codec import Row
 
@@ -42,7 +41,6 @@ class _Evicted:
 EVICTED: Final = _Evicted()
 """Placeholder in a mirror for an evicted text; the store still has it."""
 
-_PAIR: Final = struct.Struct(">QQ")
 _REMEMBERED: Final = 256
 """Groups of rows, and other things worked out from a boundary, that it remembers."""
 _READING_PARTS: Final = 65_536
@@ -117,7 +115,7 @@ class Generation:
         ordinals[at] = row[0]
         previous[at] = self.index.get(key, -1) if old is None else old
         if layout.has_tie:
-            ties[at] = _PAIR.unpack(key)
+            ties[at] = PAIR.unpack(key)
         for segment, place, convert in columns:
             value = row[place]
             segment[at] = value if convert is None else convert(value)
@@ -163,7 +161,7 @@ class Generation:
             ids = [place for _, place in layout.groups] + list(layout.key_places) * layout.has_tie
             for row in rows:
                 for place in ids:
-                    if row[place] is not None and len(row[place]) != _PAIR.size:
+                    if row[place] is not None and len(row[place]) != PAIR.size:
                         raise ValueError("no id")
                 self.append(row)
             return
@@ -194,7 +192,7 @@ class Generation:
             for number, row in enumerate(rows, start):
                 value = row[place]
                 if value is not None:
-                    if len(value) != _PAIR.size:
+                    if len(value) != PAIR.size:
                         raise ValueError("no id")
                     group.setdefault(value, []).append(number)
         self._grow_live(start + count)
@@ -205,7 +203,7 @@ class Generation:
     def newest(self, keys: Sequence[bytes]) -> Sequence[int] | NDArray[np.int64]:
         """Return the number of the newest row of each key, or -1."""
         index = self.index
-        if len(keys) <= FEW or not isinstance(index, KeyTable) or set(map(len, keys)) != {_PAIR.size}:
+        if len(keys) <= FEW or not isinstance(index, KeyTable) or set(map(len, keys)) != {PAIR.size}:
             return [index.get(key, -1) for key in keys]
         return index.get_all(np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64))
 
@@ -271,7 +269,8 @@ class Generation:
         for place, item in held:  # columns that hold values unchanged supply theirs
             row[place] = item(at)
         if self.layout.has_tie:
-            row[self.layout.key_places[0]] = _PAIR.pack(*self.ties.segments[segment][at].tolist())
+            item = self.ties.segments[segment].item
+            row[self.layout.key_places[0]] = PAIR.pack(item(at, 0), item(at, 1))
         if text and self.layout.text_place >= 0:
             row[self.layout.text_place] = self.texts[number]
         return tuple(row)
@@ -475,7 +474,7 @@ class RelationSnapshot:
     def keys(self, numbers: Sequence[int] | NDArray[np.int64]) -> list[bytes]:
         """Return the ids of rows as bytes."""
         raw = self.ties().take(numbers, axis=0).astype(">u8").tobytes()
-        return [raw[at : at + _PAIR.size] for at in range(0, len(raw), _PAIR.size)]
+        return [raw[at : at + PAIR.size] for at in range(0, len(raw), PAIR.size)]
 
     def entity_ids(self, numbers: Sequence[int]) -> list[uuid.UUID]:
         """Return the ids of rows; several times cheaper than ``UUID(int=...)`` of each."""

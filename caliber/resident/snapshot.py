@@ -6,6 +6,7 @@ With ``search.mode = "backend"`` memory holds the relations of ``FRAME`` alone. 
 from __future__ import annotations
 
 import functools
+import struct
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -19,10 +20,11 @@ from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Position
 from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.tables import HASH_BITS, spread
+from caliber.resident.tables import HASH_BITS, HASH_HIGH, HASH_LOW, HASH_MASK, NO_ID, PAIR
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation, Residence
 from caliber.schema.relations import MIRRORED
+from caliber.storage.compile.damage import damaged
 from caliber.storage.stored_memories import stale_catalog
 
 ENTITY_RELATIONS = tuple(
@@ -59,7 +61,11 @@ class ResidentSnapshot:
 
     def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:
         """Return the relation and row of an id, whatever kind of record it names, or None."""
-        pair, mixed = spread(key)
+        try:
+            high, low = pair = [*PAIR.unpack(key)]
+        except struct.error:
+            raise damaged(NO_ID) from None
+        mixed = (high * HASH_HIGH + low * HASH_LOW) & HASH_MASK
         for name in self.entities:
             rows = self.relations.get(name)
             if rows is None:

@@ -107,14 +107,15 @@ class Columns(dict[str, SegmentedColumn]):
         return self.setdefault(name, SegmentedColumn(self._dtypes[name], self._rows))
 
 
-_PAIR: Final = struct.Struct(">QQ")
+PAIR: Final = struct.Struct(">QQ")
+NO_ID: Final = "a stored reference is damaged: it is no id"
 HASH_BITS: Final = 64
-_ALL: Final = (1 << HASH_BITS) - 1
+HASH_MASK: Final = (1 << HASH_BITS) - 1
 _LEAST_BITS: Final = 6
 _FREE: Final = -1
 # Ids come from outside, and must not be made to collide.
-_HIGH: Final = secrets.randbits(HASH_BITS) | 1
-_LOW: Final = secrets.randbits(HASH_BITS) | 1
+HASH_HIGH: Final = secrets.randbits(HASH_BITS) | 1
+HASH_LOW: Final = secrets.randbits(HASH_BITS) | 1
 _EMPTY: Final[NDArray[np.int32]] = np.full(1 << _LEAST_BITS, _FREE, np.int32)
 """The table of all that hold nothing yet, as most tables of most stores. Never written."""
 _EMPTY.flags.writeable = False
@@ -196,7 +197,7 @@ class OrdinalTable:
 
     def _slot(self, table: NDArray[np.int32], high: int, low: int) -> int:
         last = len(table) - 1
-        slot = ((high * _HIGH + low * _LOW) & _ALL) >> (HASH_BITS + 1 - len(table).bit_length())
+        slot = ((high * HASH_HIGH + low * HASH_LOW) & HASH_MASK) >> (HASH_BITS + 1 - len(table).bit_length())
         while (row := table.item(slot)) >= 0 and not self._is(row, high, low):
             slot = (slot + 1) & last
         return slot
@@ -213,21 +214,12 @@ class OrdinalTable:
         return (high, self._keys.at(row)) == (0, low)
 
     def _home(self, keys: NDArray[Any]) -> NDArray[np.int64]:
-        mixed: NDArray[np.uint64] = np.multiply(keys.astype(np.uint64), np.uint64(_LOW))
+        mixed: NDArray[np.uint64] = np.multiply(keys.astype(np.uint64), np.uint64(HASH_LOW))
         return (mixed >> np.uint64(self._shift)).astype(np.int64)
 
     def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = one == other
         return found
-
-
-def spread(key: bytes) -> tuple[list[int], int]:
-    """Return an id as a pair, and its hash, whose first bits are its slot in a table. Raises: StorageError."""
-    try:
-        high, low = pair = _PAIR.unpack(key)
-    except struct.error:
-        raise damaged("a stored reference is damaged: it is no id") from None
-    return list(pair), (high * _HIGH + low * _LOW) & _ALL
 
 
 class KeyTable(OrdinalTable):
@@ -237,7 +229,11 @@ class KeyTable(OrdinalTable):
 
     def get(self, key: Any, default: int = -1) -> int:
         """Return the row of a key."""
-        pair, mixed = spread(key)
+        try:
+            high, low = pair = [*PAIR.unpack(key)]
+        except struct.error:
+            raise damaged(NO_ID) from None
+        mixed = (high * HASH_HIGH + low * HASH_LOW) & HASH_MASK
         # As above, without a call for each step.
         table = self.table
         last = len(table) - 1
@@ -253,7 +249,7 @@ class KeyTable(OrdinalTable):
         table = self.table
         last = len(table) - 1
         out = np.full(len(keys), _FREE, np.int64)
-        mixed = keys[:, 0] * np.uint64(_HIGH) + keys[:, 1] * np.uint64(_LOW)
+        mixed = keys[:, 0] * np.uint64(HASH_HIGH) + keys[:, 1] * np.uint64(HASH_LOW)
         slots = (mixed >> np.uint64(HASH_BITS - last.bit_length())).astype(np.int64)
         left = np.arange(len(keys))
         while len(left):
@@ -266,7 +262,7 @@ class KeyTable(OrdinalTable):
         return out
 
     def _parts(self, key: Any) -> tuple[int, int]:
-        high, low = _PAIR.unpack(key)
+        high, low = PAIR.unpack(key)
         return high, low
 
     def _is(self, row: int, high: int, low: int) -> bool:
@@ -275,7 +271,7 @@ class KeyTable(OrdinalTable):
 
     def _home(self, keys: NDArray[Any]) -> NDArray[np.int64]:
         pairs: NDArray[np.uint64] = keys
-        mixed: NDArray[np.uint64] = pairs[:, 0] * np.uint64(_HIGH) + pairs[:, 1] * np.uint64(_LOW)
+        mixed: NDArray[np.uint64] = pairs[:, 0] * np.uint64(HASH_HIGH) + pairs[:, 1] * np.uint64(HASH_LOW)
         return (mixed >> np.uint64(self._shift)).astype(np.int64)
 
     def _same(self, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:

@@ -53,7 +53,7 @@ from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.ranking.roles import RoleScoring, used
 from caliber.search.request import Asked, Outcome
-from caliber.search.usage import Uses
+from caliber.search.usage import Count, Uses
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import wrong_hash
 from caliber.text.dates import Moment
@@ -72,6 +72,7 @@ LIMIT_MAX: Final = 999
 """Most hits that a caller may ask for. Source: K-204."""
 DEFAULT_LIMIT: Final = 10
 """Hits of a search that names no limit."""
+_TYPES: Final = {each.value: each for each in EntityType}
 _SHARED: Final = "nothing that everybody may see was found; pass user= to search what is of a user too"
 
 
@@ -353,7 +354,7 @@ class Searching:
     def get(self, record_id: uuid.UUID, only: str | None = None) -> Any:
         """Return one record, of relation ``only`` if that is given, counting its use."""
         engine, erased = self._engine, self._engine.memory.erasures
-        _, relation, row = self.locate(record_id)
+        snapshot, relation, row = self.locate(record_id)
         if only is not None and relation.relation.name != only:
             raise self.readers.not_found(only, record_id)
         entity = engine.memory.entity(relation, row)
@@ -366,11 +367,10 @@ class Searching:
             now, name = engine.clock.now_us(), relation.relation.name
             used: tuple[Entry, ...] = ()
             if engine.config.write_behind.usage_enabled:
-                by = self.readers.visibility().used_by[0]
-                used = (self._shared.usage.one(name, record_id.bytes, by, erased, now),)
-            about = (EntityType(name), record_id)
-            build = functools.partial(engine.event, kind, principal=self._label, subject=about, at_us=now)
-            engine.publish_later(build, erased, used)
+                owner, by = record_id.bytes, self.readers.visibility(snapshot).used_by[0]
+                used = ((self._shared.usage, (owner, by), Count(name, owner, by, erased, now)),)
+            about, label = (_TYPES[name], record_id), self._label
+            engine.publish_later(lambda: engine.event(kind, principal=label, subject=about, at_us=now), erased, used)
         return entity
 
     def similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:

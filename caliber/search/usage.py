@@ -44,11 +44,8 @@ class UsageCounts(Deferred):
 
     def of(self, kind: str, owners: Iterable[uuid.UUID], used_by: bytes, erased: int, at_us: int) -> list[Entry]:
         """Return the entries that count one use of each owner."""
-        return [self.one(kind, owner.bytes, used_by, erased, at_us) for owner in owners]
-
-    def one(self, kind: str, owner: bytes, used_by: bytes, erased: int, at_us: int) -> Entry:
-        """As ``of``, of one owner."""
-        return self, (owner, used_by), Count(kind, owner, used_by, erased, at_us)
+        ids = [owner.bytes for owner in owners]
+        return [(self, (owner, used_by), Count(kind, owner, used_by, erased, at_us)) for owner in ids]
 
     def merge(self, old: Count, new: Count) -> Count:
         return old._replace(

@@ -210,7 +210,7 @@ def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
     if kind is ColumnType.UUID:
         return f"_uuid({value})"
     if kind is ColumnType.INSTANT:
-        return f"_epoch + _delta(0, 0, {value})"
+        return f"_epoch + _microsecond * {value}"
     if kind is ColumnType.BOOL:
         return f"bool({value})"
     if kind is ColumnType.ENUM:
@@ -229,7 +229,7 @@ def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
 
 DECODING: dict[str, Any] = {
     "_epoch": EPOCH,
-    "_delta": timedelta,
+    "_microsecond": timedelta(microseconds=1),
     "_uuid": uuid_from_bytes,
     "_load": json.loads,
     "_split": lambda raw: tuple(uuid_from_bytes(raw[at : at + 16]) for at in range(0, len(raw), 16)),
