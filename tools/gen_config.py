@@ -28,7 +28,7 @@ from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.dsl import compiler, files, memories, parser, policies, scan
 from caliber.model.declared import MemoryCategory, Trigger
 from caliber.schema.memories import BUILT_IN
-from caliber.schema.memory_types import INDEXES, OWN_INDEXES, SYSTEM, FieldType, IndexType
+from caliber.schema.memory_types import INDEXES, KEYS, OWN_INDEXES, SYSTEM, FieldType, IndexType
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGURATION = ROOT / "docs" / "configuration.md"
@@ -269,6 +269,7 @@ def _memories() -> Iterator[str]:
         "lifecycle": f"{_words(memories.LIFECYCLES, 'or')}; left out: `explicit`",
         "artifacts": "the types of artifacts that it contains, as texts",
         "parent": "the memory of the records that its records belong to",
+        "key": f"fields, such as `[ns, name]`, by whose values there is one record at most; of types {_words(KEYS)}",
         "inject_on": "triggers at which its records enter the next window",
     }
     assert tuple(about) == memories.SETTINGS, "a setting of memories has no line here"

@@ -1130,64 +1130,12 @@ class AsyncJobs(AsyncFace):
     async def cancel(self, job_id: Id) -> Job:
         """End a waiting or running job; a process that runs it writes nothing any more. See ``Jobs.cancel``."""
 
-class AsyncRecords(AsyncRecordReader[Any]):
-    """``Records`` with ``async`` methods."""
-
-    async def insert(
-        self,
-        record: Mapping[str, Any] | None = None,
-        *,
-        trajectory: uuid.UUID | str | None = None,
-        scope: uuid.UUID | str | None = None,
-        session: uuid.UUID | str | None = None,
-        parent: uuid.UUID | str | None = None,
-        occurred_at: datetime | None = None,
-        trust: TrustLabel | str | None = None,
-        idempotency_key: str | None = None,
-        guard: LockToken | None = None,
-        **fields: Any,
-    ) -> Any:
-        """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
-
-        See ``Records.insert``.
-        """
-
-    async def insert_many(
-        self,
-        records: Iterable[Mapping[str, Any]],
-        *,
-        trajectory: uuid.UUID | str | None = None,
-        scope: uuid.UUID | str | None = None,
-        session: uuid.UUID | str | None = None,
-        parent: uuid.UUID | str | None = None,
-        trust: TrustLabel | str | None = None,
-        guard: LockToken | None = None,
-    ) -> list[Any]:
-        """Store records in order, all or none. See ``Records.insert_many``."""
-
-    async def update(
-        self,
-        id: uuid.UUID | str,
-        changes: Mapping[str, Any] | None = None,
-        *,
-        version: int | None = None,
-        guard: LockToken | None = None,
-        **fields: Any,
-    ) -> Any:
-        """Change fields of a record and return it as stored; the old content is kept for replay.
-
-        See ``Records.update``.
-        """
-
-    async def archive(self, id: uuid.UUID | str, *, version: int | None = None, guard: LockToken | None = None) -> Any:
-        """Take a record out of use, without deleting it, and return it. See ``Records.archive``."""
-
-    async def delete(self, id: uuid.UUID | str, *, version: int | None = None, guard: LockToken | None = None) -> None:
-        """Delete a record and those that belong to it, keeping their content for replay. See ``Records.delete``."""
+class AsyncRecordWriter(AsyncRecordReader[Any]):
+    """``RecordWriter`` with ``async`` methods."""
 
     @property
     def relation(self) -> Relation:
-        """The relation that holds the records. See ``Records.relation``."""
+        """The relation that holds the records. See ``RecordWriter.relation``."""
 
 class AsyncGroups(AsyncFace):
     """``Groups`` with ``async`` methods."""
@@ -1853,6 +1801,108 @@ class AsyncSpaceTable(AsyncTable):
         """Delete a space that is not searched, its vectors and its cached ones; return how many vectors.
 
         See ``SpaceTable.drop``.
+        """
+
+class AsyncRecords(AsyncRecordWriter):
+    """``Records`` with ``async`` methods."""
+
+    async def insert(
+        self,
+        record: Mapping[str, Any] | None = None,
+        *,
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        occurred_at: datetime | None = None,
+        trust: TrustLabel | str | None = None,
+        idempotency_key: str | None = None,
+        guard: LockToken | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
+
+        See ``Records.insert``.
+        """
+
+    async def insert_many(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+    ) -> list[Any]:
+        """Store records in order, all or none. See ``Records.insert_many``."""
+
+    async def put(
+        self,
+        record: Mapping[str, Any] | None = None,
+        *,
+        on_existing: Literal["replace", "keep", "error"] = "replace",
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        occurred_at: datetime | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Store a record at its key (``key: [...]`` of the declaration), and return it; durable when this returns.
+
+        See ``Records.put``.
+        """
+
+    async def put_many(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        on_existing: Literal["replace", "keep", "error"] = "replace",
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+    ) -> list[Any]:
+        """Store records at their keys, in order, all or none; of one key the last wins. See ``Records.put_many``."""
+
+    async def update(
+        self,
+        id: uuid.UUID | str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Change fields of a record and return it as stored; the old content is kept for replay.
+
+        See ``Records.update``.
+        """
+
+    async def archive(self, id: uuid.UUID | str, *, version: int | None = None, guard: LockToken | None = None) -> Any:
+        """Take a record out of use, without deleting it, and return it. See ``Records.archive``."""
+
+    async def delete(self, id: uuid.UUID | str, *, version: int | None = None, guard: LockToken | None = None) -> None:
+        """Delete a record and those that belong to it, keeping their content for replay. See ``Records.delete``."""
+
+    async def at(self, **key: Any) -> Any:
+        """Return the record at a key: ``at(ns="people", name="Ada")``. See ``Records.at``."""
+
+    async def delete_at(self, *, guard: LockToken | None = None, **key: Any) -> None:
+        """Delete the record at a key, as ``delete``. See ``Records.delete_at``."""
+
+    async def delete_many(
+        self, filter: str | Mapping[str, Any] | None = None, *, guard: LockToken | None = None, **equal: Any
+    ) -> int:
+        """Delete the records that ``find`` would return, all or none, as ``delete``; return how many.
+
+        See ``Records.delete_many``.
         """
 
 class AsyncScopeTable(AsyncTable):

@@ -164,6 +164,9 @@ class MemoryConfig(Section):
     inject_on: Annotated[tuple[WhenConfig, ...], AsList] = knob(
         "Rules by which the records enter windows.", "C-145", optional=True, default=()
     )
+    key: Annotated[tuple[MemoryName, ...], AsList] = knob(
+        "Fields by whose values there is one record at most.", "ours", optional=True, default=()
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -200,4 +203,5 @@ class MemoryConfig(Section):
             artifacts=self.artifacts,
             parent=self.parent,
             inject_on=tuple(item.declared for item in self.inject_on),
+            key=self.key,
         )

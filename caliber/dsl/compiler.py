@@ -33,7 +33,7 @@ from caliber.schema.memory_types import MemoryType
 
 VERSION: Final = "0.1.0"
 PROVIDERS: Final = ("embedding_provider", "previous_embedding_provider", "summarization_provider")
-_OBVIOUS: Final = ("name", "field", "memory", "parent", "target")
+_OBVIOUS: Final = ("name", "field", "memory", "parent", "target", "key")
 _LISTED: Final = re.compile(r"(?:\w+\[\d+\]\.)*")
 
 
@@ -189,7 +189,8 @@ def _shown(name: str, path: Path) -> str:
     if path[0] not in DECLARED_IN_LISTS:
         return f"{name}: "
     # The number of a definition does not help a reader who sees its line.
-    return "" if path[-1] in _OBVIOUS else f"{_LISTED.sub('', name, count=1)}: "
+    last = next(part for part in reversed(path) if isinstance(part, str))
+    return "" if last in _OBVIOUS else f"{_LISTED.sub('', name, count=1)}: "
 
 
 # --- definitions ---------------------------------------------------------------------------------

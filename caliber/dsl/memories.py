@@ -16,7 +16,7 @@ from caliber.model.declared import MemoryCategory
 from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, RetentionKind
 
-SETTINGS: Final = ("type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "inject_on")
+SETTINGS: Final = ("type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "key", "inject_on")
 _PLAIN_RETENTIONS: Final = (RetentionKind.PERSISTENT, RetentionKind.SESSION, RetentionKind.SCOPE)
 RETENTIONS: Final = (*_PLAIN_RETENTIONS, "30d", "max(100)", "compress_on: scope_close")
 LIFECYCLES: Final = ("explicit", "auto_close(scope_close)")
@@ -41,6 +41,7 @@ def memory(state: Building, source: Source, definition: ast.Definition) -> None:
         "lifecycle": _lifecycle,
         "artifacts": _artifacts,
         "parent": _parent,
+        "key": _key,
         "inject_on": _inject_on,
     }
     for key, setting in settings.items():
@@ -188,6 +189,20 @@ def _parent(state: Building, source: Source, value: ast.Value, data: dict[str, A
         data["parent"] = value.text
     else:
         state.wrong(source, value.span, "a parent is the name of a memory")
+
+
+def _key(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
+    state.places[(*path, "key")] = (source, value.span)
+    if not isinstance(value, ast.Items) or not value.items:
+        state.wrong(source, value.span, "a key is a list of fields: [name]")
+        return
+    data["key"] = []
+    for item in value.items:
+        if isinstance(item, ast.Word):
+            state.places[(*path, "key", len(data["key"]))] = (source, item.span)
+            data["key"].append(item.text)
+        else:
+            state.wrong(source, item.span, "the name of a field is written without quotes")
 
 
 def _inject_on(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:

@@ -186,6 +186,8 @@ def _memory(memory: MemoryConfig) -> Iterator[str]:
         yield f"artifacts: [{', '.join(map(quoted, memory.artifacts))}]"
     if memory.parent is not None:
         yield f"parent: {memory.parent}"
+    if memory.key:
+        yield f"key: [{', '.join(memory.key)}]"
     if memory.inject_on:
         yield f"inject_on: [{', '.join(when.shown for when in memory.inject_on)}]"
     if memory.indexes:

@@ -1,91 +1,32 @@
-"""Writer of one declared memory: inserts, updates, archives and deletes records, one transaction per call.
-
-Every principal of a tenant may write its records; ``created_by`` names the writer of the words. A record without a
-task that a user, or another for a user, inserts is that user's.
+"""Calls that write one declared memory: records are inserted, put, updated, archived and deleted, a transaction each.
 
 Source: C-130 to C-148; docs/memories.md.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from caliber.access.identities import user_for
-from caliber.access.owners import author_of, default_readers, guest_in, require_own_trust
-from caliber.embedding.embedding_target import Vectors, attach
-from caliber.embedding.service import Embeddings
-from caliber.kernels import uuid7
 from caliber.memories import checks as record_checks
-from caliber.memories.reading import RecordReader
+from caliber.memories.keys import id_at, key_fields
+from caliber.memories.writing import Existing, RecordWriter
 from caliber.model import arguments
-from caliber.model.access import PrincipalKind
 from caliber.model.agents import LockToken
-from caliber.model.errors import (
-    Conflict,
-    InputError,
-    InvalidValue,
-    NotFound,
-    RequiredFieldMissing,
-)
+from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.events import EventType
-from caliber.model.lazy_dataclass import dataclass
-from caliber.model.references import EntityRef, EntityType
-from caliber.model.time import from_us
-from caliber.model.trajectory import Scope, Session, Trajectory
-from caliber.model.trust import TrustLabel, least_trusted
-from caliber.resident.snapshot import ENTITY_RELATIONS
-from caliber.schema.declared_memories import KEY
-from caliber.schema.memories import MemoryBinding
-from caliber.schema.memory_types import RetentionKind
-from caliber.schema.relation import ColumnType, Relation, Residence
-from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.model.trust import TrustLabel
+from caliber.search.filtering.compiled import variables
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.derived import completed
+from caliber.storage.compile.listing import Listing
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-if TYPE_CHECKING:
-    from caliber.engine.engine import Engine
-    from caliber.model.access import Principal
-    from caliber.search.service import Searching
 
-_WORDS = (ColumnType.TEXT, ColumnType.JSON)
-_PLACES = {"trajectory": "trajectory_id", "scope": "scope_id", "session": "session_id", "parent": "parent_id"}
-
-
-@dataclass(frozen=True, slots=True)
-class _New:
-    """A validated record before it is stored; the records it belongs to may add fields."""
-
-    record: Any
-    labelled: bool
-    keyed: bool
-    text: str
-    vectors: Vectors | None = None
-
-
-class Records(RecordReader[Any]):
+class Records(RecordWriter):
     """The records of one declared memory: read and written. Safe to share between threads."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        principal: Principal,
-        searching: Searching,
-        own: MemoryBinding,
-        user: str | EntityRef | None = None,
-    ) -> None:
-        super().__init__(engine, principal, searching, own)
-        self._embeddings = engine.part(Embeddings)
-        self._own = own
-        self._user = principal.id if user is None and principal.is_user else user
-
-    # --- inserting -------------------------------------------------------------------------------
 
     def insert(
         self,
@@ -140,187 +81,68 @@ class Records(RecordReader[Any]):
 
         Raises: as ``insert``.
         """
-        each = arguments.as_items(records, "records", "a sequence of mappings")
         places = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
-        new: list[_New] = []
-        faults: list[InputError] = []
-        for at, record in enumerate(each):
-            try:
-                new.append(self._new(arguments.as_mapping(record, f"records[{at}]"), places, f"records[{at}]."))
-            except InputError as error:
-                faults.append(error)
-        if faults:
-            raise faults[0] if len(faults) == 1 else record_checks.several(faults)
-        return self._store(new, guard) if new else []
+        return self._store(self._checked(records, places), guard)
 
-    def _new(self, fields: Mapping[str, Any], places: Mapping[str, Any], within: str = "") -> _New:
-        """Return a checked record. Raises: InputError kinds."""
-        engine, relation = self._engine, self._relation
-        placed = {_PLACES.get(name, name): value for name, value in places.items() if value is not None}
-        if "parent_id" in placed and not relation.has("parent_id"):
-            raise InvalidValue(field=f"{within}parent", reason=f"records of {self._name} belong to no other record")
-        clash = next((name for name in placed if fields.get(name) not in (None, placed[name])), None)
-        if clash is not None:
-            raise InvalidValue(field=f"{within}{clash}", reason="is given twice with different values")
-        values = record_checks.checked(self._own, {**fields, **placed}, within=within)
-        labelled = values.get("trust") is not None
-        now = from_us(engine.clock.now_us())
-        blank = dict.fromkeys(column.name for column in relation.columns if column.nullable)
-        system = {
-            KEY: uuid7(),
-            "created_at": now,
-            "updated_at": now,
-            "created_by": author_of(self._principal),
-            "trust": engine.config.trust.notes,
-            "token_count": 0,
-            "content_hash": b"",
-            "version": 1,
-        }
-        present = {name: value for name, value in values.items() if value is not None}
-        record = self._derived(relation.entity(**{**blank, **system, **present}))
-        self._check_label(record)
-        return _New(record, labelled, KEY in present, self._text(record))
+    def put(
+        self,
+        record: Mapping[str, Any] | None = None,
+        *,
+        on_existing: Literal["replace", "keep", "error"] = "replace",
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        occurred_at: datetime | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Store a record at its key (``key: [...]`` of the declaration), and return it; durable when this returns.
 
-    def _derived(self, record: Any) -> Any:
-        """Return a record with its derived columns."""
-        return completed(self._relation, record, self._engine.estimator)
+        Where there is one, it gets all fields of the new one and keeps its id and owner, or with ``keep`` it stays as
+        it is and is returned; an archived one is in use again.
 
-    def _text(self, record: Any) -> str:
-        """Return the text whose vectors are kept."""
-        return "" if self._own.embedded is None else (getattr(record, self._own.embedded) or "")
-
-    def _with_vectors(self, new: Sequence[_New]) -> list[_New]:
-        """Prepare vectors where they are committed with their records. Raises: LlmError kinds."""
-        made = zip(new, self._embeddings.vectors(self._relation.name, [item.text for item in new]), strict=True)
-        return [item if vectors is None else dataclasses.replace(item, vectors=vectors) for item, vectors in made]
-
-    def _store(self, new: Sequence[_New], guard: LockToken | None) -> list[Any]:
-        self._readers.require_kind(self._relation)
-        ready = self._with_vectors(new)
-        whose = None if self._user is None else user_for(self._engine, self._principal, self._user)
-
-        def work(uow: UnitOfWork) -> list[Any]:
-            uow.guard(guard, self._principal)
-            return [self._insert(uow, item, whose) for item in ready]
-
-        return self._engine.write(work)
-
-    def _insert(self, uow: UnitOfWork, new: _New, whose: EntityRef | None) -> Any:
-        record, relation = new.record, self._relation
-        if record.idempotency_key is not None:
-            found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
-            if found is not None and not self._readers.allows_change(relation, found):
-                reason = "its idempotency key was used; take another"
-                raise Conflict(entity_type=self._name, id=record.record_id, reason=reason)
-            if found is not None:
-                same = found.content_hash == record.content_hash and (not new.labelled or found.trust is record.trust)
-                if not same:
-                    raise Conflict(
-                        entity_type=self._name,
-                        id=found.record_id,
-                        reason="its idempotency key was used for other content or trust",
-                    )
-                return self._repeated(uow, found)
-        now = from_us(uow.now_us)
-        record = dataclasses.replace(self._placed(uow, record, whose), created_at=now, updated_at=now)
-        if new.keyed and self._is_taken(uow, record.record_id):
-            raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
-        uow.insert(relation, record)
-        attach(uow, relation.name, record.record_id, new.text, new.vectors)
-        self._tell(uow, EventType.MEMORY_INSERT, record)
-        return record
-
-    def _repeated(self, uow: UnitOfWork, record: Any) -> Any:
-        """Return a record that came again; a guest's words that the host states as well are no longer the guest's."""
-        author = author_of(self._principal)
-        by_user = (record.created_by or "").startswith(f"{PrincipalKind.HUMAN}:")
-        if not by_user or author == record.created_by or self._is_guest(record):
-            return record
-        return uow.update(self._relation, dataclasses.replace(record, created_by=author))
-
-    def _is_taken(self, uow: UnitOfWork, key: uuid.UUID) -> bool:
-        """Return whether a record of any kind has an id: records, and their vectors, are found by it alone."""
-        by_name = uow.catalog.by_name
-        names = (*ENTITY_RELATIONS, *(relation.name for relation in uow.catalog.declared_relations))
-        return any(uow.find(by_name[name], key.bytes) is not None for name in names)
-
-    # --- where a record belongs ------------------------------------------------------------------
-
-    def _placed(self, uow: UnitOfWork, record: Any, whose: EntityRef | None) -> Any:
-        """Return a record with the ids of everything it belongs to, taken from the records above it, and its readers.
-
-        Raises: NotFound; RequiredFieldMissing, InvalidValue, ConstraintViolation for what its memory asks for.
+        Raises: as ``insert``; InvalidValue for a memory without a key, and another owner; Conflict for a key that a
+            hidden record has, and with ``error`` any.
         """
-        memory_type = self._own.type
-        places: dict[str, Any] = {name: getattr(record, name) for name in ("trajectory_id", "scope_id", "session_id")}
-        readers: tuple[str, ...] | None = None
-        if memory_type.parent is not None:
-            if record.parent_id is None:
-                raise RequiredFieldMissing(
-                    f"parent is required: records of {memory_type.name} belong to a record of {memory_type.parent}",
-                    field="parent",
-                )
-            above, readers = self._above(uow, memory_type.parent, record.parent_id)
-            self._take(places, above, "parent")
-        scope: Scope | None = None
-        if places["scope_id"] is not None:
-            scope = self._seen(uow, SCOPE, places["scope_id"])
-            self._take(places, {"trajectory_id": scope.trajectory_id}, "scope")
-        trajectory: Trajectory | None = None
-        if places["trajectory_id"] is not None:
-            trajectory = self._seen(uow, TRAJECTORY, places["trajectory_id"])
-            if trajectory.session_id is not None:
-                self._take(places, {"session_id": trajectory.session_id}, "trajectory")
-        session: Session | None = None
-        if places["session_id"] is not None:
-            session = self._seen(uow, SESSION, places["session_id"])
-        record_checks.check_retained(memory_type, scope, session)
-        if trajectory is not None and memory_type.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
-            # Ending its scope or task writes the trajectory too: one of the two comes first, and the other sees it.
-            uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
-        if readers is None and trajectory is None:
-            readers = self._readers_for(session, whose)
-        if (
-            self._relation.rights.readers is not None
-        ):  # not of a memory that is no longer declared, from an earlier store
-            places["visible_to"] = readers
-        return dataclasses.replace(record, **places)
+        places = {
+            "trajectory": trajectory,
+            "scope": scope,
+            "session": session,
+            "parent": parent,
+            "occurred_at": occurred_at,
+            "trust": trust,
+        }
+        return self._put([_merged(arguments.as_mapping(record, "record"), fields)], places, on_existing, guard, "")[0]
 
-    def _readers_for(self, session: Session | None, whose: EntityRef | None) -> tuple[str, ...] | None:
-        """Return the readers of a record without a task: the user of its session, and the one it is inserted for."""
-        principal, access = self._principal, self._engine.config.access
-        people = [
-            None if session is None or session.initiator.entity_type is not EntityType.USER else session.initiator
-        ]
-        names = [default_readers(principal, access, user) or () for user in (*people, whose) if user is not None]
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(names))) or None
+    def put_many(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        on_existing: Literal["replace", "keep", "error"] = "replace",
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+    ) -> list[Any]:
+        """Store records at their keys, in order, all or none; of one key the last wins. Raises: as ``put``."""
+        places = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
+        return self._put(records, places, on_existing, guard)
 
-    def _above(
-        self, uow: UnitOfWork, parent: str, key: uuid.UUID
-    ) -> tuple[dict[str, uuid.UUID], tuple[str, ...] | None]:
-        """Return the owner of the record above another, and its readers."""
-        bound = self._engine.store.catalog.named(parent)
-        assert bound is not None  # a memory without its parent is not opened
-        entity = self._seen(uow, bound.relation, key)
-        names = [name for name in ("trajectory_id", "scope_id", "session_id") if bound.relation.has(name)]
-        readers = None if bound.relation.rights.readers is None else getattr(entity, bound.relation.rights.readers)
-        return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}, readers
-
-    def _seen(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:
-        """Return a record that the principal may see. Raises: NotFound."""
-        record = uow.find(relation, key.bytes)
-        if record is None or not self._readers.allows_change(relation, record):
-            raise NotFound(entity_type=relation.name, id=key)
-        self._readers.require_write(relation, codec_of(relation).encode(record), self._relation)
-        return record
-
-    def _take(self, places: dict[str, Any], above: Mapping[str, uuid.UUID], what: str) -> None:
-        for name, key in above.items():
-            if places[name] not in (None, key):
-                raise InvalidValue(field=name, reason=f"is not that of its {what}")
-            places[name] = key
-
-    # --- changing --------------------------------------------------------------------------------
+    def _put(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        places: Mapping[str, Any],
+        on_existing: str,
+        guard: LockToken | None,
+        within: str = "records[{at}]",
+    ) -> list[Any]:
+        key_fields(self._own)
+        existing = arguments.as_enum(on_existing, Existing, "on_existing")
+        return self._store(self._checked(records, places, within), guard, existing)
 
     def update(
         self,
@@ -340,6 +162,9 @@ class Records(RecordReader[Any]):
         key, expected = _which(id, version)
         merged = _merged(arguments.as_mapping(changes, "changes"), fields)
         values = record_checks.checked(self._own, merged, whole=False)
+        fixed = next((name for name in self._own.type.key if name in values), None)
+        if fixed is not None:
+            raise InvalidValue(field=fixed, reason="is part of the key, which does not change; put another record")
         if values.get("trust", self) is None:
             raise RequiredFieldMissing(field="trust")
         text_changes = self._own.embedded is not None and self._own.embedded in values
@@ -348,61 +173,9 @@ class Records(RecordReader[Any]):
 
         def work(uow: UnitOfWork) -> Any:
             uow.guard(guard, self._principal)
-            record = self._read(uow, key, expected)
-            if "trust" in values:
-                self._check_label(dataclasses.replace(record, trust=values["trust"]))
-            changed = self._relabelled(record, dataclasses.replace(record, **values), values)
-            changed = self._derived(dataclasses.replace(changed, created_by=self._writer(record, changed)))
-            if changed == record:
-                return record
-            stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
-            if self._text(record) != text:
-                attach(uow, self._relation.name, key, text, vectors)
-            self._tell(uow, EventType.MEMORY_UPDATE, stored)
-            return stored
+            return self._change(uow, self._read(uow, key, expected), values, vectors)
 
         return self._engine.write(work)
-
-    def _check_label(self, record: Any) -> None:
-        """Raise PermissionDenied where a user labels a record as more trusted than ``trust.notes``."""
-        if self._principal.is_user:
-            require_own_trust(self._principal.label, record.trust, self._engine.config.trust.notes)
-
-    def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
-        """Return a changed record; a new text without a stated label is trusted no more than new records."""
-        if "trust" in values or not self._changed_words(record, changed):
-            return changed
-        return dataclasses.replace(changed, trust=least_trusted(record.trust, self._engine.config.trust.notes))
-
-    def _changed_words(self, record: Any, changed: Any) -> list[str]:
-        """Return the declared columns of words that differ between two versions of a record."""
-        columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
-        return [name for name in columns if getattr(record, name) != getattr(changed, name)]
-
-    def _writer(self, record: Any, changed: Any) -> str | None:
-        """Return ``created_by`` of a changed record, so that no words of a guest stay once the guest is forgotten.
-
-        A principal that replaces all words of a record is its new author, a guest also one that replaces some of them.
-        Names by which records are looked up are no words.
-        """
-        written = self._changed_words(record, changed)
-        if not written:
-            return record.created_by  # type: ignore[no-any-return]
-        kept = [
-            column.name
-            for column in self._relation.columns
-            if column.declared and column.type in _WORDS and column.residence is not Residence.INTERNED
-        ]
-        whole = all(name in written or getattr(record, name) is None for name in kept)
-        if whole or (self._principal.is_user and self._is_guest(record)):
-            return author_of(self._principal)
-        return record.created_by  # type: ignore[no-any-return]
-
-    def _is_guest(self, record: Any) -> bool:
-        """Return whether the principal writes to the task of others."""
-        task = record.trajectory_id
-        guest = task and guest_in(self._engine, self._principal, self._readers.visibility, trajectory_id=task)
-        return guest is not None
 
     def archive(
         self,
@@ -437,41 +210,49 @@ class Records(RecordReader[Any]):
 
         def work(uow: UnitOfWork) -> None:
             uow.guard(guard, self._principal)
-            record = self._read(uow, key, expected)
-            uow.delete(self._relation, record)
-            self._tell(uow, EventType.MEMORY_DELETE, record)
+            self._delete(uow, self._read(uow, key, expected))
 
         self._engine.write(work)
 
-    # --- how -------------------------------------------------------------------------------------
+    def at(self, **key: Any) -> Any:
+        """Return the record at a key: ``at(ns="people", name="Ada")``. Raises: NotFound; InputError kinds."""
+        return self.get(id_at(self._own, key))
 
-    def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:
-        record = uow.find(self._relation, key.bytes)
-        if record is None or not self._readers.allows_change(self._relation, record):
-            raise NotFound(entity_type=self._name, id=key)
-        self._readers.require_write(self._relation, codec_of(self._relation).encode(record))
-        arguments.check_version(self._name, key, record.version, expected)
-        return record
+    def delete_at(self, *, guard: LockToken | None = None, **key: Any) -> None:
+        """Delete the record at a key, as ``delete``. Raises: as ``at``, and ``delete``."""
+        self.delete(id_at(self._own, key), guard=guard)
 
-    def _tell(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:
-        uow.emit(
-            self._engine.event(
-                kind,
-                principal=self._principal.label,
-                trajectory_id=record.trajectory_id,
-                scope_id=record.scope_id,
-                subject=(self._relation.name, record.record_id),
-                payload={"id": str(record.record_id), "memory": self._name},
-            )
-        )
+    def delete_many(
+        self,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
+        *,
+        guard: LockToken | None = None,
+        **equal: Any,
+    ) -> int:
+        """Delete the records that ``find`` would return, all or none, as ``delete``; return how many.
 
-    def _unsearched(self) -> str:
-        return "has no embedding and no text that is indexed by words (gin)"
+        Raises: as ``find``; InvalidValue without any condition; LockExpired.
+        """
+        if not filter and not equal:
+            raise InvalidValue(field="filter", reason="is empty, which means every record: state a condition")
+        predicate = self._predicate(filter, equal, True)
+        readers = self._seeing(equal, predicate)
+        listing = Listing(self._relation, predicate, self._engine.store.dialect)
 
-    @property
-    def relation(self) -> Relation:
-        """The relation that holds the records."""
-        return self._relation
+        def work(uow: UnitOfWork) -> int:
+            uow.guard(guard, self._principal)
+            asked = variables(self._principal, uow.now_us)
+            found = [
+                record
+                for record in uow.listed(self._relation, listing, asked)
+                if readers.allows_change(self._relation, record)
+            ]
+            for record in found:
+                self._readers.require_write(self._relation, codec_of(self._relation).encode(record))
+                self._delete(uow, record)
+            return len(found)
+
+        return self._engine.write(work)
 
 
 def _which(key: uuid.UUID | str, version: int | None) -> tuple[uuid.UUID, int | None]:

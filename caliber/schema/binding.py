@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from caliber.model.errors import InternalError
 from caliber.model.hints import did_you_mean
-from caliber.schema.declared_memories import bind_declared, field_faults
+from caliber.schema.declared_memories import bind_declared, field_faults, key_faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_types import INDEXES, OWN_INDEXES, Field, FieldType, MemoryType, index_faults
 from caliber.schema.relation import Column, ColumnType
@@ -46,7 +46,7 @@ def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
 
 
 class Fault(NamedTuple):
-    """The fault of a declaration: in ``fields`` or ``indexes``, the item, and the reason; or the ``parent``."""
+    """The fault of a declaration: in ``fields``, ``indexes`` or ``key``, the item and the reason; or the ``parent``."""
 
     part: str
     at: int
@@ -71,6 +71,10 @@ def faults(memory: MemoryType) -> Iterator[Fault]:
             yield Fault("parent", 0, f"a {memory.name} {belongs}, not to {memory.parent}")
     for at, reason in index_faults(memory, OWN_INDEXES if bound is None else INDEXES):
         yield Fault("indexes", at, reason)
+    if bound is None:
+        yield from (Fault("key", at, reason) for at, reason in key_faults(memory))
+    elif memory.key:
+        yield Fault("key", 0, f"every store has the memory {memory.name}, whose records are told apart by their ids")
 
 
 def _unbound(memory: str, bound: MemoryBinding, item: Field) -> str:

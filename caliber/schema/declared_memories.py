@@ -22,12 +22,14 @@ from typing import Any, Final
 
 from caliber.model.declared import MemoryCategory
 from caliber.model.errors import InternalError, InvalidValue
+from caliber.model.hints import did_you_mean
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import RecordHash, Tokens
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_definitions import camel, definition_of, memory_from, values_of
 from caliber.schema.memory_types import (
+    KEYS,
     OWN_INDEXES,
     Field,
     FieldType,
@@ -130,6 +132,8 @@ def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
     yield from field_faults(memory)
     for at, reason in index_faults(memory, OWN_INDEXES):
         yield memory.indexes[at].field, reason
+    for at, reason in key_faults(memory):
+        yield memory.key[at], reason
 
 
 def field_faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
@@ -144,6 +148,22 @@ def field_faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
         embedded_field(memory)
     except InvalidValue as error:
         yield error.context["field"], error.context["reason"]
+
+
+def key_faults(memory: MemoryType) -> Iterator[tuple[int, str]]:
+    """Yield which fields of a declaration's key (the place among them) cannot be in one, and why."""
+    own = {item.name: item for item in _own_fields(memory)}
+    for at, name in enumerate(memory.key):
+        item = own.get(name)
+        if item is None:
+            hint = did_you_mean(name, own, f"there are {', '.join(own) or 'none'}")
+            yield at, f"{name} is no field of {memory.name} that a key could be made of; {hint}"
+        elif name in memory.key[:at]:
+            yield at, f"{name} is in the key twice"
+        elif item.optional:
+            yield at, f"{name} is optional, and a key has all of its fields"
+        elif item.type not in KEYS:
+            yield at, f"{name} is {item.type}; a key is made of {', '.join(KEYS)}"
 
 
 def _fault_of_field(memory: MemoryType, item: Field) -> str:

@@ -50,6 +50,7 @@ def definition_of(memory: MemoryType) -> str:
         artifacts=[item.value for item in memory.artifacts],
         parent=memory.parent,
         inject_on=[_when_of(item) for item in memory.inject_on],
+        key=list(memory.key),
     )
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
@@ -78,6 +79,7 @@ def memory_from(definition: str) -> MemoryType:
             artifacts=tuple(ArtifactType(item) for item in body.get("artifacts", ())),
             parent=body.get("parent"),
             inject_on=tuple(When(Trigger(on), cron) for on, cron in body.get("inject_on", ())),
+            key=tuple(body.get("key", ())),
         )
         if not _is_plain(memory) or definition_of(memory) != definition:
             raise ValueError("not as it is written")
@@ -89,7 +91,8 @@ def memory_from(definition: str) -> MemoryType:
 def _is_plain(memory: MemoryType) -> bool:
     """Return whether texts are texts and numbers numbers: definitions come out of archives too."""
     kept = memory.retention
-    names = [memory.name, *(item.name for item in memory.fields), *(index.field for index in memory.indexes)]
+    fields = (*(item.name for item in memory.fields), *(index.field for index in memory.indexes), *memory.key)
+    names = [memory.name, *fields]
     texts = [*names, *(value for item in memory.fields for value in item.values)]
     whens = (kept.when, memory.closes_on, *memory.inject_on)
     maybe = [memory.parent, *(when.cron for when in whens if when is not None)]

@@ -109,6 +109,8 @@ class MemoryType:
     artifacts: tuple[ArtifactType, ...] = ()
     parent: str | None = None
     inject_on: tuple[When, ...] = ()
+    key: tuple[str, ...] = ()
+    """The fields by whose values there is one record at most."""
 
 
 Fits: TypeAlias = Mapping[IndexType, tuple[FieldType, ...]]
@@ -132,6 +134,10 @@ INDEXES: Final[Fits] = {
 
 OWN_INDEXES: Final[Fits] = {**INDEXES, IndexType.GIN: (FieldType.TEXT,)}
 """The same for a declared memory with its own relation: gin indexes the words of a text there."""
+
+
+KEYS: Final = tuple(kind for kind in FieldType if kind not in (FieldType.EMBEDDING, FieldType.JSON, FieldType.FLOAT))
+"""Fields that a key is made of: of numbers only those that are equal when they look it."""
 
 
 def index_faults(memory: MemoryType, fits: Fits) -> Iterator[tuple[int, str]]:

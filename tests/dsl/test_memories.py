@@ -67,6 +67,7 @@ memory decision {
   parent: trajectory
   lifecycle: auto_close(schedule("0 3 * * *"))
   inject_on: [task_start, schedule("0 4 * * *")]
+  key: [title, state]
   index: { state: hash, created_at: btree, content_embedding: hnsw, title: gin }
 }
 """
@@ -412,6 +413,22 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         (
             "memory note { type: meta schema: { note_id: uuid } parent: scope }",
             ["2:60: error: a note belongs to nothing"],
+        ),
+        (f"memory d {{ {OWN} key: [b] }}", ["2:57: error: b is no field of d that a key could be made of"]),
+        (f"memory d {{ {OWN} key: [a, a] }}", ["2:60: error: a is in the key twice"]),
+        (f"memory d {{ {OWN} key: a }}", ["2:56: error: a key is a list of fields: [name]"]),
+        (f'memory d {{ {OWN} key: ["a"] }}', ["2:57: error: the name of a field is written without quotes"]),
+        (
+            "memory d { type: meta schema: { a: optional(text) } key: [a] }",
+            ["2:59: error: a is optional, and a key has all of its fields"],
+        ),
+        (
+            "memory d { type: meta schema: { a: float } key: [a] }",
+            ["2:50: error: a is float; a key is made of uuid, text, int, bool, timestamp, enum"],
+        ),
+        (
+            "memory note { type: meta schema: { note_id: uuid } key: [note_id] }",
+            ["2:58: error: every store has the memory note, whose records are told apart by their ids"],
         ),
         (
             f"memory d {{ {OWN} index: {{ b: btree }} }}",

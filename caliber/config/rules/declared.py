@@ -155,7 +155,9 @@ def _fields(memories: Any) -> Iterator[ConfigError]:
             continue
         for fault in faults(item.declared):
             inner, said = "", item.parent
-            if fault.part != "parent":
+            if fault.part == "key":
+                inner, said = f"[{fault.at}]", item.key[fault.at]
+            elif fault.part != "parent":
                 key = _NAMED_IN[fault.part]
                 inner, said = f"[{fault.at}].{key}", getattr(getattr(item, fault.part)[fault.at], key)
             yield wrong(f"memories[{at}].{fault.part}{inner}", said, fault.reason)

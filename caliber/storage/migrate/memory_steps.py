@@ -178,6 +178,11 @@ def _refusals(held: MemoryType | None, memory: MemoryType, target: Wanted) -> It
             f"records of {memory.name} belong to {held.parent or 'none'}, not {memory.parent or 'none'};"
             " declare a memory of another name"
         )
+    if held.key != memory.key:
+        yield (
+            f"records of {memory.name} are told apart by {', '.join(held.key) or 'their ids'}, not by"
+            f" {', '.join(memory.key) or 'their ids'}; declare a memory of another name"
+        )
     names = {item.name for item in memory.fields}
     remaining = tuple(
         item for item in held.fields if item.name not in names and f"{memory.name}.{item.name}" not in target.drop

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model import arguments
@@ -36,6 +37,7 @@ from caliber.storage.write.consequences import LOWERS, changed, lower, lower_own
 if TYPE_CHECKING:
     from caliber.model.access import Principal
     from caliber.model.agents import LockToken
+    from caliber.schema.predicate import Variable
     from caliber.storage.compile.listing import Listing
 
 
@@ -196,10 +198,12 @@ class UnitOfWork:
         """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
         return pages(self._session, self._plans[relation.name], rows)
 
-    def listed(self, relation: Relation, listing: Listing) -> Iterator[Any]:
-        """Yield the entities of a listing without variables, read in pages."""
+    def listed(
+        self, relation: Relation, listing: Listing, variables: Mapping[Variable, Any] = MappingProxyType({})
+    ) -> Iterator[Any]:
+        """Yield the entities of a listing, with the values of its variables, read in pages."""
         plans = self._plans[relation.name]
-        return (self._hold(plans, row) for row in listing.rows(self._session, {}))
+        return (self._hold(plans, row) for row in listing.rows(self._session, variables))
 
     def current(self, relation: Relation, row: Row) -> Row:
         """Return a row that was read by page as this unit of work has it by now."""

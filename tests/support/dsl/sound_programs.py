@@ -208,6 +208,8 @@ class _Making:
         parents = _PARENTS.get(name, ()) if name in _BUILT_IN else ("trajectory", "scope")
         if parents and self._often(0.4):
             parts.append(lambda: self._put(Piece("parent", KEY), ":", Piece(parents[0], REFERENCE)))
+        if name not in _BUILT_IN and self._often(0.3):
+            parts.append(lambda: self._put(Piece("key", KEY), ":", "[", Piece("content", COLUMN), "]"))
         if self._often(0.3):
             parts.append(self._artifacts)
         if self._often(0.3):

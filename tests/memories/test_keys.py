@@ -1,0 +1,200 @@
+"""Records that are told apart by a key: put, found, and deleted at it, by one writer and by many, on every database.
+
+Source: docs/memories.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.drawn import needs
+from support.threads import at_once
+
+import caliber
+from caliber.config.memories import MemoryConfig
+from caliber.memories.keys import key_of
+from caliber.model.errors import Conflict, InvalidValue, NotFound, RequiredFieldMissing, SchemaMismatch
+from caliber.schema.binding import binding_of
+
+ITEM: dict[str, Any] = {
+    "name": "item",
+    "type": "semantic",
+    "fields": [
+        {"name": "ns", "type": "text"},
+        {"name": "name", "type": "text"},
+        {"name": "content", "type": "text", "optional": True},
+        {"name": "count", "type": "int", "optional": True},
+        {"name": "content_embedding", "type": "embedding"},
+    ],
+    "key": ["ns", "name"],
+}
+PLAIN = {**ITEM, "name": "plain", "key": []}
+DAY = {
+    "name": "day",
+    "type": "episodic",
+    "fields": [
+        {"name": "at", "type": "timestamp"},
+        {"name": "whose", "type": "uuid"},
+        {"name": "place", "type": "int"},
+        {"name": "kind", "type": "enum", "values": ["work", "rest"]},
+        {"name": "done", "type": "bool"},
+    ],
+    "key": ["at", "whose", "place", "kind", "done"],
+}
+
+
+@pytest.fixture
+def kept(backend: Any) -> Any:
+    return backend.open(backend.config(memories=[ITEM, PLAIN, DAY]))
+
+
+def test_the_same_key_is_the_same_record(kept: Any) -> None:
+    items = kept.records("item")
+    first = items.put(ns="people", name="Ada", content="wrote the first program", count=1)
+    assert items.at(ns="people", name="Ada") == first
+    second = items.put({"ns": "people", "name": "Ada", "content": "was a countess"})
+    assert (second.record_id, second.created_at, second.version) == (first.record_id, first.created_at, 2)
+    assert (second.content, second.count) == ("was a countess", None)  # replaced whole
+    assert items.put(ns="people", name="Ada", content="was a countess") == second  # nothing changed
+    assert items.find() == [second]
+    other = items.put(ns="people", name="Bo")
+    assert other.record_id != first.record_id
+    kept.flush()
+    assert [hit.id for hit in items.search("countess").hits] == [first.record_id]
+    assert items.search("program").hits == ()
+    update = items.update(second.record_id, count=3)
+    assert items.at(name="Ada", ns="people") == update
+
+
+def test_what_is_done_with_an_existing_record_is_said(kept: Any) -> None:
+    items = kept.records("item")
+    first = items.put(ns="a", name="b", content="one", on_existing="error")
+    assert items.put(ns="a", name="b", content="two", on_existing="keep") == first
+    for put in (items.insert, lambda **fields: items.put(**fields, on_existing="error")):
+        with pytest.raises(Conflict, match=r"there is a record with this key \(ns, name\)"):
+            put(ns="a", name="b", content="two")
+    with pytest.raises(InvalidValue, match="on_existing"):
+        items.put(ns="a", name="b", on_existing="merge")
+    assert items.find() == [first]
+
+
+def test_many_are_put_in_order_all_or_none(kept: Any) -> None:
+    items = kept.records("item")
+    made = items.put_many({"ns": "n", "name": str(at), "count": at} for at in range(30))
+    again = items.put_many([{"ns": "n", "name": "3", "count": 1}, {"ns": "n", "name": "3", "count": 2}])
+    assert [record.record_id for record in again] == [made[3].record_id] * 2
+    assert items.at(ns="n", name="3").count == 2
+    with pytest.raises(InvalidValue, match=r"records\[1\]\.nam"):
+        items.put_many([{"ns": "n", "name": "x"}, {"ns": "n", "nam": "y", "name": "z"}])
+    scope = kept.open_scope(kept.start_trajectory("t", user="me").trajectory_id)
+    with pytest.raises(InvalidValue, match="scope_id: the owner of a record cannot be changed"):
+        items.put_many([{"ns": "n", "name": "x"}, {"ns": "n", "name": "4", "scope_id": scope.scope_id}])
+    assert items.count() == 30
+    assert items.put_many([]) == []
+    assert items.delete_many("count >= 20") == 10
+    assert items.delete_many(ns="n", count=[5, 6, 7]) == 3
+    assert items.count() == 17
+    assert items.delete_many(ns="nobody") == 0
+
+
+def test_bad_input_says_what_to_do(kept: Any) -> None:
+    items, plain = kept.records("item"), kept.records("plain")
+    made = items.put(ns="a", name="b")
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (lambda: items.put(ns="a"), RequiredFieldMissing, "name"),
+        (lambda: items.put(ns="a", name="b", id=uuid.uuid4()), InvalidValue, r"follows from the key \(ns, name\)"),
+        (lambda: items.update(made.record_id, name="c"), InvalidValue, "is part of the key"),
+        (lambda: items.at(ns="a"), RequiredFieldMissing, "name"),
+        (
+            lambda: items.at(ns="a", name="b", count=1),
+            InvalidValue,
+            r"count: is no part of the key; it is \(ns, name\)",
+        ),
+        (lambda: items.at(ns="a", name="c"), NotFound, "was not found"),
+        (lambda: items.delete_at(ns="a", name="c"), NotFound, "was not found"),
+        (lambda: plain.put(ns="a", name="b"), InvalidValue, "plain has no key"),
+        (lambda: plain.at(ns="a", name="b"), InvalidValue, "plain has no key"),
+        (lambda: items.delete_many(), InvalidValue, "state a condition"),
+        (lambda: items.delete_many({}), InvalidValue, "state a condition"),
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
+    assert items.find() == [made]
+
+
+@given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), max_size=6))
+def test_no_two_keys_are_one(pairs: list[tuple[str, str]]) -> None:
+    bound = binding_of(MemoryConfig.model_validate(ITEM).declared, "item")
+    keys = [key_of(bound, {"ns": ns, "name": name}) for ns, name in pairs]
+    assert len(set(keys)) == len(set(pairs))
+    assert all(key.version == 8 for key in keys)
+
+
+def test_keys_of_every_type_and_length(kept: Any) -> None:
+    items, days = kept.records("item"), kept.records("day")
+    for name in ("", "%", "_", ":", "a:b", "line\nline", "x" * 10_000, "é漢😀", '"', "\\"):
+        made = items.put(ns=name, name=name, content="x")
+        assert items.at(ns=name, name=name) == made
+    assert items.count() == 10
+    at, whose = datetime(2026, 5, 1, tzinfo=UTC), uuid.uuid4()
+    day = days.put(at=at, whose=whose, place=0, kind="work", done=False)
+    assert days.at(at=at, whose=str(whose), place=0, kind="work", done=False) == day
+    days.put(at=at, whose=whose, place=1, kind="work", done=False)
+    days.put(at=at, whose=whose, place=0, kind="rest", done=True)
+    assert days.count() == 3
+
+
+def test_a_hidden_record_keeps_its_key(kept: Any) -> None:
+    ada = kept.records("item", user="ada")
+    made = ada.put(ns="a", name="b", content="mine")
+    bo = kept.records("item", user="bo")
+    for option in ("replace", "keep", "error"):
+        with pytest.raises(Conflict, match="there is a record with this key"):
+            caliber_put(bo, option)
+    with pytest.raises(NotFound):
+        bo.at(ns="a", name="b")
+    assert bo.delete_many(ns="a") == 0
+    assert ada.at(ns="a", name="b") == made
+
+
+def caliber_put(items: Any, option: str) -> None:
+    items.put(ns="a", name="b", content="yours", on_existing=option)
+
+
+def test_an_archived_record_comes_back(kept: Any) -> None:
+    items = kept.records("item")
+    made = items.put(ns="a", name="b", content="one")
+    items.archive(made.record_id)
+    assert items.find() == []
+    again = items.put(ns="a", name="b", content="two")
+    assert (again.record_id, again.archived_at, again.content) == (made.record_id, None, "two")
+    assert items.find() == [again]
+    items.delete_at(ns="a", name="b")
+    assert items.put(ns="a", name="b", content="three").version == 1
+
+
+def test_of_many_writers_none_is_lost(kept: Any) -> None:
+    items = kept.records("item")
+
+    def count(worker: int) -> None:
+        for at in range(10):
+            items.put(ns="n", name=str(at % 3), content=f"{worker} {at}")
+
+    at_once([partial(count, worker) for worker in range(6)])
+    assert sorted(record.name for record in items.find()) == ["0", "1", "2"]
+    assert sum(record.version for record in items.find()) == 60
+
+
+@needs("reopen")
+def test_a_key_stays_that_of_its_memory(backend: Any) -> None:
+    with backend.open(backend.config(memories=[ITEM])) as memory:
+        memory.records("item").put(ns="a", name="b")
+    with pytest.raises(SchemaMismatch, match="records of item are told apart by ns, name, not by their ids"):
+        caliber.migrate(backend.config(memories=[{**ITEM, "key": []}]))
