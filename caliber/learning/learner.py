@@ -9,10 +9,11 @@ Source: M §3.1, §3.2, C-422; docs/learning.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
@@ -30,7 +31,7 @@ from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import NOT_READ, Candidate, Decider, Held, Refused, StatedCandidate, Step, comparable
-from caliber.learning.owner import Owner, People, owner_in, taught_by
+from caliber.learning.owner import Facts, Owner, People, owner_in, taught_by
 from caliber.llm.protocols import LearningProvider
 from caliber.llm.retry import is_outage
 from caliber.model.access import Principal
@@ -52,7 +53,6 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.text.dates import Moment
 
 if TYPE_CHECKING:
-    from caliber.learning.owner import Facts, People
     from caliber.learning.reading import MessageReader
 
 KIND: Final = "learning"
@@ -65,17 +65,20 @@ _CONTEXT_BYTES: Final = 16_000
 """The bytes of the user's earlier turns that are looked through with each batch."""
 _LOCKS: Final = 64
 """Locks that users share: threads that learn about one user do so one after the other."""
-_TURN_ID, _CONTENT, _ROLE = (codec_of(TURN).index(name) for name in ("turn_id", "content", "role"))
+_HEARD: Final = 16_384
+"""Earlier turns of which it is known whether a part is played behind them."""
+_TURN_ID, _CONTENT, *_TEACHING = (codec_of(TURN).index(name) for name in ("turn_id", "content", "role", "trust"))
+_TRUSTED: Final = {label.value for label in TrustLabel if label.distrust <= TrustLabel.USER.distrust}
 MAX_FACTS: Final = 100
 """Most facts learnt from one call, and most known facts of one person that a language model gets to see."""
 TOO_MANY: Final = "more facts than one call may teach"
 
 
-def _reader() -> MessageReader:
+def _message_reader() -> type[MessageReader]:
     # Its patterns take over 100 ms to compile, which a process that learns nothing does without.
     from caliber.learning.reading import MessageReader
 
-    return MessageReader()
+    return MessageReader
 
 
 class Learner:
@@ -87,6 +90,9 @@ class Learner:
         self._embeddings = engine.part(Embeddings)
         self._config = engine.config.learning
         self._locks: dict[int, DeadlineLock] = {}
+        self._reader = functools.cache(functools.partial(apart, _message_reader))
+        self._heard: dict[tuple[bytes, int, bool], bool] = {}
+        """Whether a part is played behind a turn, by its id, the hash of its content, and whether one was before."""
         self._jobs.register(Handler(KIND, self.run, outlasts=is_outage))
 
     # --- enqueueing ------------------------------------------------------------------------------
@@ -112,7 +118,7 @@ class Learner:
     @staticmethod
     def _teaches(turn: Turn) -> bool:
         """Return whether a turn may teach: words of the user, not of a tool, a page or a model."""
-        return turn.role is TurnRole.USER and turn.trust.distrust <= TrustLabel.USER.distrust
+        return turn.role is TurnRole.USER and turn.trust in _TRUSTED
 
     def learn_now(self, claim: Claim) -> None:
         """Do the job in the caller's thread; after a failure it waits for its next attempt, as every job does.
@@ -160,7 +166,7 @@ class Learner:
         erased, owner, turns, talk = self._engine.read(lambda uow: self._sources(uow, user, keys))
         if turns and not self._may_teach(owner, turns[0].trajectory_id):  # those of a job are of one task
             turns = []
-        found = list(_by_rule(turns, talk)) if asking is None else asking.read(owner.name, turns)
+        found = list(self._by_rule(turns, talk)) if asking is None else asking.read(owner.name, turns)
         statements, refusals, people, stored, held = self._engine.read(lambda uow: self._known(uow, owner, found))
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
         ends = [each.stored[1].valid_until for each in held if each.stored and each.stored[1].valid_until is not None]
@@ -194,17 +200,17 @@ class Learner:
 
     def _sources(
         self, uow: UnitOfWork, user: EntityRef, keys: Sequence[bytes]
-    ) -> tuple[int, Owner, list[Turn], list[Turn]]:
+    ) -> tuple[int, Owner, list[Turn], list[tuple[bytes, bytes]]]:
         """Return the number of erasures, the owner of facts, and the turns that still stand and teach; and their talk.
 
-        The talk are these turns and the user's of the same scope before them, in their order. Of those only the last
-        ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
+        The talk are the ids and contents of these turns and the user's of the same scope before them, in their order.
+        Of those only the last ``_CONTEXT_BYTES``, so that a long message does not slow later calls.
         """
         owner = owner_in(uow, current_in(uow, user))
         rows = uow.find_rows(TURN, keys)
         turns: list[Turn] = [codec_of(TURN).decode(rows[key]) for key in keys if key in rows]
         turns = [turn for turn in turns if turn.rolled_back_at is None and self._teaches(turn)]
-        talk: list[Turn] = []
+        talk: list[tuple[bytes, bytes]] = []
         if turns:
             first, last = turns[0], turns[-1]
             block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
@@ -212,12 +218,30 @@ class Learner:
             for row in reversed(uow.select("turn.block", *block)):
                 if row[_TURN_ID] not in taught:
                     left -= len(row[_CONTENT])
-                    if left < 0 or row[_ROLE] != TurnRole.USER:
+                    role, trust = (row[place] for place in _TEACHING)
+                    if left < 0 or role != TurnRole.USER or trust not in _TRUSTED:
                         continue
-                turn: Turn = codec_of(TURN).decode(row)
-                if self._teaches(turn):  # as those that are taught do
-                    talk.append(turn)
+                talk.append((row[_TURN_ID], row[_CONTENT]))
         return uow.count(ERASURE), owner, turns, talk[::-1]
+
+    def _by_rule(
+        self, turns: Sequence[Turn], talk: Sequence[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[Turn, Candidate | Refused]]:
+        """Yield the statements of turns by rule, and those that teach nothing; the turns are part of the ``talk``."""
+        reader, taught = self._reader()(), {turn.turn_id.bytes: turn for turn in turns}
+        for key, content in talk if turns else ():
+            before = (key, hash(content), reader.plays)
+            if (turn := taught.get(key)) is not None:
+                at = turn.occurred_at or turn.created_at
+                yield from ((turn, each) for each in reader.read(turn.text, Moment(to_us(at), at.tzinfo or UTC)))
+            elif before in self._heard:
+                reader.plays = self._heard[before]
+                continue
+            else:
+                reader.hear(content.decode("utf-8", "replace"))
+            if len(self._heard) >= _HEARD:
+                self._heard.clear()
+            self._heard[before] = reader.plays
 
     def _may_teach(self, owner: Owner, task: uuid.UUID) -> bool:
         """Return whether a user may still write to the task of the turns: not once a grant of it has ended."""
@@ -251,18 +275,6 @@ class Learner:
         refusals.sort(key=lambda each: each[0].reason != NOT_READ)  # of these none may be left out
         stored = people.facts(uow, statements)
         return statements, refusals[:MAX_FACTS], people, stored, people.held(statements, stored, now)
-
-
-def _by_rule(turns: Sequence[Turn], talk: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
-    """Yield the statements of turns by rule, and those that teach nothing; the turns are part of the ``talk``."""
-    reader = apart(_reader)
-    taught = {turn.turn_id for turn in turns}
-    for turn in talk if turns else ():
-        if turn.turn_id in taught:
-            at = turn.occurred_at or turn.created_at
-            yield from ((turn, each) for each in reader.read(turn.text, Moment(to_us(at), at.tzinfo or UTC)))
-        else:
-            reader.hear(turn.text)
 
 
 def _refusal(refused: Refused, turn: Turn, owner: Owner) -> dict[str, Any]:
@@ -386,10 +398,8 @@ class _Writer:
         if known is None:
             uow.insert(PERSON_FACT, fact)
             return fact
-        stored: PersonFact = uow.update(
-            PERSON_FACT, dataclasses.replace(fact, created_at=known.created_at, version=known.version)
-        )
-        return stored
+        fact = dataclasses.replace(fact, created_at=known.created_at, version=known.version)
+        return cast(PersonFact, uow.update(PERSON_FACT, fact))
 
 
 def _text_of(statement: StatedCandidate) -> str:

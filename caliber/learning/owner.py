@@ -92,9 +92,8 @@ def _check_decision(body: Mapping[str, Any]) -> None:
     if "was" in body:
         PersonAttribute(body["was"][0])
     start, end = body["span"]
-    if (
-        not all(isinstance(text, str) for text in (body["person"], body["reason"], body.get("value", "")))
-        or start > end
+    if start > end or not all(
+        isinstance(text, str) for text in (body["person"], body["reason"], body.get("value", ""))
     ):
         raise ValueError("parts of other types")
 
@@ -170,12 +169,5 @@ def _held(person: EntityRef, stored: tuple[Row, Row], now: datetime) -> Held | N
     fact, note = codec_of(PERSON_FACT).decode(stored[0]), codec_of(NOTE).decode(stored[1])
     if not note.active or (note.valid_until is not None and note.valid_until <= now):
         return None
-    return Held(
-        person,
-        fact.attribute,
-        fact.slot,
-        fact.value,
-        fact.stated_at if note.valid_from is None else max(fact.stated_at, note.valid_from),
-        note.content,
-        (fact, note),
-    )
+    since = fact.stated_at if note.valid_from is None else max(fact.stated_at, note.valid_from)
+    return Held(person, fact.attribute, fact.slot, fact.value, since, note.content, (fact, note))

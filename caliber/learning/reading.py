@@ -155,7 +155,7 @@ class MessageReader:
     """Reads the messages of one conversation in their order; it knows whether a part is being played."""
 
     def __init__(self) -> None:
-        self._plays = False
+        self.plays = False
 
     def hear(self, text: str) -> None:
         """Take note of a message that teaches nothing now: a part may be played from there on."""
@@ -191,10 +191,10 @@ class MessageReader:
         plain = _QUOTED.sub(lambda found: "\x01" * len(found[0]), text.replace("’", "'").replace("St. ", "St\u2024 "))
         talk = [each for each in iter_sentences(plain) if each.kind in (UnitKind.PROSE, UnitKind.ITEM)]
         for each, following in zip(talk, [*(after.text for after in talk[1:]), ""], strict=False):
-            if self._plays:
-                self._plays = _PLAYED_OUT.search(each.text) is None
+            if self.plays:
+                self.plays = _PLAYED_OUT.search(each.text) is None
             elif _PLAYS.search(each.text):
-                self._plays = True
+                self.plays = True
             elif (work := _WORK.search(each.text)) and not _FORGET.match(each.text):
                 if ":" in each.text[work.end() :] or _THE_FOLLOWING.search(each.text):
                     return

@@ -281,16 +281,13 @@ def _found(uow: UnitOfWork, relation: Relation, name: str, decided: Sequence[Map
 
 
 def _decision(body: Mapping[str, Any], note: Note | None, turn: Turn | None) -> LearningDecision:
-    if note is not None and body["action"] != LearningAction.NOTHING:
-        statement = note.content
-    else:
-        statement = "" if turn is None else turn.text[slice(*body["span"])][:_SHOWN]
+    said = "" if turn is None else turn.text[slice(*body["span"])][:_SHOWN]
     return LearningDecision(
         action=LearningAction(body["action"]),
         person=body["person"],
         attribute=PersonAttribute(body["attribute"]),
         value=body.get("value", ""),
-        statement=statement,
+        statement=note.content if note is not None and body["action"] != LearningAction.NOTHING else said,
         reason=body["reason"],
         turn_id=TurnId(uuid.UUID(body["turn_id"])),
         note_type=NoteType.FACT if note is None else note.note_type,
